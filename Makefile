@@ -9,7 +9,7 @@ PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.
 DEMO_STEPS ?= 3000
 # The tests of what is compiled, and of what calls it.
-BOUNDS_TESTS := tests/ops/test_winograd.py tests/ops/test_sliding_windows.py tests/ps/rules tests/ps/shard/test_declarations.py \
+BOUNDS_TESTS := tests/tf1/ops/test_winograd.py tests/tf1/ops/test_sliding_windows.py tests/ps/rules tests/ps/shard/test_declarations.py \
 	tests/ps/store/test_push_plan.py tests/ps/store/test_sparse.py tests/wire/test_packing.py tests/wire/test_sparse_rows.py \
 	tests/worker/protocol/test_row_merging.py
 # How many inputs `make fuzz` gives.
@@ -21,7 +21,7 @@ SOAK_SECS ?= 120
 SOAK_ARGS ?=
 
 # The package is installed as links to these files: edits count at once, a new file after a re-install.
-FILES := $(sort $(shell find src ps worker chief deploy proto \( -name '*.py' -o -name '*.pyi' \) -print))
+FILES := $(sort $(shell find src ps worker chief deploy tf1 proto \( -name '*.py' -o -name '*.pyi' \) -print))
 $(shell test ! -d $(VENV) || echo "$(FILES)" | cmp -s - $(VENV)/.files || echo "$(FILES)" > $(VENV)/.files)
 
 # Tests start hundreds of processes, each of which would compile the package anew where bytecode is not kept.

@@ -47,7 +47,6 @@ MODULES = (
     "strings",
     "python_io",
     "debugging",
-    "distribute",
     "io",
     "io.gfile",
     "linalg",

@@ -63,7 +63,6 @@ MODULES = (
     "lookup",
     "losses",
     "debugging",
-    "distribute",
     "io",
     "io.gfile",
     "linalg",

@@ -24,7 +24,6 @@ NAMESPACES = (
             "layers",
             "lookup",
             "debugging",
-            "distribute",
             "distributions",
             "feature_column",
             "io",

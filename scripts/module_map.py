@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "design" / "modules.md"
-_FOLDERS = ("src/globalstep", "ps", "worker", "chief", "deploy")
+_FOLDERS = ("src/globalstep", "ps", "worker", "chief", "deploy", "tf1")
 _GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 _HEAD = """# Map of the modules
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from globalstep.graph.graph import reset_default_graph
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.tf1.graph.graph import reset_default_graph
 from globalstep.worker.client.client import ClusterClient
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,11 +2,11 @@
 
 import doctest
 import importlib
-import pkgutil
 
 import pytest
+from product_code import module_name, product_modules
 
-from globalstep.graph.graph import reset_default_graph
+from globalstep.tf1.graph.graph import reset_default_graph
 
 #: Modules of optional extras, whose packages may be absent.
 _OPTIONAL = (
@@ -15,17 +15,7 @@ _OPTIONAL = (
     "globalstep.torch",
     "globalstep.jax",
 )
-_PACKAGES = ("", ".ops", ".ps", ".ps.rules", ".worker", ".chief", ".deploy")
-_MODULES = sorted(
-    {
-        module.name
-        for package in _PACKAGES
-        for module in pkgutil.iter_modules(
-            importlib.import_module(f"globalstep{package}").__path__, f"globalstep{package}."
-        )
-        if not module.name.endswith("__main__")
-    }
-)
+_MODULES = sorted(module_name(path) for path in product_modules() if ">>> " in path.read_text())
 
 
 @pytest.mark.parametrize("name", _MODULES)

@@ -11,16 +11,16 @@ _CLIENTS = {"cluster", "client", "session", "sess"}
 #: sessions of their own to. File -> how many there are; there may be fewer.
 UNTYPED_CLIENTS = {
     "chief/checkpoints/saver.py": 5,
-    "chief/exports/saved_model.py": 3,
-    "chief/supervisor.py": 3,
+    "tf1/exporting/saved_model.py": 3,
+    "tf1/sessions/supervisor.py": 3,
     "src/globalstep/cluster/cluster.py": 1,
-    "src/globalstep/graph/graph.py": 4,
-    "src/globalstep/graph/sparse_tensor.py": 1,
-    "src/globalstep/variables/training_util.py": 1,
-    "src/globalstep/variables/variables.py": 1,
-    "worker/inputs/queue_runner.py": 2,
-    "worker/session_run_hook.py": 3,
-    "worker/sync_replicas_optimizer.py": 2,
+    "tf1/graph/graph.py": 4,
+    "tf1/graph/sparse_tensor.py": 1,
+    "tf1/variables/training_util.py": 1,
+    "tf1/variables/variables.py": 1,
+    "tf1/inputs/queue_runner.py": 2,
+    "tf1/sessions/session_run_hook.py": 3,
+    "tf1/optimizers/sync_replicas_optimizer.py": 2,
 }
 
 

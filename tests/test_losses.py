@@ -3,8 +3,8 @@ import pytest
 from evaluate import evaluate
 
 from globalstep import losses
-from globalstep.graph.graph import GraphKeys, add_to_collection, get_collection
-from globalstep.ops import constant_ops as c
+from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, get_collection
+from globalstep.tf1.ops import constant_ops as c
 
 Y = np.array([[0.0, 1.0], [1.0, 1.0]], np.float32)
 P = np.array([[0.2, 0.7], [0.9, 0.4]], np.float32)

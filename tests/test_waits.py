@@ -16,7 +16,7 @@ import pytest
 from globalstep.proto import globalstep_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src/globalstep", "ps", "worker", "chief", "deploy")
+FOLDERS = ("src/globalstep", "ps", "worker", "chief", "deploy", "tf1")
 
 #: Methods that wait for ever when they are called with at most so many arguments and no timeout.
 _METHODS = {
@@ -51,7 +51,7 @@ ALLOWED = {
     },
     "src/globalstep/runtime/offered_work.py": {"Offered.result": _COMPUTES},
     "src/globalstep/runtime/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
-    "src/globalstep/autodiff/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
+    "tf1/gradients/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
     "src/globalstep/wire/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},
@@ -98,8 +98,8 @@ ALLOWED = {
         "ServedConnection._received": _TIMEOUT,
     },
     "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
-    "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
-    "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
+    "tf1/sessions/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
+    "tf1/execution/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
     "worker/transport/grpc_transport.py": {
         "_Stream._prove": _CALL,

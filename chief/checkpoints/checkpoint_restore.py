@@ -26,7 +26,7 @@ from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.protocol.splitting import whole_name
 
 if TYPE_CHECKING:
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["restore_into"]

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.files.storage import storage_for
-from globalstep.graph.graph import Node
-from globalstep.graph.shapes import TensorShape
-from globalstep.variables.partitioned_variables import PartitionedVariable
-from globalstep.variables.variable_scope import store_of
-from globalstep.variables.variables import Variable, begin_with
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
+from globalstep.tf1.variables.variable_scope import store_of
+from globalstep.tf1.variables.variables import Variable, begin_with
 
 __all__ = ["init_from_checkpoint", "list_variables", "load_checkpoint", "load_variable"]
 

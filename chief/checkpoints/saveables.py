@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.files.shard_file import check_dtype
-from globalstep.variables.partitioned_variables import PartitionedVariable, SaveSliceInfo
-from globalstep.variables.variables import Variable
+from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, SaveSliceInfo
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.protocol.splitting import part_name
 

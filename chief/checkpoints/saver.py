@@ -24,7 +24,6 @@ from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
 from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
-from globalstep.chief.exports.meta_graph_files import GraphFile, export_meta_graph
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.errors import (
     AbortedError,
@@ -35,9 +34,10 @@ from globalstep.errors import (
     UnavailableError,
 )
 from globalstep.files.storage import Storage, directory_of, storage_for
-from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.variables.variables import Variable
+from globalstep.tf1.exporting.meta_graph_files import GraphFile, export_meta_graph
+from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from globalstep.chief.events.events import EventFileWriter
 from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef, SessionLog, Summary, TaggedRunMetadata
-from globalstep.graph.graph import Graph, get_default_graph
-from globalstep.graph.graph_def import graph_def as graph_def_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.graph.graph import Graph, get_default_graph
+from globalstep.tf1.graph.graph_def import graph_def as graph_def_of
 
 if TYPE_CHECKING:
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache"]

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.saver import Saver
-from globalstep.chief.events.summaries import SummaryWriterCache
-from globalstep.chief.events.write_graph import write_graph
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import OpError
 from globalstep.files.tensorboard_protos import SessionLog
-from globalstep.graph.graph import GraphKeys, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
+from globalstep.tf1.graph.write_graph import write_graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -34,8 +34,8 @@ from globalstep.worker.session_run_hook import (
 )
 
 if TYPE_CHECKING:
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "saver_from"]

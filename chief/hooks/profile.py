@@ -15,8 +15,8 @@ from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.running.tracing import Trace
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.execution.tracing import Trace
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,

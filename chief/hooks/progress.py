@@ -15,7 +15,7 @@ import numpy as np
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.streams import is_terminal, write_line
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -23,8 +23,8 @@ from globalstep.worker.session_run_hook import (
 )
 
 if TYPE_CHECKING:
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["PROGRESS_PREFIX", "ProgressHook"]

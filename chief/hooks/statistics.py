@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import OpError
 from globalstep.files.tensorboard_protos import HistogramProto, Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -29,8 +29,8 @@ from globalstep.worker.session_run_hook import (
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 __all__ = ["ClusterStatisticsHook", "staleness_histogram"]
 

@@ -12,24 +12,24 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import UnavailableError
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.variables.training_util import get_global_step
-from globalstep.wire.declarations import StopLimit
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.tf1.variables.training_util import get_global_step
+from globalstep.wire.declarations import StopLimit
 
 if TYPE_CHECKING:
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["GlobalStepWaiterHook", "StepCounterHook", "StopAtStepHook", "global_step_for", "step_now"]

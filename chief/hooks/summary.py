@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.files.tensorboard_protos import SessionLog
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -22,8 +22,8 @@ from globalstep.worker.session_run_hook import (
 )
 
 if TYPE_CHECKING:
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["SummarySaverHook"]

@@ -15,9 +15,9 @@ import numpy as np
 
 from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from globalstep.errors import OpError, OutOfRangeError
-from globalstep.graph.graph import GraphKeys, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
@@ -25,7 +25,7 @@ from globalstep.worker.session_run_hook import (
 )
 
 if TYPE_CHECKING:
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["FeedFnHook", "FinalOpsHook", "LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook"]

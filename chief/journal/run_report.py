@@ -26,23 +26,23 @@ from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progr
 from globalstep.chief.hooks.step import step_now
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
-from globalstep.graph.graph import get_default_graph
 from globalstep.optimizers.minimized import loss_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
 from globalstep.runtime.streams import is_terminal, write_line
-from globalstep.variables.training_util import integer_step
-from globalstep.worker.running.fetches import flatten
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.execution.fetches import flatten
+from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.tf1.variables.training_util import integer_step
 
 if TYPE_CHECKING:
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["CONCLUSION_PREFIX", "PROGRESS_VARIABLE", "RunReport", "is_wanted"]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.cluster.process_place import ALIVE_SECS
-from globalstep.graph.device import DeviceSpec
 from globalstep.runtime.clock import Clock
+from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.waits.polling_wait import PollingWait
 

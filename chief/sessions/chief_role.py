@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.job_end import await_last_save
-from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import Clock
+from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.worker.client.candidate import Candidate
-from globalstep.worker.session_run_hook import SessionRunHook
 
 if TYPE_CHECKING:
+    from globalstep.tf1.sessions.session import Session
     from globalstep.worker.access import ClusterAccess
-    from globalstep.worker.session import Session
 
 
 __all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "as_role", "failover_of"]

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from globalstep.tf1.sessions.coordinator import Coordinator
     from globalstep.worker.access import ClusterAccess
-    from globalstep.worker.coordinator import Coordinator
 
 
 __all__ = ["EXIT_DRAINED", "Drain", "InterruptedRun"]

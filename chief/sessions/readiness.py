@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from globalstep.errors import FailedPreconditionError
-from globalstep.graph.graph import GraphKeys
-from globalstep.variables.variables import variables_of
+from globalstep.tf1.graph.graph import GraphKeys
+from globalstep.tf1.variables.variables import variables_of
 
 if TYPE_CHECKING:
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.session import Session
 
 
 __all__ = ["initialize_own", "initialize_rest", "why_not_ready"]

@@ -24,12 +24,12 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint import delete_checkpoint
 from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
-from globalstep.chief.events.summaries import SummaryWriter
 from globalstep.chief.training.batches import check_batches
 from globalstep.chief.training.saved_model import BEST, framework_of, put_values, read_model, saved_step
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
+from globalstep.tf1.ops.summaries import SummaryWriter
 from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least
 
 __all__ = ["Evaluate", "Evaluations"]

@@ -25,19 +25,21 @@ from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
 from globalstep.chief.hooks.step import StopAtStepHook, step_now
-from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
 from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError, OutOfRangeError
 from globalstep.files.storage import leave_probe, storage_for
-from globalstep.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.sessions.scaffold import Scaffold
+from globalstep.tf1.sessions.session import in_flight_of
+from globalstep.tf1.sessions.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table, push_rows
@@ -53,13 +55,11 @@ from globalstep.worker.frameworks.training_model import (
     part_seed,
 )
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
-from globalstep.worker.session import in_flight_of
-from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
-    from globalstep.chief.sessions.step_context import StepContext
-    from globalstep.worker.coordinator import Coordinator
-    from globalstep.worker.session import Session
+    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.tf1.sessions.session import Session
+    from globalstep.tf1.sessions.step_context import StepContext
     from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]

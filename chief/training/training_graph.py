@@ -14,21 +14,21 @@ from typing import Any
 
 from globalstep.chief.training.saved_model import EMA, framework_of
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Node, control_dependencies, get_default_graph
-from globalstep.graph.indexed_slices import IndexedSlices
-from globalstep.ops.clipping import clip_by_global_norm, clip_by_value
-from globalstep.ops.control_flow_ops import group
-from globalstep.ops.summary_ops import scalar
 from globalstep.optimizers import torch_optimizers
 from globalstep.optimizers.moving_averages import ExponentialMovingAverage
 from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
-from globalstep.variables.training_util import create_global_step
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Node, control_dependencies, get_default_graph
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.ops.clipping import clip_by_global_norm, clip_by_value
+from globalstep.tf1.ops.control_flow_ops import group
+from globalstep.tf1.ops.summary_ops import scalar
+from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
+from globalstep.tf1.variables.training_util import create_global_step
+from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import TrainingModel
 from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
-from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
 __all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
 

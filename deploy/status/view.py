@@ -139,7 +139,7 @@ def duration(secs: float) -> str:
     """Give a time for a person.
 
     >>> duration(4.2), duration(125), duration(7300)
-    ('4 s', '2 min 5 s', '2 h 2 min')
+    ('4 s', '2 min 5 s', '2 h 1 min')
     """
     minutes, rest = divmod(round(secs), 60)
     hours, minutes = divmod(minutes, 60)

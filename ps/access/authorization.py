@@ -21,7 +21,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from globalstep.errors import LayoutUnknownError, OpError, PermissionDeniedError, UnauthenticatedError
-from globalstep.graph.graph_keys import GraphKeys
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller, ProvenCall, Role
 from globalstep.ps.access.log_limit import LogLimit
@@ -32,6 +31,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.security.certificate_role import role_in_names
 from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof, reply_proof
+from globalstep.tf1.graph.graph_keys import GraphKeys
 from globalstep.wire.names import shown
 
 __all__ = [

@@ -18,7 +18,7 @@ class ArrivalTimes:
     >>> for at in (10.0, 12.5):
     ...     times.came("step", 5, at)
     >>> times.open_secs("step", 5, 13.0), times.made("step", 5, 14.0), times.made("step", 6, 15.0)
-    (3.0, (2, 5.5), (0, 0.0))
+    (3.0, (2, 5.5), (0, 0))
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from test_pythons import ROOT, find
 
 #: What the package is built from.
-SOURCES = ("pyproject.toml", "LICENSE", "docs/package.md", "src", "proto", "ps", "worker", "chief", "deploy")
+SOURCES = ("pyproject.toml", "LICENSE", "docs/package.md", "src", "proto", "ps", "worker", "chief", "deploy", "tf1")
 #: What a user does first, with nothing but the package.
 PROGRAM = """
 import numpy as np

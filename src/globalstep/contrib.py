@@ -15,9 +15,9 @@ from globalstep.absent import (
 )
 from globalstep.lazy import nested_namespace
 from globalstep.module_paths import module_paths
-from globalstep.pipelines import DATASETS, TRANSFORMATIONS
-from globalstep.probability import DISTRIBUTIONS
-from globalstep.recurrence import CELLS
+from globalstep.tf1.data import DATASETS, TRANSFORMATIONS
+from globalstep.tf1.distributions import DISTRIBUTIONS
+from globalstep.tf1.rnn import CELLS
 
 __all__ = [
     "data",
@@ -72,13 +72,13 @@ distributions = nested_namespace(
     f"{__name__}.distributions",
     {
         **DISTRIBUTIONS,
-        "globalstep.probability.continuous": "Laplace Logistic StudentT Uniform",
-        "globalstep.probability.counts": "DirichletMultinomial Multinomial Poisson",
-        "globalstep.probability.discrete": "Bernoulli Categorical OneHotCategorical",
-        "globalstep.probability.normal": (
+        "globalstep.tf1.distributions.continuous": "Laplace Logistic StudentT Uniform",
+        "globalstep.tf1.distributions.counts": "DirichletMultinomial Multinomial Poisson",
+        "globalstep.tf1.distributions.discrete": "Bernoulli Categorical OneHotCategorical",
+        "globalstep.tf1.distributions.normal": (
             "MultivariateNormalDiag MultivariateNormalDiagWithSoftplusScale Normal NormalWithSoftplusScale"
         ),
-        "globalstep.probability.parameters": "softplus_inverse",
+        "globalstep.tf1.distributions.parameters": "softplus_inverse",
     },
 )
 data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, absent=ABSENT_IN_DATA)
@@ -88,44 +88,44 @@ framework = nested_namespace(
         "globalstep.chief.checkpoints.checkpoint_variables": (
             "init_from_checkpoint list_variables load_checkpoint load_variable"
         ),
-        "globalstep.chief.slim.restoring": _RESTORING,
-        "globalstep.contributed.arg_scope": _ARG_SCOPE,
-        "globalstep.contributed.deprecation": "deprecated",
-        "globalstep.contributed.model_variables": _MODEL_VARIABLES,
-        "globalstep.ops.static_checks": "is_tensor",
-        "globalstep.variables.training_util": _STEPS,
+        "globalstep.tf1.slim.restoring": _RESTORING,
+        "globalstep.tf1.contrib.arg_scope": _ARG_SCOPE,
+        "globalstep.tf1.contrib.deprecation": "deprecated",
+        "globalstep.tf1.contrib.model_variables": _MODEL_VARIABLES,
+        "globalstep.tf1.ops.static_checks": "is_tensor",
+        "globalstep.tf1.variables.training_util": _STEPS,
     },
     absent=ABSENT_IN_FRAMEWORK,
 )
 #: An attribute, and a module that can be imported.
 framework.__dict__["nest"] = nested_namespace(
     f"{__name__}.framework.nest",
-    {"globalstep.graph.nest": "assert_same_structure flatten is_sequence map_structure pack_sequence_as"},
+    {"globalstep.tf1.graph.nest": "assert_same_structure flatten is_sequence map_structure pack_sequence_as"},
 )
 layers = nested_namespace(
     f"{__name__}.layers",
     {
-        "globalstep.contributed.contrib_convolutions": _CONVOLUTIONS,
-        "globalstep.contributed.contrib_initializers": _INITIALIZERS,
-        "globalstep.contributed.contrib_layers": _LAYERS,
-        "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
-        "globalstep.contributed.embeddings": "bow_encoder embed_sequence",
-        "globalstep.ops.embedding_ops": "safe_embedding_lookup_sparse",
-        "globalstep.contributed.summarizing": _SUMMARIES,
-        "globalstep.contributed.training_ops": "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES optimize_loss",
-        "globalstep.models.regularizers": _REGULARIZERS,
+        "globalstep.tf1.contrib.contrib_convolutions": _CONVOLUTIONS,
+        "globalstep.tf1.contrib.contrib_initializers": _INITIALIZERS,
+        "globalstep.tf1.contrib.contrib_layers": _LAYERS,
+        "globalstep.tf1.contrib.contrib_normalization": "batch_norm layer_norm",
+        "globalstep.tf1.contrib.embeddings": "bow_encoder embed_sequence",
+        "globalstep.tf1.ops.embedding_ops": "safe_embedding_lookup_sparse",
+        "globalstep.tf1.contrib.summarizing": _SUMMARIES,
+        "globalstep.tf1.contrib.training_ops": "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES optimize_loss",
+        "globalstep.tf1.layers.regularizers": _REGULARIZERS,
     },
     absent=ABSENT_IN_CONTRIB_LAYERS,
 )
 learn = nested_namespace(f"{__name__}.learn", {}, absent=ABSENT_IN_LEARN)
 losses = nested_namespace(
     f"{__name__}.losses",
-    {"globalstep.contributed.contrib_losses": _LOSSES, "globalstep.losses": _TOTAL_LOSSES},
+    {"globalstep.tf1.contrib.contrib_losses": _LOSSES, "globalstep.losses": _TOTAL_LOSSES},
 )
 metrics = nested_namespace(
     f"{__name__}.metrics",
     {
-        "globalstep.evaluation.streaming": (
+        "globalstep.tf1.metrics.streaming": (
             "accuracy aggregate_metric_map aggregate_metrics streaming_accuracy streaming_auc "
             "streaming_false_negatives streaming_false_positives streaming_mean streaming_mean_absolute_error "
             "streaming_mean_cosine_distance streaming_mean_iou streaming_mean_relative_error "
@@ -149,19 +149,17 @@ opt = nested_namespace(
 legacy_seq2seq = nested_namespace(
     f"{__name__}.legacy_seq2seq",
     {
-        "globalstep.recurrence.legacy_decoders": (
-            "basic_rnn_seq2seq rnn_decoder sequence_loss sequence_loss_by_example"
-        ),
+        "globalstep.tf1.rnn.legacy_decoders": ("basic_rnn_seq2seq rnn_decoder sequence_loss sequence_loss_by_example"),
     },
 )
 lookup = nested_namespace(
     f"{__name__}.lookup",
     {
-        "globalstep.text.lookup_tables": (
+        "globalstep.tf1.text.lookup_tables": (
             "HashTable IdTableWithHashBuckets KeyValueTensorInitializer MutableHashTable StaticVocabularyTable "
             "TextFileIndex TextFileInitializer"
         ),
-        "globalstep.text.vocabularies": (
+        "globalstep.tf1.text.vocabularies": (
             "index_table_from_file index_table_from_tensor index_to_string index_to_string_table_from_file "
             "index_to_string_table_from_tensor string_to_index string_to_index_table_from_file=index_table_from_file "
             "string_to_index_table_from_tensor=index_table_from_tensor"
@@ -173,19 +171,19 @@ rnn = nested_namespace(
     f"{__name__}.rnn",
     {
         **CELLS,
-        "globalstep.recurrence.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell NASCell",
-        "globalstep.recurrence.sequences": "stack_bidirectional_dynamic_rnn static_bidirectional_rnn static_rnn",
+        "globalstep.tf1.rnn.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell NASCell",
+        "globalstep.tf1.rnn.sequences": "stack_bidirectional_dynamic_rnn static_bidirectional_rnn static_rnn",
     },
 )
 seq2seq = nested_namespace(
     f"{__name__}.seq2seq",
     {
-        "globalstep.recurrence.attention": (
+        "globalstep.tf1.rnn.attention": (
             "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention tile_batch"
         ),
-        "globalstep.recurrence.decoder_inputs": "GreedyEmbeddingHelper SampleEmbeddingHelper TrainingHelper",
-        "globalstep.recurrence.decoders": "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
-        "globalstep.recurrence.sequence_losses": "sequence_loss",
+        "globalstep.tf1.rnn.decoder_inputs": "GreedyEmbeddingHelper SampleEmbeddingHelper TrainingHelper",
+        "globalstep.tf1.rnn.decoders": "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
+        "globalstep.tf1.rnn.sequence_losses": "sequence_loss",
     },
     absent={
         "BeamSearchDecoder": "decode with gs.contrib.seq2seq.GreedyEmbeddingHelper or SampleEmbeddingHelper.",
@@ -195,22 +193,22 @@ seq2seq = nested_namespace(
 slim = nested_namespace(
     f"{__name__}.slim",
     {
-        "globalstep.chief.slim.restoring": _RESTORING,
-        "globalstep.contributed.arg_scope": _ARG_SCOPE,
-        "globalstep.contributed.contrib_convolutions": _CONVOLUTIONS,
-        "globalstep.contributed.contrib_initializers": _INITIALIZERS,
-        "globalstep.contributed.contrib_layers": _LAYERS,
-        "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
-        "globalstep.contributed.model_variables": _MODEL_VARIABLES,
-        "globalstep.contributed.summarizing": _SUMMARIES,
-        "globalstep.models.regularizers": _REGULARIZERS,
-        "globalstep.variables.training_util": _STEPS,
+        "globalstep.tf1.slim.restoring": _RESTORING,
+        "globalstep.tf1.contrib.arg_scope": _ARG_SCOPE,
+        "globalstep.tf1.contrib.contrib_convolutions": _CONVOLUTIONS,
+        "globalstep.tf1.contrib.contrib_initializers": _INITIALIZERS,
+        "globalstep.tf1.contrib.contrib_layers": _LAYERS,
+        "globalstep.tf1.contrib.contrib_normalization": "batch_norm layer_norm",
+        "globalstep.tf1.contrib.model_variables": _MODEL_VARIABLES,
+        "globalstep.tf1.contrib.summarizing": _SUMMARIES,
+        "globalstep.tf1.layers.regularizers": _REGULARIZERS,
+        "globalstep.tf1.variables.training_util": _STEPS,
     },
     absent={**ABSENT_IN_CONTRIB_LAYERS, **ABSENT_IN_SLIM},
 )
 _LEARNING = {
-    "globalstep.chief.slim.learning": "train train_step",
-    "globalstep.contributed.training_ops": (
+    "globalstep.tf1.slim.learning": "train train_step",
+    "globalstep.tf1.contrib.training_ops": (
         "add_gradients_summaries clip_gradient_norms create_train_op multiply_gradients"
     ),
 }
@@ -219,12 +217,12 @@ _WITHIN_SLIM = {
     "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
     "losses": losses,
     "prefetch_queue": nested_namespace(
-        f"{__name__}.slim.prefetch_queue", {"globalstep.worker.inputs.prefetch_queue": "prefetch_queue"}
+        f"{__name__}.slim.prefetch_queue", {"globalstep.tf1.inputs.prefetch_queue": "prefetch_queue"}
     ),
     "utils": nested_namespace(
         f"{__name__}.slim.utils",
         {
-            "globalstep.contributed.named_outputs": (
+            "globalstep.tf1.contrib.named_outputs": (
                 "append_tensor_alias collect_named_outputs convert_collection_to_dict gather_tensors_aliases "
                 "get_tensor_aliases last_dimension"
             ),
@@ -239,7 +237,7 @@ tfprof = nested_namespace(f"{__name__}.tfprof", {})
 tfprof.__dict__["model_analyzer"] = nested_namespace(
     f"{__name__}.tfprof.model_analyzer",
     {
-        "globalstep.contributed.model_analysis": (
+        "globalstep.tf1.contrib.model_analysis": (
             "FLOAT_OPS_OPTIONS TRAINABLE_VARS_PARAMS_STAT_OPTIONS print_model_analysis"
         ),
     },
@@ -247,8 +245,8 @@ tfprof.__dict__["model_analyzer"] = nested_namespace(
 training = nested_namespace(
     f"{__name__}.training",
     {
-        "globalstep.contributed.hyper_parameters": "HParams",
-        "globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn",
+        "globalstep.tf1.contrib.hyper_parameters": "HParams",
+        "globalstep.tf1.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn",
     },
 )
 
@@ -271,12 +269,12 @@ module_paths(
         "layers.python.layers.regularizers": "gs.contrib.layers",
         "layers.python.layers.summaries": "gs.contrib.layers",
         "layers.python.layers.utils": "gs.contrib.slim.utils",
-        "learn.datasets": "gs.datasets.base",
-        "learn.datasets.base": "gs.datasets.base",
-        "learn.datasets.mnist": "gs.datasets.mnist gs.datasets.mnist_files",
-        "learn.python.learn.datasets": "gs.datasets.base",
-        "learn.python.learn.datasets.base": "gs.datasets.base",
-        "learn.python.learn.datasets.mnist": "gs.datasets.mnist gs.datasets.mnist_files",
+        "learn.datasets": "gs.tf1.mnist.base",
+        "learn.datasets.base": "gs.tf1.mnist.base",
+        "learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",
+        "learn.python.learn.datasets": "gs.tf1.mnist.base",
+        "learn.python.learn.datasets.base": "gs.tf1.mnist.base",
+        "learn.python.learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",
         "losses.python.losses.loss_ops": "gs.contrib.losses",
         "metrics.python.ops.metric_ops": "gs.contrib.metrics",
         "rnn.python.ops.core_rnn": "gs.contrib.rnn",

@@ -4,6 +4,6 @@ Layer: namespace.
 """
 
 from globalstep.lazy import namespace
-from globalstep.probability import DISTRIBUTIONS
+from globalstep.tf1.distributions import DISTRIBUTIONS
 
 __all__ = namespace(__name__, DISTRIBUTIONS)

@@ -8,8 +8,8 @@ from globalstep.module_paths import module_paths
 __all__ = module_paths(
     __name__,
     {
-        "tutorials.mnist": "gs.datasets.tutorial:inference",
-        "tutorials.mnist.input_data": "gs.datasets.mnist gs.datasets.mnist_files",
-        "tutorials.mnist.mnist": "gs.datasets.tutorial",
+        "tutorials.mnist": "gs.tf1.mnist.tutorial:inference",
+        "tutorials.mnist.input_data": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",
+        "tutorials.mnist.mnist": "gs.tf1.mnist.tutorial",
     },
 )

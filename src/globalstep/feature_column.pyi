@@ -1,16 +1,16 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
-from globalstep.columns.categorical import categorical_column_with_hash_bucket as categorical_column_with_hash_bucket
-from globalstep.columns.categorical import categorical_column_with_identity as categorical_column_with_identity
-from globalstep.columns.categorical import categorical_column_with_vocabulary_file as categorical_column_with_vocabulary_file
-from globalstep.columns.categorical import categorical_column_with_vocabulary_list as categorical_column_with_vocabulary_list
-from globalstep.columns.categorical import crossed_column as crossed_column
-from globalstep.columns.categorical import weighted_categorical_column as weighted_categorical_column
-from globalstep.columns.dense import bucketized_column as bucketized_column
-from globalstep.columns.dense import embedding_column as embedding_column
-from globalstep.columns.dense import indicator_column as indicator_column
-from globalstep.columns.dense import numeric_column as numeric_column
-from globalstep.columns.dense import shared_embedding_columns as shared_embedding_columns
-from globalstep.columns.layers import input_layer as input_layer
-from globalstep.columns.layers import linear_model as linear_model
-from globalstep.columns.layers import make_parse_example_spec as make_parse_example_spec
+from globalstep.tf1.feature_columns.categorical import categorical_column_with_hash_bucket as categorical_column_with_hash_bucket
+from globalstep.tf1.feature_columns.categorical import categorical_column_with_identity as categorical_column_with_identity
+from globalstep.tf1.feature_columns.categorical import categorical_column_with_vocabulary_file as categorical_column_with_vocabulary_file
+from globalstep.tf1.feature_columns.categorical import categorical_column_with_vocabulary_list as categorical_column_with_vocabulary_list
+from globalstep.tf1.feature_columns.categorical import crossed_column as crossed_column
+from globalstep.tf1.feature_columns.categorical import weighted_categorical_column as weighted_categorical_column
+from globalstep.tf1.feature_columns.dense import bucketized_column as bucketized_column
+from globalstep.tf1.feature_columns.dense import embedding_column as embedding_column
+from globalstep.tf1.feature_columns.dense import indicator_column as indicator_column
+from globalstep.tf1.feature_columns.dense import numeric_column as numeric_column
+from globalstep.tf1.feature_columns.dense import shared_embedding_columns as shared_embedding_columns
+from globalstep.tf1.feature_columns.layers import input_layer as input_layer
+from globalstep.tf1.feature_columns.layers import linear_model as linear_model
+from globalstep.tf1.feature_columns.layers import make_parse_example_spec as make_parse_example_spec

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.autodiff.gradients import gradients
-from globalstep.graph.graph import Node, as_node
-from globalstep.ops.constant_ops import placeholder
-from globalstep.worker.session import Session, get_default_session
+from globalstep.tf1.gradients.gradients import gradients
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.sessions.session import Session, get_default_session
 
 __all__ = ["compute_gradient", "compute_gradient_error"]
 

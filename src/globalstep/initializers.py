@@ -6,7 +6,7 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.ops.init_ops": (
+    "globalstep.tf1.ops.init_ops": (
         "constant=constant_initializer glorot_normal=glorot_normal_initializer "
         "glorot_uniform=glorot_uniform_initializer he_normal he_uniform identity=identity_initializer "
         "lecun_normal lecun_uniform ones=ones_initializer orthogonal=orthogonal_initializer "
@@ -15,7 +15,7 @@ _NAMES = {
         "uniform_unit_scaling=uniform_unit_scaling_initializer "
         "variance_scaling=variance_scaling_initializer zeros=zeros_initializer"
     ),
-    "globalstep.variables.variable_collections": (
+    "globalstep.tf1.variables.variable_collections": (
         "global_variables=global_variables_initializer local_variables=local_variables_initializer "
         "variables=variables_initializer"
     ),

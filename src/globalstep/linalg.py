@@ -6,16 +6,16 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.ops.array_ops": "transpose=matrix_transpose",
-    "globalstep.ops.constant_ops": "eye",
-    "globalstep.ops.matrix_ops": (
+    "globalstep.tf1.ops.array_ops": "transpose=matrix_transpose",
+    "globalstep.tf1.ops.constant_ops": "eye",
+    "globalstep.tf1.ops.matrix_ops": (
         "band_part=matrix_band_part cholesky cross det=matrix_determinant diag=matrix_diag "
         "diag_part=matrix_diag_part inv=matrix_inverse set_diag=matrix_set_diag solve=matrix_solve tensor_diag=diag "
         "tensor_diag_part=diag_part trace"
     ),
-    "globalstep.ops.normalization_ops": "l2_normalize",
-    "globalstep.ops.product_ops": "einsum matmul tensordot",
-    "globalstep.ops.reduction_ops": "norm",
+    "globalstep.tf1.ops.normalization_ops": "l2_normalize",
+    "globalstep.tf1.ops.product_ops": "einsum matmul tensordot",
+    "globalstep.tf1.ops.reduction_ops": "norm",
 }
 
 __all__ = namespace(

@@ -6,7 +6,7 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.text.lookup_tables": (
+    "globalstep.tf1.text.lookup_tables": (
         "KeyValueTensorInitializer StaticHashTable=HashTable StaticVocabularyTable TextFileIndex TextFileInitializer"
     ),
 }

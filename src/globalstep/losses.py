@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_collection
-from globalstep.ops import cross_entropy_ops, math_ops
-from globalstep.ops.array_ops import broadcast_to, squeeze, stop_gradient
-from globalstep.ops.array_ops import shape as shape_of
-from globalstep.ops.constant_ops import zeros
-from globalstep.ops.nn_ops import relu
-from globalstep.ops.reduction_ops import reduce_mean, reduce_sum
+from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_collection
+from globalstep.tf1.ops import cross_entropy_ops, math_ops
+from globalstep.tf1.ops.array_ops import broadcast_to, squeeze, stop_gradient
+from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.constant_ops import zeros
+from globalstep.tf1.ops.nn_ops import relu
+from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_sum
 
 __all__ = [
     "Reduction",

@@ -5,6 +5,8 @@ Layer: namespace.
 
 from globalstep.lazy import namespace
 
-_NAMES = {"globalstep.graph.nest": "assert_same_structure flatten is_nested=is_sequence map_structure pack_sequence_as"}
+_NAMES = {
+    "globalstep.tf1.graph.nest": ("assert_same_structure flatten is_nested=is_sequence map_structure pack_sequence_as")
+}
 
 __all__ = namespace(__name__, _NAMES)

@@ -1,7 +1,7 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
-from globalstep.graph.nest import assert_same_structure as assert_same_structure
-from globalstep.graph.nest import flatten as flatten
-from globalstep.graph.nest import is_sequence as is_nested
-from globalstep.graph.nest import map_structure as map_structure
-from globalstep.graph.nest import pack_sequence_as as pack_sequence_as
+from globalstep.tf1.graph.nest import assert_same_structure as assert_same_structure
+from globalstep.tf1.graph.nest import flatten as flatten
+from globalstep.tf1.graph.nest import is_sequence as is_nested
+from globalstep.tf1.graph.nest import map_structure as map_structure
+from globalstep.tf1.graph.nest import pack_sequence_as as pack_sequence_as

@@ -6,7 +6,7 @@ Layer: namespace.
 from globalstep.absent import ABSENT_IN_PYTHON
 from globalstep.module_paths import module_paths
 
-_OPS = "gs gs.math gs.nn gs.ops.control_flow_ops:with_dependencies"
+_OPS = "gs gs.math gs.nn gs.tf1.ops.control_flow_ops:with_dependencies"
 _OPTIMIZERS = "gs.train gs.contrib.opt"
 _CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn"
 _TRAIN = "gs.train gs.optimizers.moving_averages"
@@ -139,7 +139,6 @@ _PATHS = {
     "training.training": "gs.train",
     "training.training_util": "gs.train",
     "util.compat": "gs.compat",
-    "util.function_utils": "gs.graph.callables",
     "util.nest": "gs.contrib.framework.nest",
 }
 

@@ -5,6 +5,6 @@ Layer: namespace.
 
 from globalstep.lazy import namespace
 
-_NAMES = {"globalstep.worker.inputs.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue"}
+_NAMES = {"globalstep.tf1.inputs.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue"}
 
 __all__ = namespace(__name__, _NAMES, absent={"PriorityQueue": "use gs.queue.FIFOQueue, or sort in Python."})

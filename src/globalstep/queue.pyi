@@ -1,6 +1,6 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
-from globalstep.worker.inputs.queues import FIFOQueue as FIFOQueue
-from globalstep.worker.inputs.queues import PaddingFIFOQueue as PaddingFIFOQueue
-from globalstep.worker.inputs.queues import QueueBase as QueueBase
-from globalstep.worker.inputs.queues import RandomShuffleQueue as RandomShuffleQueue
+from globalstep.tf1.inputs.queues import FIFOQueue as FIFOQueue
+from globalstep.tf1.inputs.queues import PaddingFIFOQueue as PaddingFIFOQueue
+from globalstep.tf1.inputs.queues import QueueBase as QueueBase
+from globalstep.tf1.inputs.queues import RandomShuffleQueue as RandomShuffleQueue

@@ -6,11 +6,11 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.ops.random_ops": (
+    "globalstep.tf1.ops.random_ops": (
         "gamma=random_gamma multinomial normal=random_normal poisson=random_poisson set_random_seed "
         "shuffle=random_shuffle truncated_normal uniform=random_uniform"
     ),
-    "globalstep.ops.sampling_ops": "log_uniform_candidate_sampler uniform_candidate_sampler",
+    "globalstep.tf1.ops.sampling_ops": "log_uniform_candidate_sampler uniform_candidate_sampler",
 }
 
 __all__ = namespace(__name__, _NAMES)

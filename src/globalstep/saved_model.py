@@ -9,12 +9,12 @@ from typing import Any
 
 from globalstep.lazy import namespace, nested_namespace
 
-_SIGNATURES = "globalstep.chief.exports.signatures"
+_SIGNATURES = "globalstep.tf1.exporting.signatures"
 _TABLES = {
-    "builder": {"globalstep.chief.exports.saved_model": "SavedModelBuilder"},
+    "builder": {"globalstep.tf1.exporting.saved_model": "SavedModelBuilder"},
     "loader": {
-        "globalstep.chief.exports.saved_model": "load",
-        "globalstep.chief.exports.saved_model_files": "maybe_saved_model_directory=contains_saved_model",
+        "globalstep.tf1.exporting.saved_model": "load",
+        "globalstep.tf1.exporting.saved_model_files": "maybe_saved_model_directory=contains_saved_model",
     },
     "signature_def_utils": {
         _SIGNATURES: (
@@ -52,9 +52,9 @@ _TEXTS: dict[str, dict[str, Any]] = {
     },
     "tag_constants": {"GPU": "gpu", "SERVING": "serve", "TRAINING": "train"},
 }
-_FILES = "globalstep.chief.exports.saved_model_files"
+_FILES = "globalstep.tf1.exporting.saved_model_files"
 _NAMES = {
-    "globalstep.chief.exports.saved_model": "Builder=SavedModelBuilder load simple_save",
+    "globalstep.tf1.exporting.saved_model": "Builder=SavedModelBuilder load simple_save",
     _FILES: "contains_saved_model maybe_saved_model_directory=contains_saved_model",
     _SIGNATURES: (
         "build_signature_def build_tensor_info classification_signature_def get_tensor_from_tensor_info "

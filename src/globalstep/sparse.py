@@ -6,9 +6,9 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.graph.sparse_tensor": "SparseTensor",
-    "globalstep.ops.parsing_ops": "to_dense=sparse_tensor_to_dense",
-    "globalstep.ops.sparse_ops": (
+    "globalstep.tf1.graph.sparse_tensor": "SparseTensor",
+    "globalstep.tf1.ops.parsing_ops": "to_dense=sparse_tensor_to_dense",
+    "globalstep.tf1.ops.sparse_ops": (
         "add=sparse_add concat=sparse_concat fill_empty_rows=sparse_fill_empty_rows from_dense "
         "matmul=sparse_tensor_dense_matmul placeholder=sparse_placeholder reduce_sum=sparse_reduce_sum "
         "reorder=sparse_reorder reshape=sparse_reshape retain=sparse_retain slice=sparse_slice "

@@ -6,8 +6,8 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.text.string_numbers": "as_string to_number=string_to_number",
-    "globalstep.text.string_ops": (
+    "globalstep.tf1.text.string_numbers": "as_string to_number=string_to_number",
+    "globalstep.tf1.text.string_ops": (
         "join=string_join length=string_length lower=string_lower reduce_join regex_full_match regex_replace split "
         "strip=string_strip substr to_hash_bucket=string_to_hash_bucket "
         "to_hash_bucket_fast=string_to_hash_bucket_fast to_hash_bucket_strong=string_to_hash_bucket_strong "

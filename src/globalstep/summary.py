@@ -8,7 +8,7 @@ from globalstep.lazy import namespace
 __all__ = namespace(
     __name__,
     {
-        "globalstep.chief.events.summaries": (
+        "globalstep.tf1.ops.summaries": (
             "Event FileWriter FileWriterCache SessionLog Summary SummaryDescription TaggedRunMetadata "
             "histogram image merge merge_all scalar text"
         ),

@@ -1,15 +1,15 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
-from globalstep.chief.events.summaries import Event as Event
-from globalstep.chief.events.summaries import FileWriter as FileWriter
-from globalstep.chief.events.summaries import FileWriterCache as FileWriterCache
-from globalstep.chief.events.summaries import SessionLog as SessionLog
-from globalstep.chief.events.summaries import Summary as Summary
-from globalstep.chief.events.summaries import SummaryDescription as SummaryDescription
-from globalstep.chief.events.summaries import TaggedRunMetadata as TaggedRunMetadata
-from globalstep.chief.events.summaries import histogram as histogram
-from globalstep.chief.events.summaries import image as image
-from globalstep.chief.events.summaries import merge as merge
-from globalstep.chief.events.summaries import merge_all as merge_all
-from globalstep.chief.events.summaries import scalar as scalar
-from globalstep.chief.events.summaries import text as text
+from globalstep.tf1.ops.summaries import Event as Event
+from globalstep.tf1.ops.summaries import FileWriter as FileWriter
+from globalstep.tf1.ops.summaries import FileWriterCache as FileWriterCache
+from globalstep.tf1.ops.summaries import SessionLog as SessionLog
+from globalstep.tf1.ops.summaries import Summary as Summary
+from globalstep.tf1.ops.summaries import SummaryDescription as SummaryDescription
+from globalstep.tf1.ops.summaries import TaggedRunMetadata as TaggedRunMetadata
+from globalstep.tf1.ops.summaries import histogram as histogram
+from globalstep.tf1.ops.summaries import image as image
+from globalstep.tf1.ops.summaries import merge as merge
+from globalstep.tf1.ops.summaries import merge_all as merge_all
+from globalstep.tf1.ops.summaries import scalar as scalar
+from globalstep.tf1.ops.summaries import text as text

@@ -24,8 +24,8 @@ import numpy as np
 from globalstep.deploy.launch.launch import reserve_ports
 from globalstep.deploy.server import Server
 from globalstep.errors import OpError
-from globalstep.graph.graph import Graph, Node, get_default_graph, reset_default_graph
-from globalstep.worker.session import Session, get_default_session
+from globalstep.tf1.graph.graph import Graph, Node, get_default_graph, reset_default_graph
+from globalstep.tf1.sessions.session import Session, get_default_session
 
 __all__ = ["TestCase", "create_local_cluster", "get_temp_dir", "main", "mock"]
 

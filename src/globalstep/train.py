@@ -15,24 +15,24 @@ _NAMES = {
     "globalstep.chief.checkpoints.checkpoint_variables": (
         "init_from_checkpoint list_variables load_checkpoint load_variable"
     ),
-    "globalstep.chief.exports.meta_graph_files": "export_meta_graph import_meta_graph",
+    "globalstep.tf1.exporting.meta_graph_files": "export_meta_graph import_meta_graph",
     "globalstep.chief.hooks.hooks": (
         "CheckpointSaverHook CheckpointSaverListener ClusterStatisticsHook FeedFnHook FinalOpsHook "
         "GlobalStepWaiterHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook PrefetchLookupHook "
         "ProfilerHook ProgressHook SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
     ),
-    "globalstep.chief.sessions.monitored_session": "MonitoredSession SingularMonitoredSession",
+    "globalstep.tf1.sessions.monitored_session": "MonitoredSession SingularMonitoredSession",
     "globalstep.chief.checkpoints.saver": "Saver SaverDef",
-    "globalstep.chief.scaffold": "Scaffold",
-    "globalstep.chief.sessions.session_creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
-    "globalstep.chief.sessions.session_manager": "SessionManager",
-    "globalstep.chief.events.summaries": "SummaryWriter SummaryWriterCache summary_iterator",
-    "globalstep.chief.supervisor": "Supervisor",
-    "globalstep.chief.training_session": "MonitoredTrainingSession",
-    "globalstep.chief.events.write_graph": "write_graph",
+    "globalstep.tf1.sessions.scaffold": "Scaffold",
+    "globalstep.tf1.sessions.session_creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
+    "globalstep.tf1.sessions.session_manager": "SessionManager",
+    "globalstep.tf1.ops.summaries": "SummaryWriter SummaryWriterCache summary_iterator",
+    "globalstep.tf1.sessions.supervisor": "Supervisor",
+    "globalstep.tf1.sessions.training_session": "MonitoredTrainingSession",
+    "globalstep.tf1.graph.write_graph": "write_graph",
     "globalstep.cluster.cluster": "ClusterDef ClusterSpec JobDef ServerDef TaskConfig from_tf_config",
     "globalstep.deploy.server": "Server",
-    "globalstep.graph.device": "replica_device_setter",
+    "globalstep.tf1.graph.device": "replica_device_setter",
     "globalstep.files.example": (
         "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
     ),
@@ -51,22 +51,24 @@ _NAMES = {
         "piecewise_constant_decay polynomial_decay"
     ),
     "globalstep.cluster.slurm": "from_slurm",
-    "globalstep.variables.training_util": (
+    "globalstep.tf1.variables.training_util": (
         "assert_global_step create_global_step get_global_step get_or_create_global_step global_step"
     ),
-    "globalstep.worker.inputs.batching": (
+    "globalstep.tf1.inputs.batching": (
         "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join shuffle_batch "
         "shuffle_batch_join"
     ),
-    "globalstep.worker.coordinator": "Coordinator LooperThread",
-    "globalstep.worker.inputs.inputs": (
+    "globalstep.tf1.sessions.coordinator": "Coordinator LooperThread",
+    "globalstep.tf1.inputs.inputs": (
         "input_producer limit_epochs match_filenames_once range_input_producer slice_input_producer "
         "string_input_producer"
     ),
-    "globalstep.worker.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
-    "globalstep.worker.local_steps_optimizer": "LocalStepsOptimizer",
-    "globalstep.worker.sync_replicas_optimizer": "SyncReplicasOptimizer SyncReplicasOptimizerV2=SyncReplicasOptimizer",
-    "globalstep.worker.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
+    "globalstep.tf1.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
+    "globalstep.tf1.optimizers.local_steps_optimizer": "LocalStepsOptimizer",
+    "globalstep.tf1.optimizers.sync_replicas_optimizer": (
+        "SyncReplicasOptimizer SyncReplicasOptimizerV2=SyncReplicasOptimizer"
+    ),
+    "globalstep.tf1.sessions.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
 }
 
 __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_TRAIN)
@@ -74,5 +76,5 @@ __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_TRAIN)
 #: The module by which old programs reach these.
 queue_runner = nested_namespace(
     f"{__name__}.queue_runner",
-    {"globalstep.worker.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners"},
+    {"globalstep.tf1.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners"},
 )

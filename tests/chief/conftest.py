@@ -11,7 +11,7 @@ from globalstep.cluster.placement import declarations
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe
-from globalstep.graph.graph import get_default_graph
+from globalstep.tf1.graph.graph import get_default_graph
 from globalstep.wire.declarations import OpKind
 
 
@@ -142,7 +142,7 @@ def make_session():
 @pytest.fixture
 def graph():
     """A fresh default graph."""
-    from globalstep.graph.graph import Graph
+    from globalstep.tf1.graph.graph import Graph
 
     with Graph().as_default() as made:
         yield made

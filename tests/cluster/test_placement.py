@@ -4,9 +4,9 @@ import pytest
 import globalstep as gs
 from globalstep.cluster.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
 from globalstep.errors import InvalidArgumentError, UnimplementedError
-from globalstep.graph.graph import as_node, get_default_graph
-from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.ps.rules import _BUILT_IN, get_rule
+from globalstep.tf1.graph.graph import as_node, get_default_graph
+from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.wire.declarations import OpKind, RowRange
 
 

@@ -22,7 +22,7 @@ FILES = {"json", "safetensors", "md", "proto", "toml", "sh"}
 
 
 def _sources():
-    for folder in ("src/globalstep", "ps", "worker", "chief", "deploy", "tests/simulation", "benchmarks"):
+    for folder in ("src/globalstep", "ps", "worker", "chief", "deploy", "tf1", "tests/simulation", "benchmarks"):
         yield from (ROOT / folder).rglob("*.py")
 
 
@@ -98,10 +98,10 @@ def _is_there(name):
 
 
 def test_a_wrong_name_is_noticed():
-    for name in ("globalstep.graph.Mutation", "mutations.Mutation", "Session.fly", "PushRequest.nothing", "gs.Fly"):
+    for name in ("globalstep.tf1.graph.Mutation", "mutations.Mutation", "Session.fly", "PushRequest.nothing", "gs.Fly"):
         assert not _is_there(name)
     for name in (
-        "globalstep.graph.mutations.Mutation",
+        "globalstep.tf1.graph.mutations.Mutation",
         "Session.run",
         "session.run",
         "PushRequest.layout",

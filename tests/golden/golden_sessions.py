@@ -5,8 +5,8 @@ import contextlib
 import globalstep as gs
 from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.tf1.sessions.session import Session
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.session import Session
 from globalstep.worker.transport.grpc_transport import transports_to
 
 KINDS = ("local-1", "local-3", "grpc-1", "grpc-3", "shm-1", "shm-3", "unix-3", "tcp-1")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.ops import clipping
+from globalstep.tf1.ops import clipping
 
 DATA = np.load(pathlib.Path(__file__).parent / "clipping.npz")
 

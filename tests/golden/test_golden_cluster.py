@@ -12,12 +12,12 @@ from golden_sessions import KINDS, open_session
 from pairwise import pairwise
 
 import globalstep as gs
-from globalstep.ops.embedding_ops import embedding_lookup
 from globalstep.optimizers.schedules import exponential_decay
-from globalstep.variables.named_variables import get_variable
-from globalstep.variables.partitioned_variables import fixed_size_partitioner
-from globalstep.variables.training_util import create_global_step
-from globalstep.variables.variable_scope import variable_scope
+from globalstep.tf1.ops.embedding_ops import embedding_lookup
+from globalstep.tf1.variables.named_variables import get_variable
+from globalstep.tf1.variables.partitioned_variables import fixed_size_partitioner
+from globalstep.tf1.variables.training_util import create_global_step
+from globalstep.tf1.variables.variable_scope import variable_scope
 
 DATA = np.load(pathlib.Path(__file__).parent / "optimizers.npz")
 ROOTS = ("Ftrl", "RMSProp")

@@ -9,7 +9,7 @@ import pytest
 import globalstep as gs
 from globalstep.optimizers import schedules
 from globalstep.optimizers.lowering import lower
-from globalstep.variables.training_util import create_global_step
+from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.expressions import evaluate
 
 DATA = np.load(pathlib.Path(__file__).parent / "schedules.npz")

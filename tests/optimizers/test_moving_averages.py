@@ -5,9 +5,9 @@ import pytest
 
 import globalstep as gs
 from globalstep.ps.local import LocalPS
-from globalstep.variables.training_util import create_global_step
+from globalstep.tf1.sessions.session import Session
+from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.session import Session
 
 
 @pytest.fixture

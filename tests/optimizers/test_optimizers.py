@@ -5,14 +5,14 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.mutations import Mutation
 from globalstep.optimizers.optimizer import Optimizer, Slot
 from globalstep.ps.local import LocalPS
-from globalstep.variables.training_util import create_global_step
-from globalstep.variables.variable_scope import variable_scope
+from globalstep.tf1.graph.mutations import Mutation
+from globalstep.tf1.sessions.session import Session
+from globalstep.tf1.variables.training_util import create_global_step
+from globalstep.tf1.variables.variable_scope import variable_scope
 from globalstep.wire.declarations import OpKind
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.session import Session
 
 OPTIMIZERS = {
     "GradientDescent": {},

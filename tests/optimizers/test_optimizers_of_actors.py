@@ -6,7 +6,7 @@ import pytest
 from served_tasks import starting
 
 import globalstep as gs
-from globalstep.worker.session import Session
+from globalstep.tf1.sessions.session import Session
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from globalstep.ops import constant_ops as c
-from globalstep.ops import math_ops as m
 from globalstep.optimizers import schedules as s
 from globalstep.optimizers.lowering import lower
-from globalstep.variables.variables import Variable
+from globalstep.tf1.ops import constant_ops as c
+from globalstep.tf1.ops import math_ops as m
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.expressions import evaluate as evaluate_expr
 
 STEPS = [0, 1, 5, 10, 11, 15, 20, 25, 30, 37, 70, 1000]

@@ -7,7 +7,7 @@ import pytest
 from globalstep.deploy import cli
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.metrics_port import can_be_open
-from globalstep.worker.session import Session
+from globalstep.tf1.sessions.session import Session
 
 HINT = "pip install 'globalstep[metrics]'"
 

@@ -11,7 +11,7 @@ from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.runtime import waiting
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.runtime.waiting import Reminder, join_announced, wait_announced
-from globalstep.worker.inputs.queue_state import QueueState
+from globalstep.tf1.inputs.queue_state import QueueState
 from globalstep.worker.waits.polling_wait import PollingWait
 
 

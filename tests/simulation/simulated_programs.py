@@ -14,12 +14,12 @@ from simulated_time import Process, ProcessClock
 from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
 
 from globalstep.chief.sessions.run_joining import RunOfTask
-from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
-from globalstep.graph.graph import Graph
-from globalstep.variables.training_util import create_global_step
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.sessions.session_manager import SessionManager
+from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind, PushId, Read, StopLimit
 from globalstep.worker.client.client import ClusterClient
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from globalstep.autodiff.gradients import evaluate_gradients
-from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.gradients.gradients import evaluate_gradients
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
 
 
 def evaluate(fetch, feeds=None):
@@ -37,8 +37,7 @@ def evaluate(fetch, feeds=None):
 
     def resolve(item):
         if isinstance(item, (list, tuple)):
-            parts = [resolve(part) for part in item]
-            return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
+            return type(item)([resolve(part) for part in item])
         if isinstance(item, IndexedSlices):
             return IndexedSlices(resolve(item.values), resolve(item.indices), item.dense_shape)
         return None if item is None else value_of(item)

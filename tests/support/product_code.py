@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROLES = ("ps", "worker", "chief", "deploy")
+ROLES = ("ps", "worker", "chief", "deploy", "tf1")
 _GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
 
@@ -28,3 +28,9 @@ def product_modules():
 
 def relative(path):
     return str(path.relative_to(ROOT))
+
+
+def module_name(path):
+    """Give the name that a product's file is imported by."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("globalstep", *(parts[2:] if parts[0] == "src" else parts))).removesuffix(".__init__")

@@ -75,7 +75,7 @@ def test_a_program_without_sparse_work_does_not_load_numba():
         "import sys, numpy as np, globalstep as tf, globalstep.worker.protocol.row_merging\n"
         "table = tf.Variable(np.zeros((4, 2), np.float32), trainable=False)\n"
         "rows = tf.gather(table, tf.constant([1, 1]))\n"
-        "import globalstep.worker.session\n"
+        "import globalstep.tf1.sessions.session\n"
         "print('numba' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

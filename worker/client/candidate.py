@@ -15,9 +15,9 @@ from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.cluster.process_place import Process, is_gone, this_process
 from globalstep.cluster.run_identity import TAKE_OVER_HOW, RunIdentity, other_run, takes_over
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
-from globalstep.graph.device import DeviceSpec
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
+from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.worker.access import ClusterAccess
 
 __all__ = ["Candidate"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.variables.variables import Variable
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OptimizerDecl, VariableDecl
 from globalstep.wire.expressions import Expr
 from globalstep.worker.protocol.splitting import whole_name

@@ -22,10 +22,10 @@ from autograd.extend import defvjp_argnums, primitive
 from autograd.tracer import getval, isbox
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Node, tuple_item
-from globalstep.ops.array_ops import stop_gradient
-from globalstep.ops.primitives import cast
 from globalstep.runtime.memory import seal
+from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.ops.array_ops import stop_gradient
+from globalstep.tf1.ops.primitives import cast
 
 __all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "go_straight", "loss_node", "require_extra"]
 

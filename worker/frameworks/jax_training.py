@@ -15,7 +15,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
-from globalstep.graph.graph import get_default_graph
+from globalstep.tf1.graph.graph import get_default_graph
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.jax_embedding import Embedding, checked_ids, jax
 from globalstep.worker.frameworks.jax_front import half_of, variable_of

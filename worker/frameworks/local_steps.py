@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Graph, Node
 from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
-from globalstep.variables.training_util import create_global_step
+from globalstep.tf1.execution.graph_rounds import TOO_LATE
+from globalstep.tf1.execution.local_optimizers import OwnOptimizer, OwnState
+from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
-from globalstep.worker.running.graph_rounds import TOO_LATE
-from globalstep.worker.running.local_optimizers import OwnOptimizer, OwnState
 
 __all__ = ["LocalRounds", "LocalSteps"]
 

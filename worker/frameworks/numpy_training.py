@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import get_default_graph
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.training_model import (

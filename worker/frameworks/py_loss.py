@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node
 
 __all__ = ["py_loss"]

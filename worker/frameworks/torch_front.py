@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.graph.graph import GraphKeys, add_to_collection, as_node, get_default_graph
-from globalstep.variables.assignments import assign
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, as_node, get_default_graph
+from globalstep.tf1.variables.assignments import assign
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
 from globalstep.worker.frameworks.torch_copies import DeviceCopies

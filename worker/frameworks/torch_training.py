@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import get_default_graph
-from globalstep.variables.assignments import assign
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.variables.assignments import assign
+from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.torch_embedding import TableModule, torch
 from globalstep.worker.frameworks.torch_front import TorchModel

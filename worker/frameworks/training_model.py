@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Node
-from globalstep.ops.constant_ops import placeholder
-from globalstep.ops.embedding_ops import embedding_lookup
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.ops.embedding_ops import embedding_lookup
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.draws import Draw
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator, LossNode
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.optimizers.optimizer import Optimizer
+from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
+from globalstep.tf1.sessions.session import Session
 from globalstep.worker.frameworks.training_model import described, misfit
-from globalstep.worker.session import Session
-from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["WorkUnits", "batch_source", "take_unit", "units_optimizer"]

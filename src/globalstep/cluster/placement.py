@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from globalstep.errors import InvalidArgumentError, UnimplementedError
-from globalstep.graph.device import DeviceSpec
-from globalstep.graph.graph import Graph, GraphKeys
-from globalstep.graph.mutations import Mutation, OptimizerSpec
-from globalstep.variables.variables import Variable, variables_of
+from globalstep.tf1.graph.device import DeviceSpec
+from globalstep.tf1.graph.graph import Graph, GraphKeys
+from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
+from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl, nbytes_of
 from globalstep.wire.expressions import names_in
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.graph.graph import Node
+from globalstep.tf1.graph.graph import Node
 from globalstep.wire.expressions import OPERATIONS, Expr, constant, step, variable
 
 __all__ = ["lower"]
@@ -102,7 +102,7 @@ def lower(node: Node) -> Expr | None:
         is no scalar), so that a worker must compute it. The expression is evaluated in float64, whatever
         the dtypes of the nodes are.
 
-    >>> from globalstep.ops.constant_ops import constant as node_of
+    >>> from globalstep.tf1.ops.constant_ops import constant as node_of
     >>> lower(node_of(2.0) * 3.0)
     Expr(op='mul', args=(Expr(op='const', args=(), value=2.0, name=''), \
 Expr(op='const', args=(), value=3.0, name='')), value=0.0, name='')

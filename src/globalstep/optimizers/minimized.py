@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from globalstep.graph.graph import Graph, Node
+from globalstep.tf1.graph.graph import Graph, Node
 
 __all__ = ["loss_of", "remember_loss"]
 

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
-from globalstep.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
-from globalstep.ops.constant_ops import zeros
-from globalstep.ops.math_ops import add, cast, divide, minimum, multiply
-from globalstep.ops.math_ops import truediv as _true_divide
 from globalstep.optimizers.optimizer import check_hyper, unique_optimizer_name
 from globalstep.optimizers.slots import slot_variable
-from globalstep.variables.variable_collections import global_variables, moving_average_variables, trainable_variables
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
+from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
+from globalstep.tf1.ops.constant_ops import zeros
+from globalstep.tf1.ops.math_ops import add, cast, divide, minimum, multiply
+from globalstep.tf1.ops.math_ops import truediv as _true_divide
+from globalstep.tf1.variables.variable_collections import (
+    global_variables,
+    moving_average_variables,
+    trainable_variables,
+)
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
 __all__ = ["ExponentialMovingAverage", "assign_moving_average", "weighted_moving_average"]

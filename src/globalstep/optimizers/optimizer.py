@@ -13,11 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from globalstep.autodiff.gradients import gradients
-from globalstep.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
-from globalstep.graph.indexed_slices import IndexedSlices
-from globalstep.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
-from globalstep.ops.constant_ops import filled
 from globalstep.optimizers.minimized import remember_loss
 from globalstep.optimizers.optimizer_arguments import (
     Gradient,
@@ -31,9 +26,14 @@ from globalstep.optimizers.optimizer_arguments import (
     variables_in,
 )
 from globalstep.optimizers.slots import scalar_variable, slot_variable
-from globalstep.variables.assignments import assign
-from globalstep.variables.training_util import assert_global_step
-from globalstep.variables.variables import Variable
+from globalstep.tf1.gradients.gradients import gradients
+from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
+from globalstep.tf1.ops.constant_ops import filled
+from globalstep.tf1.variables.assignments import assign
+from globalstep.tf1.variables.training_util import assert_global_step
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
 __all__ = ["Optimizer", "Slot", "check_hyper", "unique_optimizer_name"]

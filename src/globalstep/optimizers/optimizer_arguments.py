@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.graph.graph import Graph, Node, as_node
-from globalstep.graph.indexed_slices import IndexedSlices
-from globalstep.graph.mutations import Hyper
-from globalstep.graph.shapes import TensorShape
-from globalstep.variables.assignments import static_shape
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Graph, Node, as_node
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.variables.assignments import static_shape
+from globalstep.tf1.variables.variables import Variable
 
 __all__ = [
     "Gradient",

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from globalstep.graph.mutations import Hyper
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.variables.variables import Variable
 
 __all__ = [
     "AdadeltaOptimizer",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from globalstep.graph.mutations import Hyper
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.optimizers.optimizers import AdamOptimizer
+from globalstep.tf1.graph.mutations import Hyper
 
 __all__ = ["AdamWOptimizer", "LambOptimizer", "LazyAdamOptimizer", "LionOptimizer"]
 

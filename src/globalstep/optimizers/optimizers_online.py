@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from globalstep.graph.graph import as_node
-from globalstep.graph.mutations import Hyper
-from globalstep.ops.math_ops import add
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
-from globalstep.variables.training_util import assert_global_step
+from globalstep.tf1.graph.graph import as_node
+from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.ops.math_ops import add
+from globalstep.tf1.variables.training_util import assert_global_step
 
 __all__ = [
     "AdagradDAOptimizer",

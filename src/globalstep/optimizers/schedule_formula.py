@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType
-from globalstep.graph.graph import Node, as_node
-from globalstep.ops.building import static_value
 from globalstep.optimizers.lowering import lower
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.building import static_value
 from globalstep.wire.expressions import Expr, constant, evaluate
 
 __all__ = ["Formula", "Operands"]

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.graph.graph import Node, as_node
-from globalstep.ops.building import is_node
-from globalstep.ops.random_ops import random_normal
 from globalstep.optimizers.schedule_formula import Formula, Operands
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.building import is_node
+from globalstep.tf1.ops.random_ops import random_normal
 
 __all__ = [
     "cosine_decay",

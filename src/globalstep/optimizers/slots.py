@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from globalstep.graph.graph import Graph, Node
-from globalstep.graph.mutations import Hyper
-from globalstep.ops.constant_ops import filled
-from globalstep.variables.variable_scope import store_of
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.ops.constant_ops import filled
+from globalstep.tf1.variables.variable_scope import store_of
+from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["scalar_variable", "slot_variable"]
 

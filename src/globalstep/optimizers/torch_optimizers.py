@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from globalstep.graph.graph import Node
-from globalstep.graph.mutations import Hyper
-from globalstep.ops.math_ops import cast, sqrt
 from globalstep.optimizers.optimizer import Optimizer, Slot
 from globalstep.optimizers.optimizers import (
     AdadeltaOptimizer,
@@ -27,6 +24,9 @@ from globalstep.optimizers.optimizers import (
 )
 from globalstep.optimizers.optimizers_modern import AdamWOptimizer, LazyAdamOptimizer
 from globalstep.optimizers.torch_schedules import Schedule
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.ops.math_ops import cast, sqrt
 
 __all__ = [
     "SGD",

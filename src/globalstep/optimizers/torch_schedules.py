@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.graph.graph import Node
 from globalstep.optimizers.schedules import (
     cosine_decay,
     exponential_decay,
     piecewise_constant,
     polynomial_decay,
 )
+from globalstep.tf1.graph.graph import Node
 
 __all__ = ["CosineAnnealingLR", "ExponentialLR", "LinearLR", "MultiStepLR", "Schedule", "StepLR"]
 

@@ -5,11 +5,11 @@ import logging
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
-from globalstep.chief.scaffold import Scaffold
-from globalstep.chief.sessions.monitored_session import MonitoredSession
-from globalstep.chief.sessions.session_creators import ChiefSessionCreator
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.monitored_session import MonitoredSession
+from globalstep.tf1.sessions.scaffold import Scaffold
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import OpError
-from globalstep.variables.variables import Variable
+from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")
 

@@ -23,7 +23,7 @@ from globalstep.errors import AbortedError, OpError
 from globalstep.files.storage import LocalStorage, locked
 from globalstep.ps.members.chief_lease import ChiefLease, Claim
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.variables.variables import Variable
+from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")
 

@@ -15,11 +15,11 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoints.saver import Saver
-from globalstep.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import LocalStorage
 from globalstep.wire.declarations import VariableDecl
-from globalstep.variables.variables import Variable
+from globalstep.tf1.variables.variables import Variable
 
 directory, rounds, rng = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
 

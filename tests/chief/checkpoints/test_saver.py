@@ -16,9 +16,9 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.files.storage import LocalStorage
-from globalstep.graph.graph import Graph, as_node
 from globalstep.runtime.clock import ManualClock
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Graph, as_node
+from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")
 
@@ -411,8 +411,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_later_save_works(model, ma
 def partitioned(parts, rows=7):
     """A graph with a partitioned Variable whose parts have a slot each."""
     from globalstep.optimizers.slots import slot_variable
-    from globalstep.variables.named_variables import get_variable
-    from globalstep.variables.partitioned_variables import fixed_size_partitioner
+    from globalstep.tf1.variables.named_variables import get_variable
+    from globalstep.tf1.variables.partitioned_variables import fixed_size_partitioner
 
     values = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     whole = get_variable("p", initializer=values, partitioner=fixed_size_partitioner(parts))

@@ -17,8 +17,8 @@ from globalstep.chief.events.events import EventFileWriter, summary_iterator
 from globalstep.chief.events.file_writer import FileWriter, FileWriterCache, SummaryWriter
 from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
 from globalstep.files.records import TFRecordWriter
-from globalstep.graph.graph import Graph, Node
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.graph import Graph, Node
 
 
 def files_in(logdir):

@@ -20,7 +20,7 @@ from tensorboard.compat.proto.event_pb2 import SessionLog
 
 import globalstep as gs
 from globalstep.chief.events.file_writer import FileWriter
-from globalstep.chief.events.summaries import histogram, image, merge_all, scalar, text
+from globalstep.tf1.ops.summaries import histogram, image, merge_all, scalar, text
 
 pytestmark = pytest.mark.processes
 

@@ -4,10 +4,10 @@ import pytest
 from small_model import LocalCluster, build
 
 from globalstep.chief.hooks.profile import ProfilerHook
-from globalstep.chief.sessions.monitored_session import SingularMonitoredSession
-from globalstep.graph.device import replica_device_setter
-from globalstep.graph.graph import device
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.device import replica_device_setter
+from globalstep.tf1.graph.graph import device
+from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 
 
 def train(hook, count, each=lambda: None):

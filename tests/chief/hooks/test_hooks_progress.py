@@ -4,8 +4,8 @@ import pytest
 from small_model import build
 
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progress_line
-from globalstep.chief.sessions.monitored_session import SingularMonitoredSession
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 
 
 class Terminal(io.StringIO):

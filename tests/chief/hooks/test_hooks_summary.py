@@ -2,10 +2,10 @@ import pytest
 from small_model import build
 
 from globalstep.chief.hooks.summary import SummarySaverHook
-from globalstep.chief.scaffold import Scaffold
-from globalstep.chief.sessions.monitored_session import SingularMonitoredSession
-from globalstep.ops.summary_ops import scalar
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.ops.summary_ops import scalar
+from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
+from globalstep.tf1.sessions.scaffold import Scaffold
 
 
 class Writer:

@@ -12,16 +12,16 @@ from globalstep.chief.hooks.values import (
     NanTensorHook,
 )
 from globalstep.errors import OutOfRangeError
-from globalstep.ops.constant_ops import constant
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
-from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.session_run_hook import (
+from globalstep.tf1.ops.constant_ops import constant
+from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.worker.client.client import ClusterClient
 
 
 class Session:

@@ -13,12 +13,12 @@ from small_model import build
 
 from globalstep.chief.journal import run_lock
 from globalstep.chief.journal.run_lock import FILE_NAME, hold, living_holder
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.process_place import NO_PROCESS, Process, this_process
 from globalstep.errors import FailedPreconditionError
-from globalstep.graph.graph import Graph
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 
 #: A program that has the lock as another process of this machine would, says so, and waits to be ended.
 HOLDER = """

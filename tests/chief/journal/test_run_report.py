@@ -6,14 +6,14 @@ import json
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.journal.run_report import CONCLUSION_PREFIX, RunReport
-from globalstep.chief.training_session import MonitoredTrainingSession
-from globalstep.graph.graph import Graph
 from globalstep.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 
 
 class Terminal(io.StringIO):
@@ -61,7 +61,7 @@ def test_elsewhere_than_on_a_terminal_there_are_few_lines_with_the_loss_of_the_t
 
 
 def test_the_loss_is_found_behind_a_group_and_not_asked_for_where_no_train_op_runs(caplog):
-    from globalstep.ops.control_flow_ops import group
+    from globalstep.tf1.ops.control_flow_ops import group
 
     grouped = {}
 
@@ -184,7 +184,7 @@ def test_of_several_optimizers_the_loss_is_that_of_the_one_that_runs(caplog):
 
 
 def test_a_graph_without_a_global_step_is_trained_in_silence(caplog):
-    from globalstep.variables.variables import Variable
+    from globalstep.tf1.variables.variables import Variable
 
     w = Variable([1.0], name="w")
     train_op = GradientDescentOptimizer(1.0).minimize(w * w)

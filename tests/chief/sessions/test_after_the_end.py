@@ -6,19 +6,19 @@ import logging
 import pytest
 from small_model import build
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import StopAtStepHook
-from globalstep.chief.sessions.hooked_session import HookedSession
-from globalstep.chief.sessions.session_manager import SessionManager
-from globalstep.chief.supervisor import Supervisor
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
-from globalstep.graph.graph import Graph
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.variables.variable_collections import report_uninitialized_variables
-from globalstep.variables.variables import Variable
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.hooked_session import HookedSession
+from globalstep.tf1.sessions.session_manager import SessionManager
+from globalstep.tf1.sessions.supervisor import Supervisor
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
+from globalstep.tf1.variables.variable_collections import report_uninitialized_variables
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import Read
 from globalstep.worker.client.heartbeat import Heartbeat
 

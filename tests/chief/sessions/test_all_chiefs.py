@@ -12,18 +12,18 @@ import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
 from globalstep.chief.checkpoints.checkpoint_variables import list_variables
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.sessions.chief_claim import ChiefClaim
-from globalstep.chief.sessions.monitored_session import MonitoredSession
-from globalstep.chief.sessions.session_creators import ChiefSessionCreator
-from globalstep.chief.supervisor import Supervisor
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.process_place import Process, this_process
 from globalstep.cluster.run_identity import NO_RUN
 from globalstep.errors import FailedPreconditionError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.monitored_session import MonitoredSession
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
+from globalstep.tf1.sessions.supervisor import Supervisor
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.wire import transports
 from globalstep.wire.transports import KnownTarget
 from globalstep.worker.client.candidate import Candidate

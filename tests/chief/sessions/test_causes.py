@@ -13,15 +13,15 @@ from globalstep.chief.sessions.causes import (
     why_not_left,
     why_not_written,
 )
-from globalstep.chief.sessions.session_creators import ChiefSessionCreator
-from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import DeadlineExceededError, UnavailableError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
-from globalstep.variables.variable_collections import report_uninitialized_variables
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.sessions.session import Session
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
+from globalstep.tf1.sessions.session_manager import SessionManager
+from globalstep.tf1.variables.variable_collections import report_uninitialized_variables
 from globalstep.worker.client.causes import why_no_answer, why_pushes_wait
-from globalstep.worker.session import Session
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,23 @@ import threading
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
-import globalstep.chief.training_session as training
-from globalstep.chief.events.summaries import SummaryWriterCache
+import globalstep.tf1.sessions.training_session as training
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks.statistics import ClusterStatisticsHook
 from globalstep.chief.hooks.step import StepCounterHook, StopAtStepHook
 from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.job_end import is_at_limit
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.variables.assignments import assign_add
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.session_run_hook import SessionRunHook
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
+from globalstep.tf1.variables.assignments import assign_add
 from globalstep.wire.declarations import Read
-from globalstep.worker.session_run_hook import SessionRunHook
 
 
 @pytest.fixture(autouse=True)

@@ -11,19 +11,19 @@ from small_model import LocalCluster, build, wait_for_saves
 import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.journal.run_directory import FILE_NAME, kept_identity
 from globalstep.chief.sessions.run_joining import RunOfTask
-from globalstep.chief.supervisor import Supervisor
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.process_place import Process, this_process
 from globalstep.cluster.run_identity import RunIdentity, TaskRun
 from globalstep.deploy.audit.audit import audit
 from globalstep.errors import AbortedError, DataLossError, FailedPreconditionError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.supervisor import Supervisor
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.wire.transports import forget_target, register_target
 
 pytestmark = pytest.mark.usefixtures("soon")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.journal.journal_files import (
     encode_batch,
     read_segment,
@@ -34,6 +33,7 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, PushId, VariableDecl
 from globalstep.wire.known_progress import Known
 from globalstep.worker.client.client import ClusterClient

@@ -11,10 +11,8 @@ import pytest
 from processes import ROOT, Processes, free_addresses
 from small_model import build
 
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.journal.run_directory import FILE_NAME, keep_identity, keep_incarnation, kept_addresses
 from globalstep.chief.journal.run_lock import hold, living_holder
-from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.process_place import NO_PROCESS, this_process
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.deploy.cli import main
@@ -22,6 +20,8 @@ from globalstep.deploy.launch import live_runs
 from globalstep.deploy.status.cluster_watch import ClusterWatch, watch_of
 from globalstep.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 
 
 @pytest.fixture(autouse=True)

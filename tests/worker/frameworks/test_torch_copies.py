@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from globalstep.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph
 from globalstep.worker.frameworks.torch_copies import DeviceCopies
 from globalstep.worker.frameworks.torch_front import TorchModel
 from globalstep.worker.protocol.gradients_ahead import sending

@@ -7,11 +7,11 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import drop, named
 from globalstep.ps.server import PSServer
 from globalstep.ps.shard.layouts import Layout, LayoutMemory
+from globalstep.tf1.graph.graph import Graph
 from globalstep.wire.codec import decode_op
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")

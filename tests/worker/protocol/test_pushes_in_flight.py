@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.errors import AbortedError, CancelledError, InvalidArgumentError, JobDoneError
-from globalstep.graph.graph import Graph
 from globalstep.ps.local import drop, named
 from globalstep.runtime import waiting
+from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
 
 LONG = 30.0

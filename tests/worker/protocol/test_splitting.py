@@ -8,8 +8,8 @@ import pytest
 import globalstep as gs
 import globalstep.cluster.placement
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Graph
 from globalstep.ps.local import drop, named
+from globalstep.tf1.graph.graph import Graph
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, RowRange, VariableDecl
 from globalstep.worker.protocol.splitting import Splitter, split_declaration, split_optimizer
 

@@ -8,10 +8,10 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import drop, named
 from globalstep.ps.server import PSServer
+from globalstep.tf1.graph.graph import Graph
 from globalstep.wire.declarations import Op, OpKind
 from globalstep.wire.wire_options import WireOptions, wire_options_of
 from globalstep.worker.protocol.error_feedback import ErrorFeedback

@@ -10,8 +10,8 @@ import globalstep as gs
 from globalstep.errors import DeadlineExceededError
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.sessions.session import Session
 from globalstep.wire.transports import forget_target, register_target
-from globalstep.worker.session import Session
 
 
 def free_address():

@@ -1,4 +1,0 @@
-"""The training loop of `tf.contrib.slim`, and what restores Variables for it.
-
-Layer: chief.
-"""

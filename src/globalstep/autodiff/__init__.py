@@ -1,4 +1,0 @@
-"""Gradients: which nodes they go through, and their values.
-
-Layer: shared.
-"""

@@ -1,4 +1,0 @@
-"""Columns of features, and the layers that take them, as `gs.feature_column` gives them.
-
-Layer: shared.
-"""

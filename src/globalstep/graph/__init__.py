@@ -1,4 +1,0 @@
-"""The graph that a program builds: nodes, their names, shapes and devices.
-
-Layer: shared.
-"""

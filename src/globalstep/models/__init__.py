@@ -1,4 +1,0 @@
-"""Layers that make their own Variables: classes, functions, and regularizers, as `gs.layers` gives them.
-
-Layer: shared.
-"""

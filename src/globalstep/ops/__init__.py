@@ -1,4 +1,0 @@
-"""Functions of nodes, under TensorFlow's names: the modules that `gs.*` and `gs.nn.*` are made of.
-
-Layer: shared.
-"""

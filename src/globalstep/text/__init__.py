@@ -1,4 +1,0 @@
-"""Functions of strings, their fingerprints, and lookup tables.
-
-Layer: shared.
-"""

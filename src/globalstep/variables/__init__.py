@@ -1,4 +1,0 @@
-"""Variables as a program sees them: made, found by name, scoped, partitioned, assigned.
-
-Layer: shared.
-"""

@@ -1,0 +1,398 @@
+"""Graphs as GraphDefs that can be imported again: what is kept, and what is refused."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.tf1.exporting.functions import NotWritableError, code_named, function_named, is_known_module
+from globalstep.tf1.exporting.graph_files import PAYLOAD
+from globalstep.tf1.exporting.values import ValueReader, ValueWriter
+
+RNG = np.random.default_rng(5)
+FEEDS = {
+    "images:0": RNG.normal(size=(2, 6, 6, 3)).astype(np.float32),
+    "rows:0": RNG.normal(size=(3, 4)).astype(np.float32),
+    "steps:0": RNG.normal(size=(2, 5, 4)).astype(np.float32),
+    "ids:0": np.array([1, 4, 1]),
+}
+
+
+def build():
+    """Operations of every kind: of models, loops, choices, random ones, sparse ones; and gradients through all."""
+    gs.set_random_seed(3)
+    images = gs.placeholder(gs.float32, [None, 6, 6, 3], name="images")
+    rows = gs.placeholder(gs.float32, [3, 4], name="rows")
+    steps = gs.placeholder(gs.float32, [None, 5, 4], name="steps")
+    ids = gs.placeholder(gs.int64, [None], name="ids")
+    net = gs.layers.conv2d(images, 4, 3, activation=gs.nn.relu)
+    net = gs.nn.avg_pool(gs.layers.max_pooling2d(net, 2, 2), [1, 2, 2, 1], [1, 1, 1, 1], "SAME")
+    net = gs.layers.dropout(gs.layers.batch_normalization(net, training=True), 0.5, training=True)
+    logits = gs.layers.dense(gs.layers.flatten(net), 3)
+    cell = gs.nn.rnn_cell.MultiRNNCell([gs.nn.rnn_cell.LSTMCell(3), gs.nn.rnn_cell.GRUCell(2)])
+    outputs, _ = gs.nn.dynamic_rnn(cell, steps, sequence_length=[5, 3], dtype=gs.float32)
+    table = gs.get_variable("table", [10, 4], partitioner=gs.fixed_size_partitioner(3))
+    looked = gs.nn.embedding_lookup(table, ids) + gs.reduce_sum(gs.convert_to_tensor(table))
+    _, looped = gs.while_loop(lambda i, a: i < 4, lambda i, a: (i + 1, a * 1.5), [0, gs.reduce_sum(outputs)])
+    mapped = gs.map_fn(lambda row: gs.nn.softmax(row) * 2, rows)
+    chosen = gs.cond(gs.reduce_sum(rows) > 0, lambda: rows * 2, lambda: rows[:, ::-1])
+    odd = [rows[1:, ::2], rows[gs.argmax(rows[:, 0])], gs.one_hot([1, 2], 4), gs.nn.top_k(rows, 2)[1], gs.cumsum(rows)]
+    odd += [gs.einsum("ij,kj->ik", rows, rows), gs.where(rows > 0, rows, -rows), gs.unique([1, 1, 2])[0], gs.norm(rows)]
+    odd += [gs.random_normal([3]), gs.nn.elu(rows), gs.constant("text"), gs.constant([1 + 2j]), gs.rank(rows)]
+    loss = gs.add_n(
+        [gs.reduce_sum(gs.square(part)) for part in (logits, outputs, looked, looped, mapped, chosen)], "loss"
+    )
+    step = gs.train.get_or_create_global_step()
+    rate = gs.train.exponential_decay(0.01, step, 10, 0.9)
+    with gs.control_dependencies(gs.get_collection(gs.GraphKeys.UPDATE_OPS)):
+        gs.train.AdamOptimizer(rate).minimize(loss, global_step=step, name="train")
+    return odd
+
+
+def values(graph, names):
+    """Train twice, and give the values of all these nodes; of one that fails, how."""
+    with gs.Session(graph=graph) as sess, graph.as_default():
+        sess.run(gs.global_variables_initializer())
+        sess.run(["train", "train"], FEEDS)
+        sess.run("train", FEEDS)
+        found = {}
+        for name in names:
+            try:
+                found[name] = sess.run(f"{name}:0", FEEDS)
+            except gs.errors.OpError as error:
+                found[name] = type(error).__name__
+        return found
+
+
+def fetchable(graph):
+    skipped = ("Placeholder", "Assign", "AssignAdd", "AssignSub", "While", "RecurrentSequence", "BundleItem")
+    return [
+        node.op_name
+        for node in graph.nodes
+        if not node.is_operation and not node.attrs.get("tuple") and node.op_type not in skipped
+        and node.op_type != "TensorArrayUnstack"
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_an_imported_graph_computes_and_trains_as_the_one_it_was():
+    with gs.Graph().as_default() as graph:
+        build()
+    written = gs.GraphDef.FromString(graph.as_graph_def().SerializeToString())
+    with gs.Graph().as_default() as imported:
+        gs.import_graph_def(written, name="")
+        for node in imported.nodes:
+            if isinstance(node, gs.Variable):
+                gs.add_to_collection(gs.GraphKeys.GLOBAL_VARIABLES, node)
+    assert [node.op_name for node in imported.nodes] == [node.op_name for node in graph.nodes]
+    assert not [node for node in imported.nodes if "missing" in node.attrs]
+    names = fetchable(graph)
+    assert len(names) > 150
+    expected, found = values(graph, names), values(imported, names)
+    for name in names:
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(expected[name]), err_msg=name)
+
+
+def imported_copy(graph, **how):
+    with gs.Graph().as_default() as copy:
+        gs.import_graph_def(graph.as_graph_def(), name="", **how)
+    return copy
+
+
+def test_what_belongs_to_the_program_can_be_fed_and_says_so_when_it_is_run():
+    with gs.Graph().as_default() as graph:
+        x = gs.placeholder(gs.float32, [2], name="x")
+        gs.multiply(gs.py_func(lambda value: value + 1, [x], gs.float32, name="own"), 2.0, name="twice")
+    copy = imported_copy(graph)
+    with gs.Session(graph=copy) as sess:
+        assert sess.run("twice:0", {"own:0": [1.0, 2.0]}).tolist() == [2.0, 4.0]
+        with pytest.raises(gs.errors.FailedPreconditionError, match=r"'own' \(PyFunc\) .*__main__|Feed it a value"):
+            sess.run("twice:0", {"x:0": [1.0, 2.0]})
+
+
+def test_names_of_an_imported_graph_are_taken():
+    with gs.Graph().as_default() as graph, gs.name_scope("scope"):
+        gs.constant(1.0, name="one")
+    copy = imported_copy(graph)
+    with copy.as_default():
+        assert gs.constant(2.0, name="scope/one").op.name == "scope/one_1"
+        with gs.name_scope("scope") as scope:
+            assert scope == "scope_1/"
+        with pytest.raises(ValueError, match="Node name 'scope/one' already exists"):
+            gs.import_graph_def(graph.as_graph_def(), name="")
+        assert [node.op_name for node in copy.nodes] == ["scope/one", "scope/one_1"]
+
+
+def test_a_part_of_a_graph_with_another_input():
+    with gs.Graph().as_default() as graph:
+        x = gs.placeholder(gs.float32, [2], name="x")
+        gs.add(x * 3.0, 1.0, name="y")
+    with gs.Graph().as_default(), gs.Session() as sess:
+        given = gs.constant([1.0, 2.0])
+        y, y_op = gs.import_graph_def(graph.as_graph_def(), input_map={"x:0": given}, return_elements=["y:0", "y"])
+        assert y.name == "import/y:0"
+        assert y_op.name == "import/y"
+        assert sess.run(y).tolist() == [4.0, 7.0]
+        with pytest.raises(ValueError, match="inputs that were not found in graph_def"):
+            gs.import_graph_def(graph.as_graph_def(), input_map={"z:0": given})
+        with pytest.raises(ValueError, match="return_element 'z:0' not found"):
+            gs.import_graph_def(graph.as_graph_def(), return_elements=["z:0"])
+
+
+def test_a_program_may_take_the_devices_away():
+    with gs.Graph().as_default() as graph, gs.device("/job:ps/task:1"):
+        gs.constant(1.0, name="one")
+    written = graph.as_graph_def()
+    for node in written.node:
+        node.device = ""
+    with gs.Graph().as_default() as copy:
+        gs.import_graph_def(written, name="")
+    assert copy.get_operation_by_name("one").device == ""
+    assert imported_copy(graph).get_operation_by_name("one").device == "/job:ps/task:1"
+
+
+def test_a_graph_of_tensorflow_is_refused_in_words():
+    written = gs.GraphDef()
+    written.node.add(name="x", op="Placeholder")
+    written.node.add(name="y", op="Relu", input=["x"])
+    with (
+        gs.Graph().as_default() as graph,
+        pytest.raises(ValueError, match="not written by globalstep.*TensorFlow's oper"),
+    ):
+        gs.import_graph_def(written)
+    assert graph.nodes == []
+
+
+def damaged(change):
+    with gs.Graph().as_default() as graph:
+        gs.nn.relu(gs.placeholder(gs.float32, [2], name="x"), name="y")
+    written = graph.as_graph_def()
+    attr = written.node[1].attr[PAYLOAD]
+    payload = json.loads(attr.s)
+    change(payload)
+    attr.s = json.dumps(payload).encode()
+    return written
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda payload: payload.update({"class": "Graph"}),
+        lambda payload: payload["state"].update({"inputs": {"no such kind": 1}}),
+        lambda payload: payload["state"].update({"_dtype": {"dtype": "float31"}}),
+        lambda payload: payload.pop("state"),
+    ],
+)
+def test_a_damaged_graph_adds_nothing(change):
+    with gs.Graph().as_default() as graph, pytest.raises(ValueError, match="is damaged, or of a version"):
+        gs.import_graph_def(damaged(change))
+    assert graph.nodes == []
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        {"global": "os:system"},
+        {"global": "globalstep.gfile:Remove"},
+        {"global": "globalstep.tf1.ops.nn_ops:np"},
+        {"global": "globalstep.tf1.ops.nn_ops:_relu.__globals__"},
+        {"global": "numpy:save"},
+        {"module": "os"},
+        {"function": {"code": "globalstep.files.storage:storage_for#0", "fingerprint": ""}},
+        {
+            "function": {
+                "code": "globalstep.tf1.ops.nn_ops:relu6.<locals>.<lambda>#0",
+                "fingerprint": "of another source",
+            }
+        },
+        {"method": ["save", {"node": "x"}]},
+    ],
+)
+def test_a_file_can_name_functions_of_graphs_only(fn):
+    with gs.Graph().as_default() as graph:
+        gs.import_graph_def(damaged(lambda payload: payload.update(fn=fn)), name="")
+    with gs.Session(graph=graph) as sess, pytest.raises(gs.errors.FailedPreconditionError, match="'y'.*was imported"):
+        sess.run("y:0", {"x:0": [1.0, 2.0]})
+
+
+def test_which_modules_a_file_may_name():
+    assert is_known_module("globalstep.tf1.ops.math_ops")
+    assert not any(
+        map(is_known_module, ("os", "globalstep.opsx", "globalstep.files.storage", "globalstep.tf1.sessions.session"))
+    )
+    with pytest.raises(NotWritableError, match="no module globalstep.tf1.ops.gone"):
+        function_named("globalstep.tf1.ops.gone:f")
+    with pytest.raises(NotWritableError, match="not the same in this version"):
+        code_named("globalstep.tf1.ops.math_ops:gone#0", "")
+
+
+def test_values_come_back_as_they_were():
+    with gs.Graph().as_default() as graph:
+        shared = [1, 2]
+        cycle: list = [shared, shared]
+        cycle.append(cycle)
+        given = (
+            cycle,
+            {"a": float("inf"), 3: None},
+            {1, 2},
+            frozenset("x"),
+            b"\0",
+            slice(1, None, 2),
+            ...,
+            2j,
+            np.float32(1.5),
+            np.arange(6).reshape(2, 3),
+            gs.TensorShape([None, 2]),
+            gs.float16,
+            np.float32,
+            int,
+            np.dtype("<i8"),
+            range(3),
+            np.array(["a", b"b"], object),
+        )
+        written = json.loads(json.dumps(ValueWriter(graph).write(given)))
+        found = ValueReader(graph, lambda name: None, {}).read(written)
+    first, *rest = found
+    assert first[0] is first[1]
+    assert first[2] is first
+    assert first[0] == shared
+    for one, other in zip(rest, given[1:], strict=True):
+        assert type(one) is type(other)
+        assert np.array_equal(one, other) if isinstance(one, np.ndarray) and one.dtype != object else True
+    assert rest[0] == given[1]
+    assert rest[3:5] == [b"\0", slice(1, None, 2)]
+    assert rest[7] == np.float32(1.5)
+    assert rest[-1].tolist() == [b"a", b"b"]
+
+
+def obj(place, **state):
+    return {"object": [place, [[name, item] for name, item in state.items()]]}
+
+
+PARTITIONED = "globalstep.tf1.variables.partitioned_variables:PartitionedVariable"
+WRAPPER = "globalstep.tf1.rnn.attention:AttentionWrapper"
+EXPR = "globalstep.wire.expressions:Expr"
+RELU = {"global": "globalstep.tf1.ops.nn_ops:_relu"}
+#: A method of whatever a proxy's `__getattr__` leads to; a module is what it would be looked up in.
+THROUGH_A_PROXY = {"method": ["f2py", obj(PARTITIONED, _whole={"module": "numpy"})]}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        THROUGH_A_PROXY,
+        {"method": ["check_call", obj(PARTITIONED, _whole=THROUGH_A_PROXY)]},
+        {"method": ["state_size", obj(WRAPPER, _packed=RELU, _mechanisms=[1])]},
+        {"method": ["__class__", obj(EXPR, op="add")]},
+        {"method": ["__reduce_ex__", obj(EXPR, op="add")]},
+        {"method": ["_fields", {"named tuple": ["globalstep.tf1.loops.body:_BodyStep", []]}]},
+        {"method": ["op", obj(EXPR, op=RELU)]},
+        {"method": ["index", {"tuple": [1]}]},
+        {"method": ["wrap", RELU]},
+        {"module": "numpy"},
+        {"module": "autograd.numpy"},
+        {"module": "os"},
+        {"global": "os:system"},
+        {"global": "numpy:f2py"},
+        {"global": "numpy:fromfile"},
+        {"global": "autograd.numpy:save"},
+        {"global": "globalstep.tf1.ops.nn_ops:np"},
+        {"global": "globalstep.tf1.ops.nn_ops:np.f2py"},
+        {"global": "globalstep.tf1.ops.nn_ops:__builtins__"},
+        {"global": "globalstep.tf1.ops.nn_ops:_relu.__globals__"},
+        {"global": "globalstep.tf1.ops.sliding_windows:importlib"},
+        {"global": PARTITIONED},
+        {"global": EXPR},
+        {"global": ["globalstep.tf1.ops.nn_ops:_relu"]},
+        {"type": "subprocess.Popen"},
+        {"items": [{"module": "os"}]},
+        obj(PARTITIONED, _whole=1),
+        obj(WRAPPER, _packed=RELU),
+        obj("subprocess:Popen", args="true"),
+        obj("globalstep.tf1.graph.graph:Node", fn=RELU),
+        obj(EXPR, __class__=RELU),
+        obj(EXPR, __dict__={"dict": []}),
+        obj(EXPR, evaluate=RELU),
+        obj("globalstep.tf1.graph.mutations:OptimizerSpec", name=obj(EXPR, op="add")),
+        {"named tuple": [EXPR, [1]]},
+        {"named tuple": ["builtins:tuple", [1]]},
+        {"enum": [EXPR, "op"]},
+        {"enum": ["globalstep.wire.declarations:OpKind", "__class__"]},
+        {"ref": -1},
+        {"numpy dtype": "(1,"},
+        {"float": 10**400},
+        {"complex": [10**400, 0]},
+        {"array": ["float32", [10**12], ""]},
+        {"set": [[1]]},
+        {},
+        {"a": 1, "b": 2},
+        {"ref": "0"},
+        {"array": ["object", [1], "AAAAAAAAAAA="]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("where", ["function", "cell", "default", "attribute", "attrs", "state", "list"])
+def test_a_hostile_file_runs_nothing_and_is_refused(hostile, where, monkeypatch):
+    """The node refuses to run, or the file is said to be damaged; no object of the file's making ever acts."""
+    ran = []
+    monkeypatch.setattr(np.f2py.subprocess, "Popen", lambda *args, **kwargs: ran.append(args))
+    monkeypatch.setattr(os, "system", ran.append)
+    with gs.Graph().as_default():
+        x = gs.placeholder(gs.float32, [2], name="x")
+        gs.nn.softmax(x, name="y")
+    written = x.graph.as_graph_def()
+    attr = written.node[1].attr[PAYLOAD]
+    payload = json.loads(attr.s)
+    function = payload["fn"]["function"]
+    match where:
+        case "function":
+            payload["fn"] = hostile
+        case "cell":
+            function["cells"] = [hostile] * len(function["cells"])
+        case "default":
+            function["defaults"] = [hostile]
+        case "attribute":
+            function["attributes"] = [["vjp", hostile]]
+        case "attrs":
+            payload["attrs"]["x"] = hostile
+        case "state":
+            payload["state"]["_shape"] = hostile
+        case "list":
+            payload["attrs"]["x"] = [1, {"dict": [[2, {"tuple": [hostile]}]]}]
+    attr.s = json.dumps(payload).encode()
+    with gs.Graph().as_default() as graph:
+        try:
+            gs.import_graph_def(written, name="")
+        except ValueError as error:
+            assert "is damaged, or of a version" in str(error)  # noqa: PT017
+        else:
+            with gs.Session() as sess, pytest.raises(gs.errors.FailedPreconditionError, match="'y'.*was imported"):
+                sess.run("y:0", {"x:0": [1.0, 2.0]})
+    assert not ran
+    assert graph.nodes == [] or len(graph.nodes) == 2
+
+
+@pytest.mark.parametrize("name", ["__class__", "fn", "graph", "eval", "op", "__dict__", "run"])
+def test_a_file_gives_nodes_the_state_of_nodes_only(name):
+    with gs.Graph().as_default() as graph, pytest.raises(ValueError, match=f"has no '{name}'"):
+        gs.import_graph_def(damaged(lambda payload: payload["state"].update({name: RELU})), name="")
+    assert graph.nodes == []
+
+
+@pytest.mark.parametrize(
+    "item", [{"type": "subprocess.Popen"}, {"ref": 5}, {"set": [[1]]}, {"dimension": 1e400}, {"a": 1, "b": 2}], ids=str
+)
+def test_a_damaged_item_of_a_collection_is_left_out(item, caplog):
+    with gs.Graph().as_default() as graph:
+        gs.add_to_collection("c", gs.placeholder(gs.float32, [2], name="x"))
+    meta = gs.train.export_meta_graph(graph=graph)
+    values = meta.collection_def[PAYLOAD].bytes_list.value
+    content = json.loads(values[0])
+    content["collections"]["c"].append(item)
+    values[0] = json.dumps(content).encode()
+    with gs.Graph().as_default() as graph:
+        gs.train.import_meta_graph(meta)
+        assert [node.op_name for node in gs.get_collection("c")] == ["x"]
+    assert "'c' was imported without one of its items" in caplog.text

@@ -1,0 +1,63 @@
+import logging
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.tf1.graph.graph import GraphKeys, as_node
+
+
+def test_create():
+    with gs.name_scope("anywhere"):
+        step = gs.train.create_global_step()
+    assert (step.name, step.dtype, step.shape.as_list()) == ("global_step:0", gs.int64, [])
+    assert gs.get_collection(GraphKeys.GLOBAL_STEP) == gs.global_variables() == [step]
+    assert gs.trainable_variables() == []
+    assert step.is_step
+    with pytest.raises(ValueError, match='^"global_step" already exists.$'):
+        gs.train.create_global_step()
+
+
+def test_create_in_a_graph():
+    graph = gs.Graph()
+    step = gs.train.create_global_step(graph)
+    assert step.graph is graph
+    assert gs.train.get_global_step() is None
+    assert gs.train.get_global_step(graph) is step
+
+
+def test_get():
+    assert gs.train.get_global_step() is None
+    made = gs.train.get_or_create_global_step()
+    assert gs.train.get_or_create_global_step() is made
+
+
+def test_get_by_name():
+    by_name = gs.Variable(0, trainable=False, name="global_step")
+    assert gs.train.get_global_step() is by_name
+
+
+def test_several(caplog):
+    for value in (0, 1):
+        gs.add_to_collection(GraphKeys.GLOBAL_STEP, gs.Variable(value))
+    with caplog.at_level(logging.ERROR):
+        assert gs.train.get_global_step() is None
+    assert "Multiple tensors in global_step collection." in caplog.text
+
+
+def test_assert():
+    with pytest.raises(TypeError, match='Existing "global_step" must be a Variable or Tensor: 7'):
+        gs.train.assert_global_step(7)
+    with pytest.raises(TypeError, match='Existing "global_step" does not have integer type: float32'):
+        gs.train.assert_global_step(gs.Variable(1.0))
+    with pytest.raises(TypeError, match=r'Existing "global_step" is not scalar: \(2,\)'):
+        gs.train.assert_global_step(gs.Variable([1, 2]))
+    gs.train.assert_global_step(as_node(np.int32(3)))
+
+
+def test_global_step():
+    step = gs.Variable(10, trainable=False, name="global_step")
+    with gs.Session() as sess:
+        sess.run(step.initializer)
+        assert gs.train.global_step(sess, step) == 10
+        assert gs.train.global_step(sess, "global_step:0") == 10

@@ -1,0 +1,4 @@
+"""Layers, arg scopes and training ops of `tf.contrib.layers` and `tf.contrib.slim`, built on those of `gs.layers`.
+
+Layer: tf1.
+"""

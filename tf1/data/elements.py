@@ -1,0 +1,250 @@
+"""Elements of a Dataset: nests of components, each of one dtype and static shape.
+
+Layer: tf1. Threads: functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from globalstep.dtypes import DType
+from globalstep.errors import DataLossError, InvalidArgumentError
+from globalstep.tf1.graph import nest
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.text.string_ops import as_bytes
+
+__all__ = [
+    "Component",
+    "Make",
+    "Pass",
+    "Structured",
+    "Values",
+    "component_of",
+    "components",
+    "get_output_classes",
+    "get_output_shapes",
+    "get_output_types",
+    "padded",
+    "shapes_like",
+    "stacked",
+    "text_of",
+    "value_of",
+]
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Component:
+    """What is known of one component before it has a value."""
+
+    dtype: DType
+    shape: TensorShape
+
+    def batched(self, size: int | None, shape: Any = None) -> Component:
+        """Give the component of a batch.
+
+        Args:
+            size: How many elements, None if that is not known.
+            shape: That of each element; default as it is.
+        """
+        within = self.shape if shape is None else shape
+        return Component(self.dtype, TensorShape(None if within.ndims is None else [size, *within.as_list()]))
+
+    def sliced(self) -> Component:
+        """Give the component of a slice of axis 0."""
+        return Component(self.dtype, TensorShape(None if self.shape.ndims is None else self.shape.as_list()[1:]))
+
+    def merged(self, other: Component) -> Component:
+        """Give the component that is this one or another one, of the same dtype."""
+        if self.shape.ndims is None or self.shape.ndims != other.shape.ndims:
+            return Component(self.dtype, TensorShape(None))
+        pairs = zip(self.shape.as_list(), other.shape.as_list(), strict=True)
+        return Component(self.dtype, TensorShape([one if one == two else None for one, two in pairs]))
+
+
+class Structured:
+    """What has elements.
+
+    Args:
+        element: A nest of Component.
+    """
+
+    def __init__(self, element: Any) -> None:
+        self.element = element
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element, in its structure."""
+        return nest.map_structure(lambda one: one.dtype, self.element)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The static shapes of an element, in its structure."""
+        leaves = [one.shape for one in nest.flatten(self.element)]
+        return nest.pack_sequence_as(self.element, leaves)
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of an element, in its structure: Node everywhere."""
+        return nest.map_structure(lambda one: Node, self.element)
+
+
+def get_output_types(dataset_or_iterator: Any) -> Any:
+    """Give the dtypes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_types
+
+
+def get_output_shapes(dataset_or_iterator: Any) -> Any:
+    """Give the static shapes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_shapes
+
+
+def get_output_classes(dataset_or_iterator: Any) -> Any:
+    """Give the classes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_classes
+
+
+def shapes_like(like: Any, shapes: Any) -> list[TensorShape]:
+    """Give the shapes of a nest in order, though each of them may be a list or a tuple itself.
+
+    Args:
+        like: A nest of the structure.
+        shapes: The nest; -1 stands for None.
+    """
+    if nest.is_sequence(like):
+        keys = sorted(like) if isinstance(like, Mapping) else range(len(like))
+        return [shape for key in keys for shape in shapes_like(like[key], shapes[key])]
+    if isinstance(shapes, (list, tuple)):
+        return [TensorShape([None if size == -1 else size for size in shapes])]
+    return [shapes if isinstance(shapes, TensorShape) else TensorShape(shapes)]
+
+
+def components(value: Any, returned_by: str = "") -> Any:
+    """Give a nest of values as a nest of nodes: tuples and dicts are structure, a list is one node.
+
+    Args:
+        value: The nest.
+        returned_by: What returned it, if a function did: then lists are tuples.
+
+    Raises:
+        TypeError: If there is something in it that no component can be.
+    """
+    if isinstance(value, SparseTensor):
+        raise TypeError("A component of a Dataset is dense here: use gs.sparse_tensor_to_dense on it first.")
+    if returned_by and value is None:
+        raise TypeError(f"Unsupported return value from function passed to {returned_by}: None.")
+    if isinstance(value, Mapping) or (isinstance(value, tuple) or (returned_by and isinstance(value, list))):
+        parts = [value[key] for key in sorted(value)] if isinstance(value, Mapping) else list(value)
+        shallow = dict.fromkeys(value) if isinstance(value, Mapping) else value
+        return _with_parts(shallow, [components(part, returned_by) for part in parts])
+    return as_node(value)
+
+
+def _with_parts(like: Any, parts: Sequence[Any]) -> Any:
+    if isinstance(like, Mapping):
+        return dict(zip(sorted(like), parts, strict=True))
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def component_of(node: Node) -> Component:
+    """Give what is known of a node's value."""
+    return Component(node.dtype, node.shape)
+
+
+def text_of(value: Any) -> str:
+    """Give a string component as text."""
+    plain = value.item() if isinstance(value, np.ndarray) else value
+    return plain.decode() if isinstance(plain, bytes) else str(plain)
+
+
+def value_of(component: Component, value: Any) -> Any:
+    """Give the value of a component as elements have it: text as bytes."""
+    if component.dtype.name != "string":
+        return value
+    found = np.frompyfunc(as_bytes, 1, 1)(_array(value))
+    return found if isinstance(found, np.ndarray) else bytes(found)
+
+
+def stacked(rows: Sequence[Values]) -> Values:
+    """Give the components of a batch of elements.
+
+    Raises:
+        InvalidArgumentError: If elements differ in shape.
+    """
+    return tuple(_stacked(column, at) for at, column in enumerate(zip(*rows, strict=True)))
+
+
+def _stacked(column: Sequence[Any], index: int) -> Any:
+    arrays = [_array(value) for value in column]
+    first = arrays[0].shape
+    for at, array in enumerate(arrays):
+        if array.shape != first:
+            raise InvalidArgumentError(
+                f"Cannot batch tensors with different shapes in component {index}. First element had shape "
+                f"{list(first)} and element {at} had shape {list(array.shape)}."
+            )
+    return np.stack(arrays)
+
+
+def padded(
+    rows: Sequence[Values], shapes: Sequence[TensorShape], fill: Sequence[Any], kinds: Sequence[Component]
+) -> Values:
+    """Give the components of a batch of elements that are made equally large.
+
+    Args:
+        rows: The elements.
+        shapes: That of each component, None for an axis as long as the longest.
+        fill: What stands in the places that are added.
+        kinds: The components.
+
+    Raises:
+        DataLossError: If an element is larger than its shape.
+    """
+    return tuple(
+        _padded([_array(value) for value in column], shape.as_list(), value, kind.dtype)
+        for column, shape, value, kind in zip(zip(*rows, strict=True), shapes, fill, kinds, strict=True)
+    )
+
+
+def _padded(arrays: Sequence[Any], shape: Sequence[int | None], fill: Any, dtype: DType) -> Any:
+    longest = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
+    wanted = [have if size is None else size for have, size in zip(longest, shape, strict=True)]
+    if any(have > size for have, size in zip(longest, wanted, strict=True)):
+        raise DataLossError(
+            f"Attempted to pad to a smaller size than the input element: {longest} does not fit into {wanted}."
+        )
+    made: Any = np.full([len(arrays), *wanted], fill, object if dtype.name == "string" else dtype.as_numpy_dtype)
+    for at, array in enumerate(arrays):
+        made[(at, *(slice(size) for size in array.shape))] = array
+    return made
+
+
+def _array(value: Any) -> Any:
+    return np.array(value, object) if isinstance(value, bytes | str) else np.asarray(value)
+
+
+Make = Callable[["Pass"], Any]
+
+
+@dataclass
+class Pass:
+    """From one initialization of an iterator to the next.
+
+    Attributes:
+        values: Of what the pipeline uses of the graph.
+        memory: What a stage remembers from one repetition to the next.
+    """
+
+    values: Mapping[Node, Any]
+    memory: dict[Any, Any]
+
+    def number(self, value: Any) -> int:
+        """Give an argument that is a number or a node."""
+        return int(self.values[value] if isinstance(value, Node) else value)

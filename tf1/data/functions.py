@@ -1,0 +1,52 @@
+"""Functions of elements: traced once into the graph, evaluated for each element without a session.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from globalstep.tf1.data.elements import Pass
+from globalstep.tf1.graph import nest
+from globalstep.tf1.graph.graph import Node, get_default_graph
+from globalstep.tf1.loops.body import Body, parameter
+
+__all__ = ["ElementFunction"]
+
+
+class ElementFunction:
+    """A function of an element.
+
+    Args:
+        function: Takes the parts of an element that is a tuple, else the element.
+        element: A nest of Component.
+        results: Makes of what `function` returned the nodes to evaluate.
+
+    Attributes:
+        returned: What `function` returned.
+        captures: The nodes outside that it uses.
+        control_inputs: What must have run before it.
+
+    Raises:
+        ValueError: If it changes a Variable, or has a node that only a session can evaluate.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], element: Any, results: Callable[[Any], tuple[Any, Sequence[Node]]]
+    ) -> None:
+        start = len(get_default_graph().nodes)
+        parameters = [parameter(one.dtype, one.shape, "arg") for one in nest.flatten(element)]
+        given = nest.pack_sequence_as(element, parameters)
+        # Not a named tuple: it is one argument.
+        self.returned, self._results = results(function(*given) if type(given) is tuple else function(given))
+        self._body = Body(parameters, self._results, start, differentiable=False) if self._results else None
+        self.captures: tuple[Node, ...] = self._body.captures if self._body else ()
+        self.control_inputs: tuple[Node, ...] = self._body.control_inputs if self._body else ()
+
+    def evaluate(self, run: Pass, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Give the results for the components of an element."""
+        if self._body is None:
+            return ()
+        return tuple(self._body.evaluate([*values, *(run.values[node] for node in self.captures)]))

@@ -1,0 +1,4 @@
+"""Running a graph: plans, their execution, and the pushes that come of it.
+
+Layer: tf1.
+"""

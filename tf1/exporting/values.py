@@ -1,0 +1,432 @@
+"""What nodes hold, as JSON and back: numbers, arrays, shapes, other nodes, functions, and objects of this package.
+
+Numbers, texts, None and lists are themselves; anything else is an object with one key that says what it is. Objects
+that may be held twice are counted in the order in which they begin, and named by their number the second time.
+
+A file names classes from one closed list, and of their objects the attributes that stand there. Reading one runs no
+method, property or constructor that the file chooses.
+
+Layer: tf1. Threads: a ValueWriter and a ValueReader belong to one call each.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from globalstep.dtypes import DType, as_dtype
+from globalstep.tf1.exporting.functions import (
+    NotWritableError,
+    class_at,
+    code_named,
+    function_named,
+    is_known_module,
+    name_of_code,
+    name_of_global,
+)
+from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.graph.mutations import OptimizerSpec
+from globalstep.tf1.graph.shapes import Dimension, TensorShape
+from globalstep.tf1.ops.random_ops import Generator
+
+__all__ = ["ValueReader", "ValueWriter"]
+
+#: Classes whose objects a file may hold -> the attributes that such an object has.
+_OBJECTS = {
+    "globalstep.tf1.gradients.gradient_plan:GradientPlan": (
+        *("_ends", "covers", "flows", "gathers", "needs", "reached", "seeds", "stops", "vjps", "xs", "ys"),
+    ),
+    "globalstep.tf1.graph.mutations:MutationPart": (
+        *("declare", "fill", "indices", "kind", "operand", "optimizer", "source", "unique", "variable"),
+    ),
+    "globalstep.tf1.graph.mutations:OptimizerSpec": (
+        *("hypers", "is_local", "kind", "name", "scalars", "slots", "use_locking"),
+    ),
+    "globalstep.tf1.images.box_sampling:_Limits": ("area", "aspect", "attempts", "whole_image"),
+    "globalstep.tf1.loops.body:Body": (
+        *("_inputs", "_results", "_size", "_steps", "captures", "control_inputs", "has_effects", "has_no_gradient"),
+    ),
+    "globalstep.tf1.loops.branches:_Stage": ("_exported", "_inputs", "_size", "_steps", "has_no_gradient"),
+    "globalstep.tf1.loops.while_loops:_Loop": ("body", "condition", "count"),
+    "globalstep.tf1.loops.while_loops:_LoopRun": ("for_body", "for_condition", "limit", "loop"),
+    "globalstep.tf1.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
+    "globalstep.tf1.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
+    "globalstep.tf1.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
+    "globalstep.tf1.ops.parsing_ops:VarLenFeature": ("dtype",),
+    "globalstep.tf1.rnn.fused_lstm:LSTMOptions": (
+        *("cell_clip", "forget_bias", "peepholes", "proj_clip", "projected", "units"),
+    ),
+    "globalstep.tf1.text.lookup_tables:HashTable": (
+        *("_content", "_default", "init", "key_dtype", "name", "value_dtype"),
+    ),
+    "globalstep.tf1.text.lookup_tables:IdTableWithHashBuckets": (
+        *("_buckets", "_table", "key_dtype", "name", "value_dtype"),
+    ),
+    "globalstep.tf1.text.lookup_tables:KeyValueTensorInitializer": ("key_dtype", "keys", "value_dtype", "values"),
+    "globalstep.tf1.text.lookup_tables:StaticVocabularyTable": (
+        *("_buckets", "_table", "key_dtype", "name", "value_dtype"),
+    ),
+    "globalstep.tf1.text.lookup_tables:TextFileInitializer": (
+        *("_delimiter", "_filename", "_key_index", "_size", "_value_index", "key_dtype", "value_dtype"),
+    ),
+    "globalstep.tf1.variables.partitioned_variables:SaveSliceInfo": (
+        "full_name",
+        "full_shape",
+        "var_offset",
+        "var_shape",
+    ),
+    "globalstep.wire.expressions:Expr": ("args", "name", "op", "value"),
+}
+_NAMED_TUPLES = ("globalstep.tf1.loops.body:_BodyStep", "globalstep.tf1.loops.branches:_StageStep")
+_ENUMS = ("globalstep.wire.declarations:OpKind",)
+#: Classes that compute as functions do, without state.
+_CALLED = ("globalstep.tf1.rnn.fused:_Gru",)
+#: What a function of this package may have besides its code: its derivative.
+_OF_FUNCTIONS = ("vjp",)
+_BUILTINS = {kind.__name__: kind for kind in (bool, bytes, complex, float, int, object, str)}
+
+
+class ValueWriter:
+    """Turns what one node holds into JSON.
+
+    Args:
+        graph: The graph whose nodes may be named.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def write(self, value: Any) -> Any:
+        """Give a value as JSON.
+
+        Raises:
+            NotWritableError: If a file cannot hold it.
+        """
+        if value is None or isinstance(value, (bool, str)) or type(value) is int:
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"float": repr(value)}
+        for kind, write in _WRITERS:
+            if isinstance(value, kind):
+                return write(self, value)
+        named = name_of_global(value)
+        if named is not None and (not isinstance(value, type) or named in _CALLED):
+            return {"global": named}
+        if isinstance(value, type) and (value in _BUILTINS.values() or issubclass(value, np.generic)):
+            return {"type": value.__name__ if value in _BUILTINS.values() else f"numpy.{value.__name__}"}
+        if id(value) in self._seen:
+            return {"ref": self._seen[id(value)][0]}
+        return self._write_counted(value)
+
+    def _write_counted(self, value: Any) -> Any:
+        self._seen[id(value)] = (len(self._seen), value)
+        if type(value) is list:
+            return [self.write(item) for item in value]
+        if type(value) is dict:
+            return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
+        if type(value) in (set, frozenset):
+            return {"set" if type(value) is set else "frozenset": [self.write(item) for item in value]}
+        if isinstance(value, FunctionType):
+            return {"function": self._function(value)}
+        if isinstance(value, MethodType):
+            _require_method(type(value.__self__), value.__name__)
+            return {"method": [value.__name__, self.write(value.__self__)]}
+        place = _place_of(type(value), _OBJECTS)
+        return {"object": [place, [[name, self.write(getattr(value, name))] for name in _OBJECTS[place]]]}
+
+    def _function(self, function: FunctionType) -> dict[str, Any]:
+        place, fingerprint = name_of_code(function)
+        written: dict[str, Any] = {"code": place, "fingerprint": fingerprint}
+        try:
+            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        except ValueError:
+            raise NotWritableError(f"{function.__qualname__} closes over a name that has no value") from None
+        if cells:
+            written["cells"] = [self.write(item) for item in cells]
+        if function.__defaults__:
+            written["defaults"] = [self.write(item) for item in function.__defaults__]
+        if function.__kwdefaults__:
+            written["kwdefaults"] = [[key, self.write(item)] for key, item in function.__kwdefaults__.items()]
+        if not set(function.__dict__) <= set(_OF_FUNCTIONS):
+            raise NotWritableError(f"{function.__qualname__} has attributes that a graph file does not hold")
+        if function.__dict__:
+            written["attributes"] = [[key, self.write(item)] for key, item in function.__dict__.items()]
+        return written
+
+    def _node(self, node: Node) -> Any:
+        if node.graph is not self._graph:
+            raise NotWritableError(f"{node.op_name!r} is a node of another graph")
+        return {"node": node.op_name}
+
+    def _tuple(self, value: tuple[Any, ...]) -> Any:
+        items = [self.write(item) for item in value]
+        return (
+            {"tuple": items}
+            if type(value) is tuple
+            else {"named tuple": [_place_of(type(value), _NAMED_TUPLES), items]}
+        )
+
+    def _graph_itself(self, graph: Graph) -> Any:
+        if graph is not self._graph:
+            raise NotWritableError("another graph")
+        return {"graph": None}
+
+    def _generator(self, generator: Generator) -> Any:
+        entropy = generator._random.bit_generator.seed_seq.entropy  # type: ignore[attr-defined]
+        return {"generator": [int(item) for item in entropy] if isinstance(entropy, (list, tuple)) else None}
+
+
+def _written_array(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.kind in "OSU":
+        items = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1).tolist()]
+        if not all(isinstance(item, bytes) for item in items):
+            raise NotWritableError(f"an array of {array.dtype}")
+        texts = [base64.b64encode(item).decode() for item in items]
+        return {"strings": [list(array.shape), texts]}
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return {"array": [array.dtype.name, list(array.shape), base64.b64encode(little.tobytes()).decode()]}
+
+
+def _place_of(kind: type, allowed: Iterable[str]) -> str:
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    if place not in allowed:
+        raise NotWritableError(f"a graph file cannot hold a {kind.__module__}.{kind.__qualname__}")
+    return place
+
+
+def _require_method(kind: type, name: str) -> FunctionType:
+    """Return the plain public method `name` of a class whose objects a file may hold; looks it up without running it.
+
+    Raises:
+        NotWritableError: If there is none.
+    """
+    _place_of(kind, _OBJECTS)
+    found = inspect.getattr_static(kind, name, None)
+    if name.startswith("_") or not isinstance(found, FunctionType) or not is_known_module(found.__module__):
+        raise NotWritableError(f"a graph file may not name {name!r} of {kind.__name__}")
+    return found
+
+
+_WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
+    (Node, ValueWriter._node),
+    (Graph, ValueWriter._graph_itself),
+    (Generator, ValueWriter._generator),
+    (np.ndarray, lambda writer, value: _written_array(value)),
+    (np.generic, lambda writer, value: {"scalar": _written_array(np.asarray(value))}),
+    (enum.Enum, lambda writer, value: {"enum": [_place_of(type(value), _ENUMS), value.name]}),
+    (int, lambda writer, value: int(value)),
+    (tuple, ValueWriter._tuple),
+    (bytes, lambda writer, value: {"bytes": base64.b64encode(value).decode()}),
+    (slice, lambda writer, value: {"slice": [writer.write(item) for item in (value.start, value.stop, value.step)]}),
+    (range, lambda writer, value: {"range": [value.start, value.stop, value.step]}),
+    (itemgetter, lambda writer, value: {"items": [writer.write(item) for item in value.__reduce__()[1]]}),
+    (type(Ellipsis), lambda writer, value: {"ellipsis": None}),
+    (DType, lambda writer, value: {"dtype": value.name}),
+    (np.dtype, lambda writer, value: {"numpy dtype": value.str}),
+    (TensorShape, lambda writer, value: {"shape": None if value.dims is None else value.as_list()}),
+    (Dimension, lambda writer, value: {"dimension": value.value}),
+    (complex, lambda writer, value: {"complex": [value.real, value.imag]}),
+]
+
+
+class ValueReader:
+    """Turns JSON back into what a node holds.
+
+    Args:
+        graph: The graph that nodes are read into.
+        node_named: Gives the node of a name.
+        optimizers: Name -> optimizer, of those read before; it grows. Nodes share them.
+        scope: What names begin with, "" or with a final "/".
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        node_named: Callable[[str], Node],
+        optimizers: dict[str, OptimizerSpec],
+        scope: str = "",
+    ) -> None:
+        self._graph = graph
+        self._node_named = node_named
+        self._optimizers = optimizers
+        self._scope = scope
+        self._counted: list[Any] = []
+
+    def read(self, written: Any) -> Any:
+        """Give the value.
+
+        Raises:
+            NotWritableError: If it names what this version does not have, or no file may name.
+        """
+        if isinstance(written, list):
+            items: list[Any] = []
+            self._counted.append(items)
+            items.extend(self.read(item) for item in written)
+            return items
+        if not isinstance(written, dict):
+            return written
+        ((kind, content),) = written.items()
+        read = _READERS.get(kind)
+        if read is None:
+            raise NotWritableError(f"it holds a {kind!r}, which this version of globalstep does not know")
+        return read(self, content)
+
+    def _seen_before(self, number: Any) -> Any:
+        if type(number) is not int or not 0 <= number < len(self._counted):
+            raise NotWritableError(f"it names its object {number!r} before that is there")
+        return self._counted[number]
+
+    def _pairs(self, pairs: list[Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        self._counted.append(found)
+        for key, item in pairs:
+            name = self.read(key)
+            found[name] = self.read(item)
+        return found
+
+    def _set(self, items: list[Any]) -> Any:
+        found: set[Any] = set()
+        self._counted.append(found)
+        found.update([self.read(item) for item in items])
+        return found
+
+    def _frozenset(self, items: list[Any]) -> Any:
+        at = len(self._counted)
+        self._counted.append(None)
+        self._counted[at] = frozenset([self.read(item) for item in items])
+        return self._counted[at]
+
+    def _function(self, written: Mapping[str, Any]) -> Any:
+        module, code = code_named(written["code"], written["fingerprint"])
+        cells = tuple(CellType() for _ in written.get("cells", ()))
+        if len(cells) != len(code.co_freevars):
+            raise NotWritableError(f"{written['code']} closes over {len(code.co_freevars)} values, not {len(cells)}")
+        function = FunctionType(code, vars(sys.modules[module]), code.co_name, None, cells)
+        function.__module__ = module
+        function.__qualname__ = code.co_qualname
+        self._counted.append(function)
+        for cell, item in zip(cells, written.get("cells", ()), strict=True):
+            cell.cell_contents = self.read(item)
+        if "defaults" in written:
+            function.__defaults__ = tuple(self.read(item) for item in written["defaults"])
+        if "kwdefaults" in written:
+            function.__kwdefaults__ = {str(key): self.read(item) for key, item in written["kwdefaults"]}
+        for key, item in written.get("attributes", ()):
+            if key not in _OF_FUNCTIONS:
+                raise NotWritableError(f"{written['code']} has no {key!r}")
+            function.__dict__[key] = self.read(item)
+        return function
+
+    def _method(self, written: list[Any]) -> Any:
+        at = len(self._counted)
+        self._counted.append(None)
+        owner = self.read(written[1])
+        self._counted[at] = MethodType(_require_method(type(owner), str(written[0])), owner)
+        return self._counted[at]
+
+    def _object(self, written: list[Any]) -> Any:
+        place = str(written[0])
+        kind = _class_named(place, _OBJECTS)
+        value: Any = object.__new__(kind)
+        at = len(self._counted)
+        self._counted.append(value)
+        for name, item in written[1]:
+            if name not in _OBJECTS[place]:
+                raise NotWritableError(f"a {kind.__name__} has no {name!r}")
+            object.__setattr__(value, name, self.read(item))
+        if kind is OptimizerSpec:
+            if type(value.name) is not str:
+                raise NotWritableError("the name of an optimizer is no text")
+            object.__setattr__(value, "name", self._scope + value.name)
+            value = self._counted[at] = self._optimizers.setdefault(value.name, value)
+        return value
+
+    def _named_tuple(self, written: list[Any]) -> Any:
+        kind = _class_named(written[0], _NAMED_TUPLES)
+        items = [self.read(item) for item in written[1]]
+        if len(items) != len(kind._fields):  # type: ignore[attr-defined]
+            raise NotWritableError(f"{written[0]} has {len(items)} values")
+        return tuple.__new__(kind, items)
+
+    def _enum(self, written: list[Any]) -> Any:
+        kind: Any = _class_named(written[0], _ENUMS)
+        if written[1] not in kind.__members__:
+            raise NotWritableError(f"{written[0]} has no {written[1]}")
+        return kind[written[1]]
+
+    def _generator(self, entropy: list[int] | None) -> Generator:
+        generator = Generator(None)
+        generator._random = np.random.default_rng(entropy)
+        return generator
+
+
+def _type_named(name: str) -> type:
+    kind: type = _BUILTINS[name] if name in _BUILTINS else np.dtype(name.removeprefix("numpy.")).type
+    return kind
+
+
+def _class_named(place: Any, allowed: Iterable[str]) -> type:
+    if place not in allowed:
+        raise NotWritableError(f"a graph file may not make objects of {place}")
+    found: type = class_at(place)
+    return found
+
+
+def _function_at(place: Any) -> Any:
+    return class_at(place) if place in _CALLED else function_named(place)
+
+
+def _read_array(written: Any) -> np.ndarray[Any, Any]:
+    name, shape, data = written
+    dtype = as_dtype(name).as_numpy_dtype
+    return np.frombuffer(base64.b64decode(data), np.dtype(dtype).newbyteorder("<")).reshape(shape).astype(dtype)
+
+
+def _read_strings(written: Any) -> np.ndarray[Any, Any]:
+    shape, texts = written
+    array = np.empty(len(texts), object)
+    array[:] = [base64.b64decode(item) for item in texts]
+    return array.reshape(shape)
+
+
+_READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
+    "float": lambda reader, content: float(content),
+    "global": lambda reader, content: _function_at(content),
+    "type": lambda reader, content: _type_named(content),
+    "ref": ValueReader._seen_before,
+    "dict": ValueReader._pairs,
+    "set": ValueReader._set,
+    "frozenset": ValueReader._frozenset,
+    "function": ValueReader._function,
+    "method": ValueReader._method,
+    "object": ValueReader._object,
+    "node": lambda reader, content: reader._node_named(content),
+    "tuple": lambda reader, content: tuple([reader.read(item) for item in content]),
+    "named tuple": ValueReader._named_tuple,
+    "graph": lambda reader, content: reader._graph,
+    "generator": ValueReader._generator,
+    "array": lambda reader, content: _read_array(content),
+    "strings": lambda reader, content: _read_strings(content),
+    "scalar": lambda reader, content: reader.read(content)[()],
+    "enum": ValueReader._enum,
+    "bytes": lambda reader, content: base64.b64decode(content),
+    "slice": lambda reader, content: slice(*(reader.read(item) for item in content)),
+    "range": lambda reader, content: range(*content),
+    "items": lambda reader, content: itemgetter(*(reader.read(item) for item in content)),
+    "ellipsis": lambda reader, content: Ellipsis,
+    "dtype": lambda reader, content: as_dtype(content),
+    "numpy dtype": lambda reader, content: np.dtype(str(content)),
+    "shape": lambda reader, content: TensorShape(content),
+    "dimension": lambda reader, content: Dimension(content),
+    "complex": lambda reader, content: complex(*content),
+}  # fmt: skip

@@ -1,0 +1,4 @@
+"""Columns of features, and the layers that take them, as `gs.feature_column` gives them.
+
+Layer: tf1.
+"""

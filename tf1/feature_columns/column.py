@@ -1,0 +1,174 @@
+"""What a feature column is, and the features of a batch that columns read.
+
+Layer: tf1. Source of names, texts and defaults: TensorFlow 1.15 `tf.feature_column`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.array_ops import expand_dims
+
+__all__ = [
+    "CategoricalColumn",
+    "DenseColumn",
+    "FeatureColumn",
+    "Features",
+    "Ids",
+    "require_discrete",
+    "require_key",
+    "sparse_of",
+]
+
+
+class Ids(NamedTuple):
+    """The ids of a batch, and what each weighs.
+
+    Attributes:
+        ids: int64; those below 0 count for nothing.
+        weights: Floating, at the same places; None for 1.
+    """
+
+    ids: SparseTensor
+    weights: SparseTensor | None = None
+
+
+class Features:
+    """The features of a batch; what a column makes of them is made once.
+
+    Args:
+        given: Name of a feature -> node, array or SparseTensor.
+    """
+
+    def __init__(self, given: Mapping[Any, Any]) -> None:
+        self._given = dict(given)
+        self._made: dict[Any, Any] = {}
+
+    def raw(self, key: str) -> Any:
+        """Give a feature as a SparseTensor, or as a node of two dimensions or more.
+
+        Raises:
+            ValueError: If there is none, or it is a scalar.
+        """
+        if key not in self._given:
+            raise ValueError(f"Feature {key} is not in features dictionary.")
+        value = self._given[key]
+        if isinstance(value, SparseTensor):
+            return value
+        node = as_node(value)
+        if node.shape.ndims == 0:
+            raise ValueError(f"Feature (key: {key}) cannot have rank 0. Given: {node}")
+        if node.shape.ndims is None:
+            return Node("ExpandDims", (node,), lambda v: v[:, None] if v.ndim == 1 else v, dtype=node.dtype)
+        return expand_dims(node, -1) if node.shape.ndims == 1 else node
+
+    def sparse(self, key: str, whole: bool = False) -> SparseTensor:
+        """Give a feature as a SparseTensor: of a dense one all but "" and -1, or `whole`, those, too."""
+        value = self.raw(key)
+        return value if isinstance(value, SparseTensor) else sparse_of(value, whole)
+
+    def ids(self, column: CategoricalColumn) -> Ids:
+        """Give what a column makes of the features."""
+        if column not in self._made:
+            self._made[column] = column.ids_of(self)
+        found: Ids = self._made[column]
+        return found
+
+
+def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
+    """Give the elements of a dense node that are not "" or -1; all of them if `whole`."""
+    if node.dtype.is_floating or node.dtype.is_bool:
+        raise ValueError(f"A categorical column takes strings or integers, not {node.dtype.name} of {node.name!r}.")
+
+    def find(given: Any) -> Any:
+        values = np.asarray(given)
+        if whole:
+            kept = np.ones(values.size, np.bool_)
+        elif values.dtype == object:
+            kept = np.array([item not in (b"", "") for item in values.reshape(-1)], np.bool_)
+        else:
+            kept = values.reshape(-1) != -1
+        places = np.argwhere(kept.reshape(values.shape)).astype(np.int64)
+        return places, values.reshape(-1)[kept], np.array(values.shape, np.int64)
+
+    rank = node.shape.ndims
+    parts = Node("DenseToSparse", (node,), find, attrs={"tuple": True, "stops_gradient": True})
+    return SparseTensor(
+        tuple_item(parts, 0, dtype="int64", shape=[None, rank]),
+        tuple_item(parts, 1, dtype=node.dtype, shape=[None]),
+        tuple_item(parts, 2, dtype="int64", shape=[rank]),
+    )
+
+
+class FeatureColumn(abc.ABC):
+    """What a model takes from the features of an example. Columns with equal arguments are equal."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Its name, by which columns are sorted."""
+
+    @property
+    @abc.abstractmethod
+    def parse_example_spec(self) -> dict[str, Any]:
+        """Name of a feature -> how `gs.parse_example` is to read it."""
+
+
+class CategoricalColumn(FeatureColumn):
+    """A column that gives ids."""
+
+    @property
+    @abc.abstractmethod
+    def num_buckets(self) -> int:
+        """How many ids there are."""
+
+    @abc.abstractmethod
+    def ids_of(self, features: Features) -> Ids:
+        """Give the ids of a batch."""
+
+
+class DenseColumn(FeatureColumn):
+    """A column that gives numbers, as many for each example."""
+
+    @property
+    def scope_name(self) -> str:
+        """Name of the scope of its Variables."""
+        return self.name
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many numbers it gives."""
+
+    @abc.abstractmethod
+    def dense(self, features: Features, trainable: bool = True) -> Node:
+        """Give the numbers of a batch, [batch, size]; Variables that it has are made in the current scope."""
+
+
+class BucketColumn(DenseColumn, CategoricalColumn):
+    """A column that says of numbers which bucket they are in, as marks or as ids."""
+
+
+def require_key(key: Any) -> str:
+    """Give a feature's name.
+
+    Raises:
+        ValueError: If it is no string.
+    """
+    if not isinstance(key, str):
+        raise ValueError(f"key must be a string. Got: type {type(key)}. Given key: {key}.")
+    return key
+
+
+def require_discrete(dtype: DTypeLike, column: str) -> None:
+    """Refuse a dtype that is neither of strings nor of integers."""
+    kind = as_dtype(dtype)
+    if not kind.is_integer and kind.name != "string":
+        raise ValueError(f"dtype must be string or integer. dtype: {kind.name}, column_name: {column}")

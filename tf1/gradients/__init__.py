@@ -1,0 +1,4 @@
+"""Gradients: which nodes they go through, and their values.
+
+Layer: tf1.
+"""

@@ -1,0 +1,246 @@
+"""Gradients of nodes: which nodes they go through, found once, and their values, found in a run.
+
+`gradients` adds one `Gradients` node, whose value is a tuple, and takes it apart. In a run,
+`evaluate_gradients` evaluates the nodes between `xs` and `ys` once, so that the forward pass serves both the loss and
+its gradients: by a backward schedule (`globalstep.tf1.gradients.backward_schedule`), or, where a tuple, a gradient of a
+gradient or a feed is on the way, on an autograd tape of all of them (`globalstep.tf1.gradients.tape`).
+
+Layer: tf1. Threads: an evaluation shares nothing with another.
+
+How a session evaluates a `Gradients` node
+------------------------------------------
+Static, on the node: `inputs` are ys and the given grad_ys. They are NOT evaluated first. Instead:
+
+* `attrs["needs"]`: nodes whose values must be obtainable before: leaves among xs (Variables, whole),
+  gathers of Variables whose gradient is sparse (the pulled rows), and all other inputs and control inputs
+  of the nodes that are evaluated on the tape.
+* `attrs["covers"]`: nodes that the evaluation computes itself, in order. Where they are fetched or needed
+  besides, take their values from the result: run the Gradients node before them. A covered node is also
+  ordinary: where no Gradients node runs, it is evaluated through its `fn`.
+
+Then `gradients, forward = evaluate_gradients(node, value_of, known)`, where `value_of(source, consumer)`
+gives the value of a needed node as `consumer` (the covered node that uses it; the Gradients node itself
+for ys and grad_ys) is to see it; `known` holds values that override covered nodes: feeds, and what was
+computed already. `gradients` is the node's value; `forward` maps each covered node to its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.tf1.gradients.backward_schedule import schedule_of
+from globalstep.tf1.gradients.gradient_plan import GradientPlan
+from globalstep.tf1.gradients.tape import Tape
+from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+
+__all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "gradients"]
+
+
+class AggregationMethod:
+    """How the terms of a gradient are summed. All give the same sum here: terms are added as they come."""
+
+    ADD_N = 0
+    DEFAULT = 0
+    EXPERIMENTAL_TREE = 1
+    EXPERIMENTAL_ACCUMULATE_N = 2
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+) -> list[Any]:
+    """Give the derivatives of the sum of `ys` with respect to each of `xs`.
+
+    Args:
+        ys: Node or list of nodes to differentiate; the derivatives of all their elements are summed.
+        xs: Node or list of nodes (Variables, placeholders, any value) to differentiate by.
+        grad_ys: What each y weighs in the sum: a list as long as `ys`, of arrays or nodes of the shapes
+            of the ys, or None for ones.
+        name: Name scope of the nodes added.
+        colocate_gradients_with_ops: Accepted; a worker computes all gradients where it runs.
+        gate_gradients: Accepted; one evaluation gives all gradients, so none is used before the others
+            are there.
+        aggregation_method: A constant of `AggregationMethod`; accepted, see there.
+        stop_gradients: Node or list of nodes to take as constants.
+
+    Returns:
+        One entry for each x: a node of its dtype and shape; IndexedSlices where x is a Variable that
+        `ys` use only through `gs.gather` or `gs.nn.embedding_lookup`; None where `ys` do not depend on
+        x, or not in a differentiable way.
+
+    Raises:
+        LookupError: If a function between `xs` and `ys` has no gradient.
+        ValueError: If `grad_ys` does not fit `ys`, or the aggregation method is unknown.
+    """
+    if aggregation_method is not None and aggregation_method not in (0, 1, 2):
+        raise ValueError(f"Invalid aggregation_method specified {aggregation_method}.")
+    y_nodes, x_nodes = _nodes(ys), _nodes(xs)
+    if grad_ys is None:
+        seeds: list[Node | None] = [None] * len(y_nodes)
+    else:
+        given = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys]
+        if len(given) != len(y_nodes):
+            raise ValueError(f"Passed {len(given)} grad_ys for {len(y_nodes)} ys")
+        seeds = [_seed(g, y) for g, y in zip(given, y_nodes, strict=True)]
+    plan = GradientPlan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
+    graph = y_nodes[0].graph if y_nodes else get_default_graph()
+    with graph.as_default(), graph.name_scope(name):
+        return plan.build()
+
+
+def _nodes(values: Any) -> list[Node]:
+    if values is None:
+        return []
+    return [as_node(v) for v in (values if isinstance(values, (list, tuple)) else [values])]
+
+
+def _seed(grad: Any, y: Node) -> Node | None:
+    if grad is None:
+        return None
+    node = as_node(grad, y.dtype)
+    if not node.shape.is_compatible_with(y.shape):
+        raise ValueError(
+            f"The gradient {node.name!r} given for {y.name!r} has shape {node.shape}, which does not fit {y.shape}."
+        )
+    return node
+
+
+def evaluate_gradients(
+    node: Node, value_of: Callable[[Node, Node], Any], known: Mapping[Node, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[Node, Any]]:
+    """Evaluate a Gradients node; see the module's text for what a session does.
+
+    Args:
+        node: A node of op_type "Gradients".
+        value_of: Gives the value of a needed node, for the node that uses it.
+        known: Values that stand in for those of covered nodes (feeds); gradients still flow through.
+
+    Returns:
+        The node's value, a tuple of arrays, and the values of the covered nodes.
+    """
+    schedule = None if known else schedule_of(node)
+    drawn: dict[Node, Any] = {}
+    if schedule is not None:
+        with np.errstate(all="ignore"):
+            found = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs], drawn)
+        if found is not None:
+            return found[0], dict(zip(schedule.covers, found[1], strict=True))
+    return evaluate_by_tape(node, value_of, known, drawn)
+
+
+def evaluate_by_tape(
+    node: Node,
+    value_of: Callable[[Node, Node], Any],
+    known: Mapping[Node, Any] | None = None,
+    drawn: Mapping[Node, Any] | None = None,
+) -> tuple[tuple[Any, ...], dict[Node, Any]]:
+    """Evaluate a Gradients node without its schedule.
+
+    Args:
+        node: See `evaluate_gradients`.
+        value_of: See there.
+        known: See there.
+        drawn: Values of covered stateful nodes, which are not to be evaluated again.
+
+    Returns:
+        As `evaluate_gradients`.
+    """
+    plan: GradientPlan = node.attrs["plan"]
+    tape = Tape()
+    values: dict[Node, Any] = {}
+    # A Variable may be read in several phases of a run: one root for each value read.
+    roots: dict[Node, dict[int, Any]] = {x: {} for x in plan.xs if x in plan.reached}
+    for rows in plan.gathers.values():
+        roots.update({gather: {} for gather in rows})
+    known, drawn = known or {}, drawn or {}
+
+    def get(source: Node, consumer: Node) -> Any:
+        if source in values:
+            return values[source]
+        value = value_of(source, consumer)
+        if source not in roots or source in plan.gathers:
+            return value
+        box = roots[source].get(id(value))
+        if box is None:
+            box = roots[source][id(value)] = (tape.root(value), value)
+        return box[0]
+
+    with np.errstate(all="ignore"):
+        for covered in plan.covers:
+            if covered in drawn:
+                values[covered] = drawn[covered]
+                continue
+            inlets = plan.flows.get(covered, {})
+            inputs = [
+                get(source, covered) if source in inlets else tape.plain(get(source, covered))
+                for source in covered.inputs
+            ]
+            vjp = plan.vjps.get(covered)
+            value = None if vjp is None else tape.box_by_vjp(vjp, inputs)
+            if value is None:
+                value = _call(covered, inputs, get, values)
+            if covered in known:
+                value = tape.replace(value, known[covered])
+            if covered in roots:
+                # Its own place on the tape, apart from that of the input it may pass on.
+                value = tape.replace(value, tape.plain(value)) if tape.holds(value) else tape.root(value)
+                roots[covered][0] = (value, value)
+            values[covered] = value
+        ends = []
+        for y, seed in zip(plan.ys, plan.seeds, strict=True):
+            if y in plan.reached and tape.holds(box := get(y, node)):
+                weight = anp.ones_like(tape.plain(box)) if seed is None else tape.plain(get(seed, node))
+                ends.append((box, weight))
+        for gather in (g for found in plan.gathers.values() for g in found):
+            get(gather, node)
+        boxes = {box._node for by_value in roots.values() for box, _ in by_value.values()}
+        flowed = tape.backward(ends, boxes)
+        results = tuple(_results(plan, tape, roots, flowed, get, node))
+    return results, {covered: tape.plain(value) for covered, value in values.items()}
+
+
+def _call(node: Node, inputs: list[Any], get: Callable[[Node, Node], Any], values: dict[Node, Any]) -> Any:
+    """Evaluate one node on the tape; a Gradients node among them opens a tape of its own."""
+    if node.fn is not None:
+        return node.fn(*inputs)
+    outer = {covered: values[covered] for covered in node.attrs["covers"] if covered in values}
+    return evaluate_gradients(node, get, outer)[0]
+
+
+def _results(
+    plan: GradientPlan,
+    tape: Tape,
+    roots: dict[Node, dict[int, Any]],
+    flowed: dict[Any, Any],
+    get: Callable[[Node, Node], Any],
+    node: Node,
+) -> Any:
+    def gradient_of(source: Node) -> Any:
+        found = [flowed[box._node] for box, _ in roots[source].values() if box._node in flowed]
+        if not found:
+            return anp.zeros_like(tape.plain(get(source, node)))
+        total = sum(found[1:], found[0])
+        dtype = source.dtype.as_numpy_dtype
+        return total if total.dtype == dtype else total.astype(dtype)
+
+    for x in plan.xs:
+        if x not in plan.reached:
+            continue
+        if x not in plan.gathers:
+            yield gradient_of(x)
+            continue
+        row = tuple(int(size) for size in x.shape)[1:]
+        yield anp.concatenate([anp.reshape(gradient_of(g), (-1, *row)) for g in plan.gathers[x]])
+        yield np.concatenate([np.asarray(tape.plain(get(g.inputs[1], g))).reshape(-1) for g in plan.gathers[x]]).astype(
+            np.int64
+        )

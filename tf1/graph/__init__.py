@@ -1,0 +1,4 @@
+"""The graph that a program builds: nodes, their names, shapes and devices.
+
+Layer: tf1.
+"""

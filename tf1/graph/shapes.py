@@ -1,0 +1,247 @@
+"""Static shapes, and their inference by evaluating a node on small stand-ins.
+
+Layer: tf1. Imports nothing of globalstep but dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from globalstep.dtypes import DType, as_dtype
+
+if TYPE_CHECKING:
+    from globalstep.tf1.graph.graph import Node
+
+__all__ = ["Dimension", "TensorShape", "infer"]
+
+
+class Dimension:
+    """One dimension of a static shape; equal to its int, or unknown.
+
+    Args:
+        value: The size, or None where it is not known before a run. A float that is a whole number is one, too:
+            programs divide sizes.
+
+    Raises:
+        ValueError: If it is no whole number.
+    """
+
+    def __init__(self, value: Any) -> None:
+        size = value.value if isinstance(value, Dimension) else value
+        if isinstance(size, float):
+            if not size.is_integer():
+                raise ValueError(f"Ambiguous dimension: {size}")
+            size = int(size)
+        self.value: int | None = size
+
+    def __int__(self) -> int:
+        if self.value is None:
+            raise TypeError("The dimension is not known before the node runs.")
+        return self.value
+
+    __index__ = __int__
+
+    def __mul__(self, other: Any) -> int:
+        return int(self) * int(other)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> int:
+        return int(self) + int(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> int:
+        return int(self) - int(other)
+
+    def __rsub__(self, other: Any) -> int:
+        return int(other) - int(self)
+
+    def __floordiv__(self, other: Any) -> int:
+        return int(self) // int(other)
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == (other.value if isinstance(other, Dimension) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return "?" if self.value is None else str(self.value)
+
+
+class TensorShape:
+    """A static shape: known dimensions, unknown ones, or nothing known at all.
+
+    Args:
+        dims: None (unknown rank), an int, or a sequence of int, None or Dimension; or a TensorShape.
+
+    >>> TensorShape([None, 3]).as_list()
+    [None, 3]
+    """
+
+    def __init__(self, dims: Any) -> None:
+        if isinstance(dims, TensorShape):
+            self.dims: list[Dimension] | None = dims.dims
+        elif dims is None:
+            self.dims = None
+        elif isinstance(dims, (int, np.integer)):
+            self.dims = [Dimension(int(dims))]
+        else:
+            self.dims = [Dimension(None if d is None or d == -1 else d) for d in dims]
+
+    @property
+    def ndims(self) -> int | None:
+        """The rank, None where unknown."""
+        return None if self.dims is None else len(self.dims)
+
+    rank = ndims
+
+    def as_list(self) -> list[int | None]:
+        """The sizes, None for unknown ones.
+
+        Raises:
+            ValueError: If not even the rank is known.
+        """
+        if self.dims is None:
+            raise ValueError("as_list() is not defined on an unknown TensorShape.")
+        return [None if d.value is None else int(d) for d in self.dims]
+
+    def is_fully_defined(self) -> bool:
+        """Whether every size is known."""
+        return self.dims is not None and all(d.value is not None for d in self.dims)
+
+    def num_elements(self) -> int | None:
+        """The number of elements, None where a size is unknown."""
+        return int(np.prod([int(d) for d in self.dims or []])) if self.is_fully_defined() else None
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether some full shape is both this and `other`."""
+        theirs = TensorShape(other)
+        if self.dims is None or theirs.dims is None:
+            return True
+        return len(self.dims) == len(theirs.dims) and all(
+            a.value is None or b.value is None or a == b for a, b in zip(self.dims, theirs.dims, strict=True)
+        )
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise a ValueError, with TensorFlow's text, where no full shape is both this and `other`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {TensorShape(other)} are incompatible")
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """Give what this and `other` say of one shape.
+
+        Raises:
+            ValueError: If they are not compatible.
+        """
+        theirs = TensorShape(other)
+        self.assert_is_compatible_with(theirs)
+        if self.dims is None or theirs.dims is None:
+            return theirs if self.dims is None else self
+        return TensorShape([b if a.value is None else a for a, b in zip(self.dims, theirs.dims, strict=True)])
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """Give the shape as one of `rank`.
+
+        Raises:
+            ValueError: If it has another.
+        """
+        if self.ndims not in (None, rank):
+            raise ValueError(f"Shape {self} must have rank {rank}")
+        return TensorShape([None] * rank) if self.dims is None else self
+
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """Give the shape back.
+
+        Raises:
+            ValueError: If it is known to have fewer dimensions than `rank`.
+        """
+        if self.ndims is not None and self.ndims < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """Give this shape's dimensions and then those of `other`."""
+        theirs = TensorShape(other)
+        return TensorShape(None if self.dims is None or theirs.dims is None else [*self.dims, *theirs.dims])
+
+    def __iter__(self) -> Iterator[Dimension]:
+        if self.dims is None:
+            raise ValueError("Cannot iterate over a shape with unknown rank.")
+        return iter(self.dims)
+
+    def __len__(self) -> int:
+        if self.dims is None:
+            raise ValueError("Cannot take the length of shape with unknown rank.")
+        return len(self.dims)
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.dims is None:
+            return TensorShape(None) if isinstance(key, slice) else Dimension(None)
+        return TensorShape(self.dims[key]) if isinstance(key, slice) else self.dims[key]
+
+    def __bool__(self) -> bool:
+        return self.dims is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (TensorShape, list, tuple)):
+            return NotImplemented
+        return self.dims == TensorShape(other).dims
+
+    def __hash__(self) -> int:
+        return hash(None if self.dims is None else tuple(self.dims))
+
+    def __repr__(self) -> str:
+        if self.dims is None:
+            return "<unknown>"
+        return "(" + ", ".join(map(repr, self.dims)) + ("," if len(self.dims) == 1 else "") + ")"
+
+
+# Two sizes for unknown dimensions: where the results differ, the result's dimension is unknown too.
+_PROBES = (2, 3)
+
+
+def infer(node: Node) -> tuple[DType, TensorShape]:
+    """Find dtype and shape of a node by evaluating its function on stand-ins of its inputs.
+
+    Args:
+        node: A node with a function and without effects.
+
+    Returns:
+        Its dtype, and its shape with None for dimensions that depend on unknown ones.
+
+    Raises:
+        ValueError: If the node cannot be evaluated before a run.
+    """
+    if node.fn is None or node.stateful or node.is_operation:
+        raise ValueError(f"The dtype of {node.name!r} ({node.op_type}) is not known before it runs.")
+    results: list[np.ndarray[Any, Any] | None] = []
+    for probe in _PROBES:
+        stand_ins = []
+        for source in node.inputs:
+            if source.op_type == "Const":
+                stand_ins.append(source.attrs["value"])
+                continue
+            dims = [] if source.shape.dims is None else source.shape.as_list()
+            sizes = [probe if d is None else d for d in dims]
+            if source.dtype.name == "string":
+                stand_ins.append(np.full(sizes, b"", dtype=object))
+            else:
+                stand_ins.append(np.ones(sizes, dtype=source.dtype.as_numpy_dtype))
+        try:
+            with np.errstate(all="ignore"):
+                results.append(np.asarray(node.fn(*stand_ins)))
+        except Exception:
+            results.append(None)
+    first, second = results
+    if first is None or second is None or first.ndim != second.ndim:
+        known = first if first is not None else second
+        if known is None:
+            raise ValueError(f"The dtype of {node.name!r} ({node.op_type}) is not known before it runs.")
+        return as_dtype(known.dtype), TensorShape(None)
+    dims = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
+    return as_dtype(first.dtype), TensorShape(dims)

@@ -1,0 +1,4 @@
+"""Functions of images, as `gs.image` has them: shapes, sizes, colours, values and file formats.
+
+Layer: tf1.
+"""

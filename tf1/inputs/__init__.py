@@ -1,0 +1,4 @@
+"""Input queues, readers and batching.
+
+Layer: tf1.
+"""

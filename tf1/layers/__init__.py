@@ -1,0 +1,4 @@
+"""Layers that make their own Variables: classes, functions, and regularizers, as `gs.layers` gives them.
+
+Layer: tf1.
+"""

@@ -1,0 +1,421 @@
+"""`gs.TensorArray`: a list of arrays that a loop reads and writes, with gradients.
+
+Its value, the flow, is an array of objects: an element that was not written is None. A write gives a new flow, so that
+whoever goes on with the old one does not see it.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.loops.bundles import bundle, is_zero
+from globalstep.tf1.ops.building import static_value
+
+__all__ = ["TensorArray"]
+
+
+class TensorArray:
+    """A list of arrays of one dtype, for use in loops.
+
+    `write`, `unstack`, `scatter` and `split` give the TensorArray to go on with, as in TensorFlow.
+
+    Args:
+        dtype: Dtype of the elements.
+        size: How many there are: number or node.
+        dynamic_size: Whether a write past the end makes it longer.
+        clear_after_read: Accepted; an element may be read any number of times.
+        tensor_array_name: Accepted as in TensorFlow.
+        handle: A TensorArray's `handle`, in place of `size`.
+        flow: The value to start from, in place of `size`.
+        infer_shape: Whether all elements have one static shape.
+        element_shape: It, where it is known.
+        colocate_with_first_write_call: Accepted as in TensorFlow.
+        name: Name of the nodes; default "TensorArray".
+    """
+
+    def __init__(
+        self,
+        dtype: DTypeLike,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Any = None,
+        flow: Any = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if handle is not None and size is not None:
+            raise ValueError("Cannot provide both a handle and size at the same time")
+        if handle is not None and dynamic_size is not None:
+            raise ValueError("Cannot provide both a handle and dynamic_size at the same time")
+        if handle is None and flow is None and size is None:
+            raise ValueError("Size must be provided if handle is not provided")
+        self._dtype = as_dtype(dtype)
+        self._dynamic = bool(dynamic_size)
+        self._infer = infer_shape
+        #: Known shape of the elements: shared by all that stand for this array, so that a write within a loop tells.
+        self._shape = [TensorShape(element_shape)]
+        self._count = None if size is None else static_value(size)
+        if flow is None and handle is not None:
+            flow = handle
+        self.flow: Node = self._start(as_node(size), name or "TensorArray") if flow is None else flow
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the elements."""
+        return self._dtype
+
+    @property
+    def handle(self) -> Node:
+        """What identifies it: the flow."""
+        return self.flow
+
+    @property
+    def element_shape(self) -> TensorShape:
+        """The static shape of the elements, as far as it is known."""
+        return self._shape[0]
+
+    def with_flow(self, flow: Node) -> TensorArray:
+        """Give this array with another value."""
+        other = object.__new__(TensorArray)
+        other.__dict__.update(self.__dict__)
+        other.flow = flow
+        return other
+
+    def identity(self) -> TensorArray:
+        """Give the array itself, as of now."""
+        return self.with_flow(self._flow_node("Identity", (self.flow,), lambda flow: flow, _identity_vjp))
+
+    def size(self, name: str | None = None) -> Node:
+        """Give the number of elements."""
+        return Node(
+            "TensorArraySize", (self.flow,), lambda flow: np.int32(len(flow)), name=name or "TensorArraySize",
+            dtype="int32", shape=[], attrs={"stops_gradient": True},
+        )  # fmt: skip
+
+    def close(self, name: str | None = None) -> Node:
+        """Give an operation that does nothing: the value is dropped when nobody needs it."""
+        return Node("NoOp", name=name or "TensorArrayClose", operation=True)
+
+    def read(self, index: Any, name: str | None = None) -> Node:
+        """Give an element.
+
+        Args:
+            index: Which: number or node.
+            name: Name of the node.
+
+        Returns:
+            A node; zeros for an element that was not written.
+        """
+        default = self._default()
+
+        def pick(flow: Any, at: Any) -> Any:
+            place = _place(at, len(flow), "read from")
+            return default(flow) if flow[place] is None else flow[place]
+
+        def back(flow: Any, at: Any) -> Found:
+            def way(gradient: Any) -> Any:
+                found = np.zeros(len(flow), object)
+                found[int(at)] = gradient
+                return found
+
+            return pick(flow, at), (way, _no_way)
+
+        return self._value_node("TensorArrayRead", (self.flow, as_node(index)), with_vjp(pick, back), name)
+
+    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+        """Set an element.
+
+        Args:
+            index: Which: number or node.
+            value: Node or array of the array's dtype.
+            name: Name of the node.
+
+        Returns:
+            The array to go on with.
+
+        Raises:
+            InvalidArgumentError: If the dtype is another one; in the run, if it was written already or does not exist.
+        """
+        node = self._element(value)
+        self._merge(node.shape)
+        dynamic, same = self._dynamic, self._infer
+
+        def put(flow: Any, at: Any, element: Any) -> Any:
+            wanted = int(at)
+            if dynamic and wanted >= len(flow):
+                flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
+            place = _place(at, len(flow), "write to")
+            if flow[place] is not None:
+                raise InvalidArgumentError(
+                    f"Could not write to TensorArray index {place} because it has already been written to."
+                )
+            if same:
+                _require_same_shape(flow, place, element)
+            found = flow.copy()
+            found[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
+            return found
+
+        def back(flow: Any, at: Any, element: Any) -> Found:
+            place, length = int(at), len(flow)
+
+            def to_flow(gradient: Any) -> Any:
+                found = gradient[:length].copy()
+                if place < length:
+                    found[place] = 0
+                return found
+
+            return put(flow, at, element), (to_flow, _no_way, _element_way(place, element))
+
+        inputs = (self.flow, as_node(index), node)
+        return self.with_flow(self._flow_node("TensorArrayWrite", inputs, put, back, name))
+
+    def stack(self, name: str | None = None) -> Node:
+        """Give all elements as one array, whose first dimension is the array's."""
+        return self._gathered((), lambda flow: range(len(flow)), name or "TensorArrayStack", self._count)
+
+    def gather(self, indices: Any, name: str | None = None) -> Node:
+        """Give some elements as one array."""
+        ids = as_node(indices)
+        count = ids.shape.as_list()[0] if ids.shape.ndims else None
+        return self._gathered(
+            (ids,), lambda flow, at: [_place(i, len(flow), "read from") for i in np.asarray(at).reshape(-1)],
+            name or "TensorArrayGather", count,
+        )  # fmt: skip
+
+    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+        """Set all elements to the rows of `value`; its first dimension gives their number."""
+        node = self._element(value)
+        if node.shape.dims is not None:
+            self._merge(node.shape[1:])
+            self._count = node.shape.as_list()[0] if self._count is None else self._count
+        dynamic = self._dynamic
+
+        def put(flow: Any, rows: Any) -> Any:
+            if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
+                raise InvalidArgumentError(
+                    f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
+                )
+            return bundle(list(rows))
+
+        def back(flow: Any, rows: Any) -> Found:
+            return put(flow, rows), (
+                lambda gradient: np.zeros(len(flow), object),
+                lambda gradient: _rows(gradient, rows),
+            )
+
+        return self.with_flow(
+            self._flow_node("TensorArrayUnstack", (self.flow, node), put, back, name or "TensorArrayUnstack")
+        )
+
+    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+        """Set the elements `indices` to the rows of `value`."""
+        node, ids = self._element(value), as_node(indices)
+        if node.shape.dims is not None:
+            self._merge(node.shape[1:])
+        dynamic = self._dynamic
+
+        def put(flow: Any, at: Any, rows: Any) -> Any:
+            places = [int(i) for i in np.asarray(at).reshape(-1)]
+            longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
+            found = np.full(longest, None, object)
+            found[: len(flow)] = flow
+            for place, row in zip(places, rows, strict=True):
+                found[_place(place, longest, "write to")] = row
+            return found
+
+        def back(flow: Any, at: Any, rows: Any) -> Found:
+            places, length = np.asarray(at).reshape(-1), len(flow)
+
+            def to_flow(gradient: Any) -> Any:
+                kept = gradient.copy()
+                kept[places] = 0
+                return kept[:length]
+
+            return put(flow, at, rows), (to_flow, _no_way, lambda gradient: _rows(gradient[places], rows))
+
+        return self.with_flow(
+            self._flow_node("TensorArrayScatter", (self.flow, ids, node), put, back, name or "TensorArrayScatter")
+        )
+
+    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+        """Set the elements to pieces of `value`, of `lengths` rows."""
+        node, counts = self._element(value), as_node(lengths)
+
+        def put(flow: Any, rows: Any, sizes: Any) -> Any:
+            return bundle(np.split(rows, np.cumsum(sizes)[:-1]))
+
+        def back(flow: Any, rows: Any, sizes: Any) -> Found:
+            pieces = put(flow, rows, sizes)
+
+            def to_rows(gradient: Any) -> Any:
+                return np.concatenate(
+                    [np.zeros_like(p) if is_zero(g) else g for p, g in zip(pieces, gradient, strict=True)]
+                )
+
+            return pieces, (lambda gradient: np.zeros(len(flow), object), to_rows, _no_way)
+
+        return self.with_flow(
+            self._flow_node("TensorArraySplit", (self.flow, node, counts), put, back, name or "TensorArraySplit")
+        )
+
+    def concat(self, name: str | None = None) -> Node:
+        """Give the elements joined along their first dimension."""
+
+        def join(flow: Any) -> Any:
+            return np.concatenate(list(flow))
+
+        def back(flow: Any) -> Found:
+            ends = np.cumsum([len(element) for element in flow])[:-1]
+            return join(flow), (lambda gradient: bundle(np.split(gradient, ends)),)
+
+        shape = self.element_shape
+        rows = TensorShape(None) if not shape.ndims else TensorShape([None, *shape.as_list()[1:]])
+        return Node(
+            "TensorArrayConcat", (self.flow,), with_vjp(join, back), name=name or "TensorArrayConcat",
+            dtype=self._dtype, shape=rows,
+        )  # fmt: skip
+
+    def _start(self, size: Node, name: str) -> Node:
+        def make(count: Any) -> Any:
+            return np.full(int(count), None, object)
+
+        return Node("TensorArray", (size,), make, name=name, dtype="float32", shape=TensorShape(None))
+
+    def _element(self, value: Any) -> Node:
+        node = as_node(value) if isinstance(value, Node) or hasattr(value, "__node__") else as_node(value, self._dtype)
+        if node.dtype != self._dtype:
+            raise InvalidArgumentError(
+                f"TensorArray dtype is {self._dtype.name} but Op is trying to write dtype {node.dtype.name}."
+            )
+        return node
+
+    def _merge(self, shape: TensorShape) -> None:
+        known = self._shape[0]
+        if not self._infer or shape.dims is None:
+            return
+        if not shape.is_compatible_with(known):
+            raise ValueError(f"Inconsistent shapes: saw {shape} but expected {known}")
+        if known.dims is None:
+            self._shape[0] = shape
+        else:
+            sizes = zip(known.as_list(), shape.as_list(), strict=True)
+            self._shape[0] = TensorShape([n if m is None else m for m, n in sizes])
+
+    def _default(self) -> Callable[[Any], Any]:
+        """Give the function that makes zeros in place of an element that was not written."""
+        shapes, dtype = self._shape, self._dtype
+
+        def zeros(flow: Any) -> Any:
+            written = next((element for element in flow if element is not None), None)
+            if written is not None:
+                return np.zeros_like(written)
+            if shapes[0].is_fully_defined():
+                return np.zeros(shapes[0].as_list(), dtype.as_numpy_dtype)
+            raise InvalidArgumentError(
+                "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
+            )
+
+        return zeros
+
+    def _gathered(
+        self, inputs: Sequence[Node], places: Callable[..., Sequence[int]], name: str, count: Any
+    ) -> Node:  # fmt: skip
+        default, shapes, dtype = self._default(), self._shape, self._dtype
+
+        def join(flow: Any, *at: Any) -> Any:
+            wanted = places(flow, *at)
+            if not len(wanted):
+                sizes = [0] * (0 if shapes[0].ndims is None else shapes[0].ndims)
+                known = [n or 0 for n in shapes[0].as_list()] if sizes else sizes
+                return np.zeros((0, *known), dtype.as_numpy_dtype)
+            return np.stack([default(flow) if flow[place] is None else flow[place] for place in wanted])
+
+        def back(flow: Any, *at: Any) -> Found:
+            def way(gradient: Any) -> Any:
+                found = np.zeros(len(flow), object)
+                for place, row in zip(places(flow, *at), gradient, strict=True):
+                    found[place] = found[place] + row
+                return found
+
+            return join(flow, *at), (way, *[_no_way] * len(at))
+
+        known = None if count is None else int(count)
+        shape = (
+            TensorShape(None)
+            if self.element_shape.dims is None
+            else TensorShape([known, *self.element_shape.as_list()])
+        )
+        return Node(
+            name, (self.flow, *inputs), with_vjp(join, back), name=name, dtype=self._dtype, shape=shape
+        )  # fmt: skip
+
+    def _flow_node(
+        self,
+        kind: str,
+        inputs: Sequence[Node],
+        fn: Callable[..., Any],
+        vjp: Callable[..., Any],
+        name: str | None = None,
+    ) -> Node:
+        return Node(kind, inputs, with_vjp(fn, vjp), name=name or kind, dtype="float32", shape=TensorShape(None))
+
+    def _value_node(self, kind: str, inputs: Sequence[Node], fn: Callable[..., Any], name: str | None) -> Node:
+        return Node(kind, inputs, fn, name=name or kind, dtype=self._dtype, shape=self.element_shape)
+
+
+def _identity_vjp(flow: Any) -> Found:
+    return flow, (lambda gradient: gradient,)
+
+
+def _no_way(gradient: Any) -> Any:
+    """The way to an index."""
+    raise AssertionError("No gradient goes to an index.")
+
+
+def _element_way(place: int, element: Any) -> Callable[[Any], Any]:
+    def way(gradient: Any) -> Any:
+        return np.zeros_like(element) if is_zero(gradient[place]) else gradient[place]
+
+    return way
+
+
+def _rows(gradient: Any, rows: Any) -> Any:
+    """Give the gradient of stacked rows from that of the elements."""
+    found = np.zeros_like(rows)
+    for place, part in enumerate(gradient):
+        if not is_zero(part):
+            found[place] = part
+    return found
+
+
+def _place(at: Any, size: int, what: str) -> int:
+    place = int(at)
+    if 0 <= place < size:
+        return place
+    if what == "write to":
+        raise InvalidArgumentError(f"Tried to write to index {place} but array is not resizeable and size is: {size}")
+    raise InvalidArgumentError(f"Tried to read from index {place} but array size is: {size}")
+
+
+def _require_same_shape(flow: Any, place: int, element: Any) -> None:
+    other = next((item for item in flow if item is not None), None)
+    if other is not None and np.shape(other) != np.shape(element):
+        raise InvalidArgumentError(
+            f"Could not write to TensorArray index {place} because the value shape is {list(np.shape(element))} which "
+            f"is incompatible with the TensorArray's inferred element shape: {list(np.shape(other))} (consider setting "
+            "infer_shape=False)."
+        )

@@ -1,0 +1,4 @@
+"""Metrics of a model over many batches, as `gs.metrics` and `gs.contrib.metrics` give them.
+
+Layer: tf1.
+"""

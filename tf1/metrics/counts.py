@@ -1,0 +1,149 @@
+"""Metrics that count hits and misses of a yes or no: `gs.metrics.precision`, `recall` and the four counts.
+
+Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.metrics.totals import Collections, aligned, ratio, streamed
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.reduction_ops import reduce_sum
+from globalstep.tf1.variables.variable_scope import variable_scope
+
+__all__ = [
+    "false_negatives",
+    "false_positives",
+    "precision",
+    "recall",
+    "true_negatives",
+    "true_positives",
+]
+
+
+def true_positives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are predicted and are so.
+
+    Args:
+        labels: Node or array of any shape, cast to bool.
+        predictions: The same, of the same shape.
+        weights: How much each counts, as for `mean`; by default 1.
+        metrics_collections: Collections that the value is added to.
+        updates_collections: Collections that the update is added to.
+        name: Scope of the Variable "count"; default "true_positives", made unique.
+
+    Returns:
+        The value and the update, as of `mean`.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("true_positives", (labels, predictions, weights), into, name)
+
+
+def false_positives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are predicted and are not so; the arguments are those of `true_positives`."""
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("false_positives", (labels, predictions, weights), into, name)
+
+
+def true_negatives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are not predicted and are not so; the arguments are those of `true_positives`."""
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("true_negatives", (labels, predictions, weights), into, name)
+
+
+def false_negatives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are not predicted and are so; the arguments are those of `true_positives`."""
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("false_negatives", (labels, predictions, weights), into, name)
+
+
+def precision(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the share of what is predicted that is so; 0 where nothing is predicted.
+
+    The arguments are those of `true_positives`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _share("precision", "false_positives", (labels, predictions, weights), into, name)
+
+
+def recall(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the share of what is so that is predicted; 0 where nothing is so.
+
+    The arguments are those of `true_positives`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _share("recall", "false_negatives", (labels, predictions, weights), into, name)
+
+
+def _counted(what: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+    """Make the metric of one of the four counts, which is named by `what`, of labels, predictions and weights."""
+    labels, predictions, weights = given
+    with variable_scope(name, what):
+        predicted, so, factors = aligned(math_ops.cast(predictions, "bool"), math_ops.cast(labels, "bool"), weights)
+        predicted = predicted if what.endswith("positives") else math_ops.logical_not(predicted)
+        wanted_so = what in ("true_positives", "false_negatives")
+        hits = math_ops.logical_and(predicted, so if wanted_so else math_ops.logical_not(so))
+        amounts = math_ops.cast(hits, "float32")
+        if factors is not None:
+            amounts = math_ops.multiply(amounts, math_ops.cast(factors, "float32"))
+        return streamed({"count": reduce_sum(amounts)}, lambda totals, name: totals[0], into)
+
+
+def _share(default: str, others: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+    """Make the metric true positives / (true positives + others)."""
+    with variable_scope(name, default):
+        hits = _counted("true_positives", given, Collections(), None)
+        misses = _counted(others, given, Collections(), None)
+        found = [
+            ratio([hit, math_ops.add(hit, miss)], node_name)
+            for hit, miss, node_name in zip(hits, misses, ("value", "update_op"), strict=True)
+        ]
+        return into.add(found[0], found[1])

@@ -1,0 +1,272 @@
+"""Metrics of the k best of many classes: `gs.metrics.precision_at_k`, `recall_at_k` and `average_precision_at_k`.
+
+Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.metrics.totals import Collections, broadcast_weights, metric_variable, ratio
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import expand_dims
+from globalstep.tf1.ops.nn_ops import top_k
+from globalstep.tf1.ops.reduction_ops import reduce_sum
+
+__all__ = [
+    "average_precision_at_k",
+    "precision_at_k",
+    "precision_at_top_k",
+    "recall_at_k",
+    "recall_at_top_k",
+    "sparse_average_precision_at_k",
+    "sparse_precision_at_k",
+]
+
+
+def precision_at_k(
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the share of the `k` best predictions that are among the labels.
+
+    Args:
+        labels: Integer node or array [..., number of labels] of classes, or [...] for one label each.
+        predictions: Floating node or array [..., classes].
+        k: How many predictions count.
+        class_id: Count this class only.
+        weights: How much each row counts: a number, or of the shape of `labels` without its last dimension.
+        metrics_collections: Collections that the value is added to.
+        updates_collections: Collections that the update is added to.
+        name: Scope of the Variables, float64; default "precision_at_<k>", made unique.
+
+    Returns:
+        The value, NaN before any update, and the update.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+        TypeError: If the labels are sparse.
+    """
+    given = as_node(predictions)
+    with given.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
+        places = top_k(given, k)[1]
+        options = (class_id, weights, metrics_collections, updates_collections)
+        return precision_at_top_k(labels, places, k, *options, name=scope)
+
+
+def recall_at_k(
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the share of the labels that are among the `k` best predictions.
+
+    The arguments are those of `precision_at_k`: `labels`, `predictions`, `k` and the others.
+    """
+    given = as_node(predictions)
+    with given.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
+        places = top_k(given, k)[1]
+        options = (class_id, weights, metrics_collections, updates_collections)
+        return recall_at_top_k(labels, places, k, *options, name=scope)
+
+
+def precision_at_top_k(
+    labels: Any,
+    predictions_idx: Any,
+    k: int | None = None,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of `precision_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
+    into = Collections(metrics_collections, updates_collections)
+    given = as_node(predictions_idx)
+    with given.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
+        return _share_at_k(("false_positive", _false_positives), (labels, given, k, class_id, weights), into, scope)
+
+
+def recall_at_top_k(
+    labels: Any,
+    predictions_idx: Any,
+    k: int | None = None,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of `recall_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
+    into = Collections(metrics_collections, updates_collections)
+    given = as_node(predictions_idx)
+    with given.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
+        return _share_at_k(("false_negative", _false_negatives), (labels, given, k, class_id, weights), into, scope)
+
+
+def average_precision_at_k(
+    labels: Any,
+    predictions: Any,
+    k: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the mean over rows of the average precision of the `k` best predictions.
+
+    `labels`, `predictions` and the other arguments are those of `precision_at_k`.
+
+    Raises:
+        ValueError: If `k` is less than 1.
+    """
+    if k < 1:
+        raise ValueError(f"Invalid k={k}.")
+    given = as_node(predictions)
+    with given.graph.name_scope(name or _at_k("average_precision", k, None)) as scope:
+        places = top_k(given, k)[1]
+        wanted = _labels(labels, given)
+        found = Node(
+            "AveragePrecision", (places, wanted, given), _average_precision,
+            name="average_precision", dtype="float64", shape=places.shape.as_list()[:-1],
+            attrs={"stops_gradient": True},
+        )  # fmt: skip
+        factors = broadcast_weights(1.0 if weights is None else weights, found)
+        # As in TensorFlow, where an op "Max" comes before it: names are told apart without their case.
+        best = metric_variable([], "float64", "max_1")
+        total = metric_variable([], "float64", "total")
+        updated = [
+            total.assign_add(reduce_sum(math_ops.multiply(found, factors))),
+            best.assign_add(reduce_sum(factors)),
+        ]
+        into = Collections(metrics_collections, updates_collections)
+        return into.add(ratio([total, best], "mean"), ratio(updated, scope))
+
+
+def sparse_precision_at_k(
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make it under its older name: `precision_at_k` of `labels`, `predictions` and `k`."""
+    options = (class_id, weights, metrics_collections, updates_collections, name)
+    return precision_at_k(labels, predictions, k, *options)
+
+
+def sparse_average_precision_at_k(
+    labels: Any,
+    predictions: Any,
+    k: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make it under its older name: `average_precision_at_k` of `labels`, `predictions` and `k`."""
+    return average_precision_at_k(labels, predictions, k, weights, metrics_collections, updates_collections, name)
+
+
+def _at_k(name: str, k: int | None, class_id: int | None) -> str:
+    name = f"{name}_at_k" if k is None else f"{name}_at_{k}"
+    return name if class_id is None else f"{name}_class{class_id}"
+
+
+def _labels(labels: Any, predictions: Node) -> Node:
+    """Give labels with a last dimension for several of them."""
+    if isinstance(labels, SparseTensor):
+        raise TypeError("labels must be dense: use gs.sparse_tensor_to_dense(labels, default_value=-1).")
+    wanted = math_ops.cast(labels, "int64")
+    rank, own = predictions.shape.ndims, wanted.shape.ndims
+    if rank is None or own is None or rank == own:
+        return wanted
+    if rank == own + 1:
+        return expand_dims(wanted, -1)
+    raise ValueError(
+        f"Unexpected labels shape {wanted.shape} for predictions shape {predictions.shape}. Predictions rank should "
+        "be the same rank as labels rank or labels rank plus one ."
+    )
+
+
+def _share_at_k(
+    others: tuple[str, Callable[..., Any]], given: Sequence[Any], into: Collections, scope: str
+) -> tuple[Node, Node]:
+    """Make the metric true positives / (true positives + others)."""
+    labels, places, k, class_id, weights = given
+    wanted, places = _labels(labels, places), math_ops.cast(places, "int64")
+
+    def counted(what: str, count: Callable[..., Any]) -> tuple[Node, Node]:
+        with places.graph.name_scope(_at_k(what, k, class_id)) as inner:
+            rows = Node(
+                "CountAtK", (places, wanted), lambda idx, classes: _rows(count, idx, classes, class_id),
+                name=f"{what}s", dtype="float64", shape=places.shape.as_list()[:-1], attrs={"stops_gradient": True},
+            )  # fmt: skip
+            if weights is not None:
+                rows = math_ops.multiply(rows, broadcast_weights(weights, rows))
+            total = metric_variable([], "float64", inner)
+            return total, total.assign_add(reduce_sum(rows), name="update")
+
+    hits, misses = counted("true_positive", _true_positives), counted(*others)
+    value = math_ops.divide(hits[0], math_ops.add(hits[0], misses[0]), name=scope)
+    return into.add(value, math_ops.divide(hits[1], math_ops.add(hits[1], misses[1]), name="update"))
+
+
+def _rows(count: Callable[..., Any], places: Any, labels: Any, class_id: int | None) -> Any:
+    """Count in each row, as sets: a class counts once."""
+    shape = np.shape(places)[:-1]
+    predicted = np.sort(places.reshape(-1, np.shape(places)[-1]), axis=1)
+    wanted = np.sort(labels.reshape(-1, np.shape(labels)[-1]), axis=1)
+    return np.sum(count(predicted, wanted, class_id), axis=1).reshape(shape).astype(np.float64)
+
+
+def _firsts(rows: Any, class_id: int | None) -> Any:
+    """Say which elements of sorted rows count: each class once, and of one class only where it is given."""
+    first = np.ones(rows.shape, bool)
+    first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    return first if class_id is None else first & (rows == class_id)
+
+
+def _among(rows: Any, others: Any) -> Any:
+    return (rows[:, :, None] == others[:, None, :]).any(axis=2)
+
+
+def _true_positives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
+    return _firsts(predicted, class_id) & _among(predicted, wanted)
+
+
+def _false_positives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
+    return _firsts(predicted, class_id) & ~_among(predicted, wanted)
+
+
+def _false_negatives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
+    return _firsts(wanted, class_id) & ~_among(wanted, predicted)
+
+
+def _average_precision(places: Any, labels: Any, predictions: Any) -> Any:
+    """Give the average precision of each row; labels that are no class count for nothing."""
+    shape, k = np.shape(places)[:-1], np.shape(places)[-1]
+    predicted, wanted = places.reshape(-1, k), labels.reshape(-1, np.shape(labels)[-1])
+    there = (wanted >= 0) & (wanted < predictions.shape[-1])
+    relevant = _among(predicted, np.where(there, wanted, -1)).astype(np.float64)
+    precision = np.cumsum(relevant, axis=1) / np.arange(1, k + 1)
+    return (np.sum(precision * relevant, axis=1) / np.minimum(np.sum(there, axis=1), k)).reshape(shape)

@@ -1,0 +1,365 @@
+"""Metrics of probabilities at many thresholds: `gs.metrics.auc` and the counts and shares at thresholds.
+
+Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, streamed
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.variables.variable_scope import variable_scope
+
+__all__ = [
+    "auc",
+    "false_negatives_at_thresholds",
+    "false_positives_at_thresholds",
+    "precision_at_thresholds",
+    "recall_at_thresholds",
+    "sensitivity_at_specificity",
+    "specificity_at_sensitivity",
+    "true_negatives_at_thresholds",
+    "true_positives_at_thresholds",
+]
+
+_log = logging.getLogger("globalstep")
+#: How far the outer thresholds lie outside of [0, 1], and what divisors are raised by.
+_TINY = 1e-7
+_METHODS = ("trapezoidal", "careful_interpolation", "minoring", "majoring")
+#: The order in which TensorFlow makes the totals.
+_ALL = ("true_positives", "false_negatives", "true_negatives", "false_positives")
+
+
+def auc(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    curve: str = "ROC",
+    name: str | None = None,
+    summation_method: str = "trapezoidal",
+    thresholds: Sequence[float] | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the area under a curve, with TensorFlow's approximation by thresholds.
+
+    Args:
+        labels: Node or array of any shape, cast to bool.
+        predictions: Probabilities, 0 to 1, of the same shape.
+        weights: How much each counts, as for `gs.metrics.mean`; by default 1.
+        num_thresholds: How many points the curve has, evenly over [0, 1].
+        metrics_collections: Collections that the value is added to.
+        updates_collections: Collections that the update is added to.
+        curve: "ROC", of true positives over false positives, or "PR", of precision over recall.
+        name: Scope of the four Variables; default "auc", made unique.
+        summation_method: "trapezoidal", "careful_interpolation" (for PR, after Davis and Goadrich 2006), "minoring"
+            or "majoring" (the lower or the higher end of each stretch).
+        thresholds: Inner thresholds, in place of evenly placed ones.
+
+    Returns:
+        The value and the update, as of `gs.metrics.mean`.
+
+    Raises:
+        ValueError: For another curve or method, or shapes that do not fit.
+
+    >>> import globalstep as gs
+    >>> value, update = gs.metrics.auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
+    >>> with gs.Session() as sess:
+    ...     sess.run(gs.local_variables_initializer())
+    ...     print(f"{sess.run(update):.4f}")
+    0.7500
+    """
+    if curve not in ("ROC", "PR"):
+        raise ValueError(f"curve must be either ROC or PR, {curve} unknown")
+    if summation_method not in _METHODS:
+        raise ValueError(
+            f"Invalid summation_method: {summation_method} summation_method should be 'trapezoidal', "
+            "'careful_interpolation', 'minoring', or 'majoring'."
+        )
+    if curve == "PR" and summation_method == "trapezoidal":
+        _log.warning(
+            'Trapezoidal rule is known to produce incorrect PR-AUCs; please switch to "careful_interpolation" instead.'
+        )
+    inner = _evenly(num_thresholds) if thresholds is None else sorted(thresholds)
+
+    def area(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
+        if curve == "PR" and summation_method == "careful_interpolation":
+            return _interpolated_area(tp, fp, fn)
+        tiny = np.float32(1e-6)
+        hits = (tp + tiny) / (tp + fn + tiny)
+        x, y = (fp / (fp + tn + tiny), hits) if curve == "ROC" else (hits, (tp + tiny) / (tp + fp + tiny))
+        return np.sum((x[:-1] - x[1:]) * _heights(y, summation_method), dtype=np.float32)
+
+    with variable_scope(name, "auc"):
+        batch = _counts(labels, predictions, [-_TINY, *inner, 1 + _TINY], weights, _ALL)
+        return streamed(batch, _scalar(area), Collections(metrics_collections, updates_collections))
+
+
+def sensitivity_at_specificity(
+    labels: Any,
+    predictions: Any,
+    specificity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of recall at the threshold whose true negative rate is nearest to `specificity`.
+
+    `labels`, `predictions` and the other arguments are those of `auc`.
+
+    Raises:
+        ValueError: If `specificity` is not in [0, 1].
+    """
+    _require_share("specificity", specificity)
+
+    def recall(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
+        tiny = np.float32(_TINY)
+        place = np.argmin(np.abs(tn / (tn + fp + tiny) - np.float32(specificity)))
+        return tp[place] / (tp[place] + fn[place] + tiny)
+
+    with variable_scope(name, "sensitivity_at_specificity"):
+        at = [-_TINY, *_evenly(num_thresholds), 1 + _TINY]
+        batch = _counts(labels, predictions, at, weights, _ALL)
+        return streamed(batch, _scalar(recall), Collections(metrics_collections, updates_collections))
+
+
+def specificity_at_sensitivity(
+    labels: Any,
+    predictions: Any,
+    sensitivity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of the true negative rate at the last threshold whose recall is nearest to `sensitivity`.
+
+    `labels`, `predictions` and the other arguments are those of `auc`.
+
+    Raises:
+        ValueError: If `sensitivity` is not in [0, 1].
+    """
+    _require_share("sensitivity", sensitivity)
+
+    def true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
+        tiny = np.float32(_TINY)
+        away = np.abs(tp / (tp + fn + tiny) - np.float32(sensitivity))
+        place = np.flatnonzero(away == np.min(away))[-1]
+        return tn[place] / (tn[place] + fp[place] + tiny)
+
+    with variable_scope(name, "specificity_at_sensitivity"):
+        at = [-_TINY, *_evenly(num_thresholds), 1 - _TINY]
+        batch = _counts(labels, predictions, at, weights, _ALL)
+        return streamed(batch, _scalar(true_negative_rate), Collections(metrics_collections, updates_collections))
+
+
+def true_positives_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are so and predicted with more than each threshold, [thresholds].
+
+    `thresholds`: numbers, 0 to 1. `labels`, `predictions` and the other arguments are those of `auc`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("true_positives", (labels, predictions, thresholds, weights), into, name)
+
+
+def false_positives_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are not so but predicted with more.
+
+    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("false_positives", (labels, predictions, thresholds, weights), into, name)
+
+
+def true_negatives_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are not so and predicted with no more.
+
+    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("true_negatives", (labels, predictions, thresholds, weights), into, name)
+
+
+def false_negatives_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of how many are so but predicted with no more.
+
+    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    return _counted("false_negatives", (labels, predictions, thresholds, weights), into, name)
+
+
+def precision_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of precision at each threshold.
+
+    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    with variable_scope(name, "precision_at_thresholds"):
+        batch = _counts(labels, predictions, thresholds, weights, ("true_positives", "false_positives"))
+        return streamed(batch, _share("precision"), into)
+
+
+def recall_at_thresholds(
+    labels: Any,
+    predictions: Any,
+    thresholds: Sequence[float],
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Node, Node]:
+    """Make the metric of recall at each threshold.
+
+    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
+    """
+    into = Collections(metrics_collections, updates_collections)
+    with variable_scope(name, "recall_at_thresholds"):
+        batch = _counts(labels, predictions, thresholds, weights, ("true_positives", "false_negatives"))
+        return streamed(batch, _share("recall"), into)
+
+
+def _evenly(count: int) -> list[float]:
+    """Give the thresholds between 0 and 1."""
+    return [(i + 1) * 1.0 / (count - 1) for i in range(count - 2)]
+
+
+def _require_share(what: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{what}` must be in the range [0, 1].")
+
+
+def _counts(
+    labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any, names: Sequence[str]
+) -> dict[str, Node]:
+    """Give what a batch adds to each of the named counts, [thresholds]."""
+    given, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
+    factors = broadcast_weights(1.0 if factors is None else factors, given)
+    limits = np.asarray(thresholds, np.float32)
+
+    def count(probabilities: Any, truth: Any, importance: Any) -> tuple[Any, ...]:
+        if np.size(probabilities) and not (np.min(probabilities) >= 0 and np.max(probabilities) <= 1):
+            low, high = np.min(probabilities), np.max(probabilities)
+            raise InvalidArgumentError(
+                f"assertion failed: [predictions must be in [0, 1]] {given.name} has values from {low} to {high}: "
+                "give probabilities, for example gs.sigmoid(logits)."
+            )
+        positive = probabilities.reshape(-1)[None, :] > limits[:, None]
+        weight, true = importance.reshape(-1), truth.reshape(-1)
+        chosen = {"true": weight * true, "false": weight * ~true}
+        found = []
+        for name in names:
+            # A false negative is so, but not predicted.
+            side = "true" if name in ("true_positives", "false_negatives") else "false"
+            rows = positive if name.endswith("positives") else ~positive
+            found.append(np.sum(rows * chosen[side], axis=1, dtype=np.float32))
+        return (*found,)
+
+    parts = Node(
+        "CountAtThresholds", (given, so, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}
+    )
+    return {
+        name: tuple_item(parts, i, name=f"batch_{name}", dtype="float32", shape=[len(limits)])
+        for i, name in enumerate(names)
+    }
+
+
+def _counted(what: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+    labels, predictions, thresholds, weights = given
+    with variable_scope(name, what):
+        batch = _counts(labels, predictions, thresholds, weights, (what,))
+        return streamed(batch, lambda totals, name: totals[0], into)
+
+
+def _share(what: str) -> Callable[[Sequence[Node], str | None], Node]:
+    def compute(totals: Sequence[Node], name: str | None) -> Node:
+        hits, misses = totals
+        return math_ops.divide(hits, math_ops.add(math_ops.add(hits, _TINY), misses), name=f"{what}_{name}")
+
+    return compute
+
+
+def _scalar(compute: Callable[..., Any]) -> Callable[[Sequence[Node], str | None], Node]:
+    """Give the node of a number made of the four counts."""
+
+    def node(totals: Sequence[Node], name: str | None) -> Node:
+        return Node(
+            "AtThresholds", tuple(totals), compute, name=name, dtype="float32", shape=[],
+            attrs={"stops_gradient": True},
+        )  # fmt: skip
+
+    return node
+
+
+def _heights(y: Any, method: str) -> Any:
+    if method == "minoring":
+        return np.minimum(y[:-1], y[1:])
+    if method == "majoring":
+        return np.maximum(y[:-1], y[1:])
+    return (y[:-1] + y[1:]) / np.float32(2)
+
+
+def _interpolated_area(tp: Any, fp: Any, fn: Any) -> Any:
+    """Give the area under precision over recall with the true curve between the points (Davis and Goadrich 2006)."""
+    predicted, hits = tp + fp, tp[:-1] - tp[1:]
+    slope = _over(hits, predicted[:-1] - predicted[1:])
+    intercept = tp[1:] - slope * predicted[1:]
+    both = (predicted[:-1] > 0) & (predicted[1:] > 0)
+    grown = np.where(both, _over(predicted[:-1], predicted[1:]), np.float32(1))
+    return np.sum(_over(slope * (hits + intercept * np.log(grown)), tp[1:] + fn[1:]), dtype=np.float32)
+
+
+def _over(x: Any, y: Any) -> Any:
+    """Divide; 0 where the divisor is not positive."""
+    return np.where(y > 0, x / np.where(y > 0, y, 1), np.zeros((), x.dtype))

@@ -1,0 +1,4 @@
+"""Functions of nodes, under TensorFlow's names: the modules that `gs.*` and `gs.nn.*` are made of.
+
+Layer: tf1.
+"""

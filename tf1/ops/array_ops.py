@@ -1,0 +1,343 @@
+"""Functions that change the form of an array: shapes, order of dimensions, joining and splitting.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.tracer import getval
+
+from globalstep.dtypes import as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.building import (
+    as_shape_node,
+    broadcast_sizes,
+    elementwise,
+    normal_axes,
+    sizes_of,
+    static_ints,
+)
+from globalstep.tf1.ops.primitives import broadcast
+
+__all__ = [
+    "broadcast_dynamic_shape",
+    "broadcast_static_shape",
+    "broadcast_to",
+    "check_numerics",
+    "expand_dims",
+    "identity",
+    "matrix_transpose",
+    "rank",
+    "reshape",
+    "shape",
+    "shape_n",
+    "size",
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+    "verify_tensor_all_finite",
+]
+
+
+def identity(input: Any, name: str | None = None) -> Node:
+    """Give the value as it is; under `control_dependencies`, after they ran.
+
+    Args:
+        input: Node, Variable or array.
+        name: Name of the node.
+
+    Returns:
+        A node of the same dtype and shape.
+    """
+    return elementwise("Identity", as_node(input), lambda value: value, name)
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Node:
+    """Give the value as it is, taken as a constant by `gs.gradients`."""
+    return elementwise("StopGradient", as_node(input), lambda value: value, name, stops_gradient=True)
+
+
+def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
+    """Give the value as it is, or fail the run if it holds NaN or infinity.
+
+    Raises:
+        InvalidArgumentError: In the run: "`message` : Tensor had NaN values".
+    """
+    node = as_node(tensor)
+
+    def check(value: Any) -> Any:
+        plain = getval(value)
+        if not np.all(np.isfinite(plain)):
+            what = "NaN" if np.any(np.isnan(plain)) else "Inf"
+            raise InvalidArgumentError(f"{message} : Tensor had {what} values ({node.name!r})")
+        return value
+
+    return elementwise("CheckNumerics", node, check, name)
+
+
+def verify_tensor_all_finite(
+    t: Any = None, msg: str | None = None, name: str | None = None, x: Any = None, message: str | None = None
+) -> Node:
+    """Give the value as it is, or fail the run if it holds NaN or infinity: check_numerics under an older name.
+
+    Args:
+        t: Node or array.
+        msg: What the error says first.
+        name: Name of the node; default "VerifyFinite".
+        x: The newer name of `t`.
+        message: The newer name of `msg`.
+
+    Raises:
+        ValueError: If both names of an argument are given, or none.
+        InvalidArgumentError: In the run: "`msg` : Tensor had NaN values".
+    """
+    if (t is None) == (x is None) or (msg is None) == (message is None):
+        raise ValueError("verify_tensor_all_finite takes a tensor, `t` or `x`, and a message, `msg` or `message`.")
+    return check_numerics(x if t is None else t, str(message if msg is None else msg), name or "VerifyFinite")
+
+
+def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
+    """Give the shape as an integer node [rank]; of a SparseTensor its dense shape."""
+    kind = as_dtype(out_type)
+    if isinstance(input, SparseTensor):
+        dense = input.dense_shape
+        kept = lambda sizes: np.asarray(sizes).astype(kind.as_numpy_dtype)  # noqa: E731 (a node's function)
+        return Node("Cast", (dense,), kept, name=name, dtype=kind, shape=dense.shape)
+    node = as_node(input)
+    return Node(
+        "Shape",
+        (node,),
+        lambda value: np.array(np.shape(value), dtype=kind.as_numpy_dtype),
+        name=name,
+        dtype=kind,
+        shape=[node.shape.ndims],
+    )
+
+
+def shape_n(input: Sequence[Any], out_type: Any = "int32", name: str | None = None) -> list[Node]:
+    """Give the shape of each of several values."""
+    return [shape(item, name, out_type) for item in input]
+
+
+def size(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
+    """Give the number of elements as an integer scalar; of a SparseTensor those of its dense shape."""
+    kind = as_dtype(out_type)
+    if isinstance(input, SparseTensor):
+        product = lambda sizes: np.prod(np.asarray(sizes), dtype=kind.as_numpy_dtype)  # noqa: E731 (a node's function)
+        return Node("Prod", (input.dense_shape,), product, name=name, dtype=kind, shape=[])
+    node = as_node(input)
+    return Node("Size", (node,), lambda v: np.array(np.size(v), kind.as_numpy_dtype), name=name, dtype=kind, shape=[])
+
+
+def rank(input: Any, name: str | None = None) -> Node:
+    """Give the number of dimensions as an int32 scalar."""
+    if isinstance(input, SparseTensor):
+        return size(input.dense_shape, name)
+    node = as_node(input)
+    return Node("Rank", (node,), lambda v: np.array(np.ndim(v), np.int32), name=name, dtype="int32", shape=[])
+
+
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
+    """Give the same elements in another shape.
+
+    Args:
+        tensor: Node or array.
+        shape: Ints, an integer node, or a list of both; one -1 stands for what is left.
+        name: Name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: If the numbers of elements are known and differ.
+    """
+    node, sizes = as_node(tensor), as_shape_node(shape)
+    known = sizes_of(sizes)
+    count = node.shape.num_elements()
+    if known is not None and sizes.op_type == "Const" and count is not None:
+        rest = int(np.prod([n for n in known if n is not None]))
+        holes = [i for i, n in enumerate(known) if n is None]
+        if (not holes and rest != count) or (holes and (rest == 0 or count % rest)):
+            raise ValueError(f"Cannot reshape a tensor with {count} elements to shape {known} ({node.name!r}).")
+        if len(holes) == 1:
+            known[holes[0]] = count // rest
+
+    def evaluate(value: Any, wanted: Any, change: Callable[..., Any] = anp.reshape) -> Any:
+        target = tuple(np.asarray(wanted).reshape(-1).tolist())
+        try:
+            return change(value, target)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"Input to reshape {node.name!r} is a tensor with {np.size(value)} values of shape "
+                f"{np.shape(value)}, but the requested shape is {target}"
+            ) from None
+
+    def vjp(value: Any, wanted: Any) -> Found:
+        # Sizes are no numbers that a gradient goes to.
+        return evaluate(value, wanted, np.reshape), (lambda g: np.reshape(g, value.shape), np.zeros_like)
+
+    with_vjp(evaluate, vjp)
+    return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(known))
+
+
+def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:
+    """Broadcast a value to a shape."""
+    node, sizes = as_node(input), as_shape_node(shape)
+
+    def evaluate(value: Any, wanted: Any) -> Any:
+        return broadcast(value, tuple(int(n) for n in np.asarray(wanted).reshape(-1)))
+
+    known = TensorShape(sizes_of(sizes))
+    return Node("BroadcastTo", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=known)
+
+
+def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
+    """Give the static shape that two static shapes broadcast to, as far as it is known."""
+    return broadcast_sizes(TensorShape(shape_x), TensorShape(shape_y))
+
+
+def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
+    """Give the shape that two shapes broadcast to, as an int32 node.
+
+    Args:
+        shape_x: Ints or an integer node [rank].
+        shape_y: The same.
+
+    Returns:
+        A node [larger rank].
+
+    Raises:
+        InvalidArgumentError: In the run, if they do not broadcast.
+    """
+    x, y = as_shape_node(shape_x), as_shape_node(shape_y)
+
+    def evaluate(a: Any, b: Any) -> Any:
+        try:
+            return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
+        except ValueError:
+            raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
+
+    ranks = [node.shape.as_list()[0] if node.shape.ndims == 1 else None for node in (x, y)]
+    rank = None if None in ranks else max(known for known in ranks if known is not None)
+    return Node("BroadcastArgs", (x, y), evaluate, dtype=x.dtype, shape=TensorShape([rank]))
+
+
+def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Node:
+    """Give the dimensions in another order; without `perm`, in reverse order.
+
+    Args:
+        a: Node or array.
+        perm: The order: dimension i of the result is dimension perm[i] of `a`.
+        name: Name of the node.
+        conjugate: Accepted; without effect on real values.
+
+    Returns:
+        A node.
+    """
+    node = as_node(a)
+    order = None if perm is None else static_ints(perm, "perm")
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    if known is not None:
+        if order is not None and sorted(order) != list(range(len(known))):
+            raise ValueError(f"perm {order} is not an order of the {len(known)} dimensions of {node.name!r}.")
+        known = known[::-1] if order is None else [known[i] for i in order]
+    back = None if order is None else tuple(np.argsort(order))
+    return Node(
+        "Transpose",
+        (node,),
+        with_vjp(
+            lambda value: anp.transpose(value, order),
+            lambda value: (np.transpose(value, order), (lambda g: np.transpose(g, back),)),
+        ),
+        name=name,
+        dtype=node.dtype,
+        shape=TensorShape(known),
+        attrs={"perm": order},
+    )
+
+
+def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Node:
+    """Swap the last two dimensions."""
+    node = as_node(a)
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    swapped = None if known is None else [*known[:-2], known[-1], known[-2]]
+    return Node(
+        "MatrixTranspose",
+        (node,),
+        lambda value: anp.swapaxes(value, -1, -2),
+        name=name,
+        dtype=node.dtype,
+        shape=TensorShape(swapped),
+    )
+
+
+def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Node:
+    """Put in a dimension of size 1 at `axis` (older name: `dim`).
+
+    Raises:
+        ValueError: If `axis` is missing, given twice, or out of range.
+    """
+    if axis is not None and dim is not None:
+        raise ValueError("can't specify both 'dim' and 'axis'")
+    if axis is None and dim is None:
+        raise ValueError("Must specify an axis argument to tf.expand_dims()")
+    node = as_node(input)
+    (place,) = static_ints(dim if axis is None else axis, "axis")
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    if known is not None:
+        if not -len(known) - 1 <= place <= len(known):
+            raise ValueError(f"dim {place} not in the interval [{-len(known) - 1}, {len(known)}]: {node.name!r}.")
+        place %= len(known) + 1
+        known.insert(place, 1)
+    return Node(
+        "ExpandDims",
+        (node,),
+        with_vjp(
+            lambda value: anp.expand_dims(value, place),
+            lambda value: (np.expand_dims(value, place), (lambda g: np.reshape(g, value.shape),)),
+        ),
+        name=name,
+        dtype=node.dtype,
+        shape=TensorShape(known),
+        attrs={"axis": place},
+    )
+
+
+def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Node:
+    """Take out dimensions of size 1: all of them, or those at `axis` (older name: `squeeze_dims`)."""
+    if axis is not None and squeeze_dims is not None:
+        raise ValueError("Cannot specify both 'squeeze_dims' and 'axis'")
+    node = as_node(input)
+    given = squeeze_dims if axis is None else axis
+    places = None if given is None or given == [] else normal_axes(given, node)
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    if known is not None:
+        wrong = [i for i in places or () if known[i] not in (1, None)]
+        if wrong:
+            raise ValueError(f"Can not squeeze dim[{wrong[0]}], expected a dimension of 1, got {known[wrong[0]]}")
+        if places is None and None in known:
+            known = None
+        else:
+            gone = [i for i, n in enumerate(known) if n == 1] if places is None else places
+            known = [n for i, n in enumerate(known) if i not in gone]
+    return Node(
+        "Squeeze",
+        (node,),
+        with_vjp(
+            lambda value: anp.squeeze(value, axis=places),
+            lambda value: (np.squeeze(value, axis=places), (lambda g: np.reshape(g, value.shape),)),
+        ),
+        name=name,
+        dtype=node.dtype,
+        shape=TensorShape(known),
+        attrs={"axis": places},
+    )

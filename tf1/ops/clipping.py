@@ -1,0 +1,228 @@
+"""Clipping of values and gradients, and their global norm.
+
+Every function takes nodes, arrays and IndexedSlices and gives nodes, or IndexedSlices for IndexedSlices.
+Formulas, names and errors are those of TensorFlow 1.15.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.tracer import getval
+
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
+from globalstep.tf1.ops.primitives import cast, maximum, maximum_vjp, minimum, minimum_vjp, select
+
+__all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
+
+
+def _values(t: Any) -> Node:
+    """Give the node of a value, or of the rows of IndexedSlices."""
+    return as_node(t.values if isinstance(t, IndexedSlices) else t)
+
+
+def _like(t: Any, values: Node) -> Any:
+    """Give `values` in the form of `t`."""
+    return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
+
+
+def _clipped(v: Any, low: Any, high: Any) -> Any:
+    return maximum(minimum(v, high), low)
+
+
+def _clipped_vjp(v: Any, low: Any, high: Any) -> Found:
+    below, (to_v, to_high) = minimum_vjp(v, high)
+    value, (to_below, to_low) = maximum_vjp(below, low)
+    return value, (lambda g: to_v(to_below(g)), to_low, lambda g: to_high(to_below(g)))
+
+
+with_vjp(_clipped, _clipped_vjp)
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """Give `t` with smaller values set to `clip_value_min` and larger ones to `clip_value_max`.
+
+    Args:
+        t: Node, array or IndexedSlices.
+        clip_value_min: Number or node that broadcasts to the shape of `t`.
+        clip_value_max: Number or node that broadcasts to the shape of `t`.
+        name: Name of the node.
+
+    Returns:
+        A node, or IndexedSlices.
+
+    Raises:
+        ValueError: If the bounds would make the result larger than `t`.
+    """
+    values, low = operands("ClipByValue", _values(t), clip_value_min, ("t", "clip_value_min"))
+    _, high = operands("ClipByValue", values, clip_value_max, ("t", "clip_value_max"))
+    for bound in (low, high):
+        shape = broadcast_shapes("ClipByValue", values, bound)
+        if not shape.is_compatible_with(values.shape):
+            raise ValueError(f"Shapes {values.shape} and {bound.shape} are incompatible: clip bounds widen t.")
+    clipped = Node(
+        "ClipByValue",
+        (values, low, high),
+        _clipped,
+        name=name or "clip_by_value",
+        dtype=values.dtype,
+        shape=values.shape,
+    )
+    return _like(t, clipped)
+
+
+def _square_sum(v: Any, axes: tuple[int, ...] | None) -> Any:
+    return anp.sum(v * v, axis=axes, keepdims=axes is not None)
+
+
+def _root(squares: Any) -> Any:
+    """Give the square root, with gradient 0 instead of infinity at 0."""
+    positive = anp.greater(squares, 0)
+    return select(positive, anp.sqrt(select(positive, squares, anp.ones_like(squares))), squares)
+
+
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+    """Give t * clip_norm / max(norm(t), clip_norm): `t` scaled down to a 2-norm of at most `clip_norm`.
+
+    Args:
+        t: Node, array or IndexedSlices.
+        clip_norm: Positive scalar: number or node.
+        axes: Axes to take norms over; default all.
+        name: Name of the node.
+
+    Returns:
+        A node, or IndexedSlices.
+    """
+    values, limit = operands("ClipByNorm", _values(t), clip_norm, ("t", "clip_norm"))
+    require_float("ClipByNorm", values, "t")
+    places = None if axes is None else normal_axes(axes, values)
+
+    def clip(v: Any, c: Any) -> Any:
+        return v * c / maximum(_root(_square_sum(v, places)), c)
+
+    clipped = Node(
+        "ClipByNorm", (values, limit), clip, name=name or "clip_by_norm", dtype=values.dtype,
+        shape=values.shape,
+    )  # fmt: skip
+    return _like(t, clipped)
+
+
+def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any:
+    """Give `t` scaled down to a 2-norm divided by its number of elements of at most `clip_norm`.
+
+    It is t * clip_norm * min(n / norm(t), 1 / clip_norm), n being the number of elements.
+
+    Args:
+        t: Node, array or IndexedSlices.
+        clip_norm: Positive scalar: number or node.
+        name: Name of the node.
+
+    Returns:
+        A node, or IndexedSlices.
+    """
+    values, limit = operands("ClipByAverageNorm", _values(t), clip_norm, ("t", "clip_norm"))
+    require_float("ClipByAverageNorm", values, "t")
+
+    def clip(v: Any, c: Any) -> Any:
+        norm = _root(_square_sum(v, None))
+        return v * c * minimum(np.size(getval(v)) / norm, 1 / c)
+
+    clipped = Node(
+        "ClipByAverageNorm", (values, limit), clip, name=name or "clip_by_average_norm", dtype=values.dtype,
+        shape=values.shape,
+    )  # fmt: skip
+    return _like(t, clipped)
+
+
+def _sequence(t_list: Any) -> list[Any]:
+    if not isinstance(t_list, Sequence) or isinstance(t_list, (str, bytes)):
+        raise TypeError("t_list should be a sequence")
+    return list(t_list)
+
+
+def global_norm(t_list: Any, name: str | None = None) -> Node:
+    """Give sqrt(sum of the squares of all elements of all values).
+
+    Args:
+        t_list: Sequence of nodes, arrays, IndexedSlices or None. None is left out. Of IndexedSlices the
+            rows count as they are, also where an index occurs twice.
+        name: Name of the node.
+
+    Returns:
+        A scalar node.
+
+    Raises:
+        TypeError: If `t_list` is no sequence.
+        ValueError: If nothing but None is in it.
+    """
+    nodes = [_values(t) for t in _sequence(t_list) if t is not None]
+    if not nodes:
+        raise ValueError("t_list holds no value: a global norm needs at least one that is not None.")
+    for node in nodes:
+        require_float("L2Loss", node, "t")
+
+    def norm(*values: Any) -> Any:
+        squares = [_square_sum(v, None) for v in values]
+        return _root(sum(squares[1:], squares[0]))
+
+    return Node("GlobalNorm", nodes, norm, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
+
+
+def clip_by_global_norm(
+    t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
+) -> tuple[list[Any], Node]:
+    """Scale values down together so that their global norm is at most `clip_norm`.
+
+    Each is multiplied by clip_norm * min(1 / global_norm, 1 / clip_norm). Where the norm is not finite all
+    values become NaN, as in TensorFlow 1.15, so that a diverged step cannot pass for a clipped one.
+
+    Args:
+        t_list: Sequence of nodes, arrays, IndexedSlices or None.
+        clip_norm: Positive scalar: number or node.
+        use_norm: The global norm, if it is known already; default `global_norm(t_list)`.
+        name: Name scope of the nodes.
+
+    Returns:
+        The clipped values in order, None where None was given, and the global norm.
+
+    Raises:
+        TypeError: If `t_list` is no sequence.
+    """
+    given = _sequence(t_list)
+    norm = global_norm(given) if use_norm is None else as_node(use_norm)
+    results: list[Any] = []
+    scales: dict[str, Node] = {}
+    with norm.graph.name_scope(name or "clip_by_global_norm"):
+        for t in given:
+            if t is None:
+                results.append(None)
+                continue
+            values = _values(t)
+            scale = scales.setdefault(values.dtype.name, _scale(norm, clip_norm, values))
+            clipped = Node(
+                "Mul", (values, scale), lambda v, s: v * s, name="clipped", dtype=values.dtype,
+                shape=values.shape,
+            )  # fmt: skip
+            results.append(_like(t, clipped))
+    return results, norm
+
+
+def _scale(norm: Node, clip_norm: Any, values: Node) -> Node:
+    """Give the common factor in the dtype of `values`."""
+    _, limit = operands("ClipByGlobalNorm", norm, clip_norm, ("use_norm", "clip_norm"))
+    kind = values.dtype.as_numpy_dtype
+
+    def factor(n: Any, c: Any) -> Any:
+        scale = c * minimum(1 / n, np.asarray(1, kind) / c)
+        return cast(scale + (n - n), kind)
+
+    return Node("ClipScale", (norm, limit), factor, name="scale", dtype=values.dtype, shape=[])

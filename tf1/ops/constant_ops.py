@@ -1,0 +1,304 @@
+"""Constants, placeholders, and arrays filled with one number.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from autograd.tracer import isbox
+
+from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.tf1.graph.graph import Node, as_node, constant_array
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import as_shape_node, is_node, operand_list, sizes_of
+from globalstep.tf1.ops.primitives import broadcast
+
+__all__ = [
+    "constant",
+    "convert_to_tensor",
+    "convert_to_tensor_or_indexed_slices",
+    "eye",
+    "fill",
+    "filled",
+    "lin_space",
+    "linspace",
+    "ones",
+    "ones_like",
+    "placeholder",
+    "placeholder_with_default",
+    "range",
+    "zeros",
+    "zeros_like",
+]
+
+
+def constant(
+    value: Any, dtype: DTypeLike | None = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Node:
+    """Give a constant.
+
+    Args:
+        value: Number, string, nested list or array.
+        dtype: Its dtype; default float32 for Python floats, int32 for Python ints, else the array's own.
+        shape: Its shape; fewer elements than it has are filled up with the last one.
+        name: Name of the node.
+        verify_shape: Whether `value` must have exactly `shape`.
+
+    Returns:
+        A node.
+
+    Raises:
+        TypeError: If `value` does not have `shape` with `verify_shape`, or holds a node.
+        ValueError: If `shape` has fewer elements than `value`.
+
+    >>> constant([1.0, 2.0]).dtype
+    gs.float32
+    """
+    if is_node(value):
+        raise TypeError(f"List of Tensors when single Tensor expected: a constant cannot be made of {value!r}.")
+    array = constant_array(value, dtype)
+    if shape is not None:
+        wanted = tuple(int(size) for size in TensorShape(shape))
+        if verify_shape and wanted != array.shape:
+            raise TypeError(f"Expected Tensor's shape: {wanted}, got {array.shape}.")
+        array = _filled_up(array, wanted)
+    return Node(
+        "Const",
+        (),
+        lambda: array,
+        name=name,
+        dtype=array.dtype,
+        shape=array.shape,
+        attrs={"value": array},
+    )
+
+
+def _filled_up(array: Any, shape: tuple[int, ...]) -> Any:
+    size = int(np.prod(shape))
+    if array.size > size:
+        raise ValueError(f"Too many elements provided. Needed at most {size}, but received {array.size}")
+    if array.size == size:
+        return array.reshape(shape)
+    flat = array.reshape(-1)
+    if not flat.size:
+        raise ValueError(f"A constant of shape {shape} needs at least one element, but none was given.")
+    return np.concatenate([flat, np.repeat(flat[-1:], size - flat.size)]).reshape(shape)
+
+
+def convert_to_tensor(
+    value: Any,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    dtype_hint: Any = None,
+) -> Node:
+    """Give the node for a value: nodes as they are, IndexedSlices made whole, the rest as constants.
+
+    Args:
+        value: Anything a function of nodes takes.
+        dtype: The dtype it must have.
+        name: Name of a constant.
+        preferred_dtype: A dtype for a constant if it fits.
+        dtype_hint: The same, under its newer name.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: If a node has another dtype than `dtype`.
+    """
+    hint = preferred_dtype if dtype_hint is None else dtype_hint
+    if dtype is None and hint is not None and not is_node(value):
+        kind, wanted = constant_array(value).dtype.kind, np.dtype(as_dtype(hint).as_numpy_dtype).kind
+        if kind == wanted or (kind in "iu" and wanted == "f"):
+            dtype = hint
+    return as_node(value, dtype, name)
+
+
+def convert_to_tensor_or_indexed_slices(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Any:
+    """Give IndexedSlices as they are and anything else as a node."""
+    return value if isinstance(value, IndexedSlices) else as_node(value, dtype, name)
+
+
+def placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = None) -> Node:
+    """Give a node whose value each run must feed.
+
+    Args:
+        dtype: Dtype of what is fed.
+        shape: Its shape; None, or None for some sizes, where runs may differ.
+        name: Name of the node.
+
+    Returns:
+        A node.
+    """
+    return Node("Placeholder", name=name, dtype=as_dtype(dtype), shape=TensorShape(shape))
+
+
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Node:
+    """Give a node that a run may feed, and that has the value of `input` otherwise."""
+    node = as_node(input)
+    if not TensorShape(shape).is_compatible_with(node.shape):
+        raise ValueError(f"The default {node.name!r} of shape {node.shape} does not fit the shape {shape}.")
+    return Node(
+        "PlaceholderWithDefault", (node,), lambda value: value, name=name, dtype=node.dtype,
+        shape=TensorShape(shape),
+    )  # fmt: skip
+
+
+def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None) -> Node:
+    """Make a node of `shape` that holds one number everywhere; `attrs["fill"]` says which.
+
+    Nothing of that size exists before a run, and an initializer made of it crosses the wire as a number.
+    """
+    sizes = as_shape_node(shape)
+    known = sizes_of(sizes)
+    kind = dtype.as_numpy_dtype
+
+    def make(wanted: Any) -> Any:
+        return np.full(tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()), value, dtype=kind)
+
+    return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(known), attrs={"fill": value})
+
+
+def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
+    """Give zeros.
+
+    Args:
+        shape: List of ints, int32 node, or list of both.
+        dtype: Their dtype.
+        name: Name of the node; default "zeros".
+
+    Returns:
+        A node.
+    """
+    kind = as_dtype(dtype)
+    zero = False if kind.is_bool else b"" if kind.name == "string" else 0
+    return filled("Fill", shape, zero, kind, name or "zeros")
+
+
+def ones(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
+    """Give ones; see `zeros`."""
+    kind = as_dtype(dtype)
+    return filled("Fill", shape, True if kind.is_bool else 1, kind, name or "ones")
+
+
+def fill(dims: Any, value: Any, name: str | None = None) -> Node:
+    """Give an array of shape `dims` that holds `value`, a scalar, everywhere."""
+    node = as_node(value)
+    if node.op_type == "Const":
+        return filled("Fill", dims, node.attrs["value"].item(), node.dtype, name)
+    sizes = as_shape_node(dims)
+
+    constant = sizes.attrs.get("value") if sizes.op_type == "Const" else None
+    known = () if constant is None else tuple(np.asarray(constant).ravel().tolist())
+
+    def make(wanted: Any, scalar: Any) -> Any:
+        if wanted is constant and type(scalar) is np.ndarray and not scalar.ndim:
+            # What they nearly always are; see `broadcast`.
+            filled = np.empty(known, scalar.dtype)
+            filled.fill(scalar)
+            return filled
+        shape = tuple(np.asarray(wanted).ravel().tolist())
+        # To look for what is to be traced takes autograd longer than to fill a small array.
+        return broadcast(scalar, shape) if isbox(scalar) else broadcast.fun(scalar, shape)
+
+    return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
+
+
+def _like(op_type: str, node: Node, value: Any, dtype: DTypeLike | None, name: str | None) -> Node:
+    kind = node.dtype if dtype is None else as_dtype(dtype)
+    if node.shape.is_fully_defined():
+        return filled("Fill", [int(size) for size in node.shape], value, kind, name or op_type)
+    return Node(
+        op_type,
+        (node,),
+        lambda v: np.full(np.shape(v), value, dtype=kind.as_numpy_dtype),
+        name=name,
+        dtype=kind,
+        shape=node.shape,
+        attrs={"stops_gradient": True},
+    )
+
+
+def zeros_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True) -> Node:
+    """Give zeros of the shape, and unless `dtype` says another of the dtype, of `tensor`."""
+    return _like("ZerosLike", as_node(tensor), 0, dtype, name or "zeros_like")
+
+
+def ones_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True) -> Node:
+    """Give ones of the shape, and unless `dtype` says another of the dtype, of `tensor`."""
+    return _like("OnesLike", as_node(tensor), 1, dtype, name or "ones_like")
+
+
+def eye(
+    num_rows: int,
+    num_columns: int | None = None,
+    batch_shape: Sequence[int] | None = None,
+    dtype: DTypeLike = "float32",
+    name: str | None = None,
+) -> Node:
+    """Give an identity matrix, or a batch of them."""
+    matrix = np.eye(num_rows, num_columns, dtype=as_dtype(dtype).as_numpy_dtype)
+    if batch_shape is not None:
+        matrix = np.broadcast_to(matrix, (*batch_shape, *matrix.shape)).copy()
+    return constant(matrix, name=name or "eye")
+
+
+def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None = None, name: str = "range") -> Node:
+    """Give the numbers from `start` below `limit` in steps of `delta`; with one argument, from 0.
+
+    Args:
+        start: First number, or the limit if it is the only one: number or scalar node.
+        limit: Where to stop; not part of the result.
+        delta: The step.
+        dtype: Dtype of the result; default that of the arguments.
+        name: Name of the node.
+
+    Returns:
+        A node [n].
+    """
+    if limit is None:
+        start, limit = 0, start
+    if dtype is None and not any(is_node(item) for item in (start, limit, delta)):
+        dtypes = [constant_array(item).dtype for item in (start, limit, delta)]
+        dtype = max(dtypes, key=lambda kind: (kind.kind == "f", kind.itemsize))
+    kind = None if dtype is None else as_dtype(dtype)
+    nodes = (
+        operand_list("Range", (start, limit, delta), "limits")
+        if kind is None
+        else [as_node(item, None if is_node(item) else kind, name=f"{name}/limit") for item in (start, limit, delta)]
+    )
+    kind = kind or nodes[0].dtype
+
+    def make(first: Any, last: Any, step: Any) -> Any:
+        return np.arange(first, last, step, dtype=kind.as_numpy_dtype)
+
+    shape: list[int | None] = [None]
+    if all(node.op_type == "Const" for node in nodes):
+        shape = [len(make(*(node.attrs["value"] for node in nodes)))]
+    return Node("Range", nodes, make, name=name, dtype=kind, shape=shape)
+
+
+def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Node:
+    """Give `num` numbers from `start` to `stop`, both included, evenly spaced."""
+    low, high = operand_list("LinSpace", (start, stop), "limits")
+    count = as_node(num)
+    size = int(count.attrs["value"]) if count.op_type == "Const" else None
+    kind = low.dtype.as_numpy_dtype
+    return Node(
+        "LinSpace",
+        (low, high, count),
+        lambda a, b, n: np.linspace(a, b, int(n), dtype=kind),
+        name=name or "LinSpace",
+        dtype=low.dtype,
+        shape=[size],
+        attrs={"stops_gradient": True},
+    )
+
+
+lin_space = linspace

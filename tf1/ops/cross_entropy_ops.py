@@ -1,0 +1,342 @@
+"""Losses of classifiers from unscaled scores: the cross entropies.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.tracer import getval
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.runtime.products import in_parts
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import stop_gradient
+from globalstep.tf1.ops.building import normal_axes, operands, require_float
+
+#: A cross entropy takes as long as so many multiplications for each score.
+_PASSES = 16
+
+__all__ = [
+    "log_poisson_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits_v2",
+    "sparse_softmax_cross_entropy_with_logits",
+    "weighted_cross_entropy_with_logits",
+]
+
+
+def _check_arguments(function: str, sentinel: Any, labels: Any, logits: Any) -> None:
+    if sentinel is not None:
+        raise ValueError(f"Only call `{function}` with named arguments (labels=..., logits=..., ...)")
+    if labels is None or logits is None:
+        raise ValueError("Both labels and logits must be provided.")
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+def _traced_log_softmax(x: Any, axis: int) -> Any:
+    plain = getval(x)
+    shifted = x - np.max(plain, axis=axis, keepdims=True)
+    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
+
+
+@primitive
+def _cross_entropy(logits: Any, labels: Any, axis: int) -> Any:
+    return -np.sum(labels * _log_softmax(logits, axis), axis=axis)
+
+
+# TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
+defvjp(
+    _cross_entropy,
+    lambda ans, logits, labels, axis: (
+        lambda g: anp.expand_dims(g, axis) * (anp.exp(_traced_log_softmax(logits, axis)) - labels)
+    ),
+    lambda ans, logits, labels, axis: lambda g: -anp.expand_dims(g, axis) * _traced_log_softmax(logits, axis),
+)
+
+
+def _vjp(logits: Any, labels: Any, axis: int) -> Found:
+    logs = _log_softmax(logits, axis)
+    return -np.sum(labels * logs, axis=axis), (
+        lambda g: np.expand_dims(g, axis) * (np.exp(logs) - labels),
+        lambda g: -np.expand_dims(g, axis) * logs,
+    )
+
+
+def _like(labels: Any, logits: Any) -> Any:
+    """Give labels in the dtype of the scores, as TensorFlow casts them: one_hot gives integers by itself."""
+    if not isinstance(logits, Node) or (wanted := as_node(labels)).dtype == logits.dtype:
+        return labels
+    return math_ops.cast(wanted, logits.dtype)
+
+
+def softmax_cross_entropy_with_logits_v2(
+    _sentinel: Any = None,
+    labels: Any = None,
+    logits: Any = None,
+    dim: int | None = None,
+    name: str | None = None,
+    axis: int | None = None,
+) -> Node:
+    """Give the cross entropy of softmax(logits) with distributions of classes.
+
+    Args:
+        _sentinel: Must not be given: call it with named arguments.
+        labels: Node or array [..., classes]: each row a distribution; cast to the dtype of `logits`.
+        logits: Floating node or array of the same shape: unscaled scores.
+        dim: Older name of `axis`.
+        name: Name of the node.
+        axis: The axis of the classes; default the last.
+
+    Returns:
+        A node [...], one loss for each row. Gradients flow to `labels` too.
+
+    Raises:
+        ValueError: If an argument is missing, or the shapes differ.
+    """
+    _check_arguments("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
+    scores, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, _like(labels, logits), ("logits", "labels"))
+    require_float("SoftmaxCrossEntropyWithLogits", scores, "features")
+    if not scores.shape.is_compatible_with(wanted.shape):
+        raise ValueError(
+            f"logits and labels must have the same shape ({scores.shape} vs {wanted.shape}): "
+            f"{scores.name!r}, {wanted.name!r}"
+        )
+    given = dim if axis is None else axis
+    place = normal_axes(-1 if given is None else given, scores)[0]
+    known = scores.shape if scores.shape.dims is not None else wanted.shape
+    rest = None if known.dims is None else [n for i, n in enumerate(known.as_list()) if i != place % len(known)]
+    return Node(
+        "SoftmaxCrossEntropyWithLogits",
+        (scores, wanted),
+        with_vjp(lambda x, p: _cross_entropy(x, p, place), lambda x, p: _vjp(x, p, place)),
+        name=name or "softmax_cross_entropy_with_logits",
+        dtype=scores.dtype,
+        shape=TensorShape(rest),
+    )
+
+
+def softmax_cross_entropy_with_logits(
+    _sentinel: Any = None,
+    labels: Any = None,
+    logits: Any = None,
+    dim: int | None = None,
+    name: str | None = None,
+    axis: int | None = None,
+) -> Node:
+    """Give the cross entropy of softmax(logits), with labels taken as constants by gradients.
+
+    The arguments are those of `softmax_cross_entropy_with_logits_v2`.
+    """
+    _check_arguments("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
+    _, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, _like(labels, logits), ("logits", "labels"))
+    return softmax_cross_entropy_with_logits_v2(
+        labels=stop_gradient(wanted), logits=logits, dim=dim, name=name, axis=axis
+    )
+
+
+@primitive
+def _sparse_cross_entropy(logits: Any, labels: Any) -> Any:
+    return _sparse_parts(logits, labels)[0]
+
+
+# The gradient is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
+def _sparse_vjp(ans: Any, logits: Any, labels: Any) -> Any:
+    hot = (labels[..., None] == np.arange(np.shape(logits)[-1])).astype(logits.dtype)
+    powers = anp.exp(logits - np.max(getval(logits), axis=-1, keepdims=True))
+    total = anp.sum(powers, axis=-1, keepdims=True)
+    return lambda g: powers * (anp.expand_dims(g, -1) / total) - hot * anp.expand_dims(g, -1)
+
+
+defvjp(_sparse_cross_entropy, _sparse_vjp)
+
+
+def _sparse_parts(logits: Any, labels: Any) -> tuple[Any, Any, Any]:
+    """Give the losses [...], the powers exp(logits - peak) [n, classes] and their totals [n, 1], a row a label."""
+    scores, classes = logits.reshape(labels.size, logits.shape[-1]), labels.reshape(-1)
+    powers, total = np.empty_like(scores), np.empty((labels.size, 1), scores.dtype)
+    at_label = np.empty(labels.size, scores.dtype)
+
+    def find(part: slice) -> None:
+        rows = powers[part]
+        np.subtract(scores[part], scores[part].max(axis=1, keepdims=True), out=rows)
+        at_label[part] = rows[np.arange(len(rows)), classes[part]]
+        np.exp(rows, out=rows)
+        rows.sum(axis=1, keepdims=True, out=total[part])
+
+    in_parts(find, labels.size, _PASSES * scores.size)
+    return (np.log(total[:, 0]) - at_label).reshape(labels.shape), powers, total
+
+
+def _sparse_value_and_vjp(logits: Any, labels: Any) -> Found:
+    _check_classes(logits, labels)
+    losses, powers, total = _sparse_parts(logits, labels)
+
+    def to_logits(g: Any) -> Any:
+        weights = g.reshape(-1)
+        found = powers * (weights[:, None] / total)
+        found[np.arange(labels.size), labels.reshape(-1)] -= weights
+        return found.reshape(logits.shape)
+
+    # Labels are no numbers that a gradient goes to.
+    return losses, (to_logits, np.zeros_like)
+
+
+def _check_classes(scores: Any, classes: Any) -> None:
+    count = np.shape(scores)[-1]
+    if np.shape(scores)[:-1] != np.shape(classes):
+        raise InvalidArgumentError(
+            f"logits and labels must have the same first dimension, got logits shape {np.shape(scores)} and "
+            f"labels shape {np.shape(classes)}"
+        )
+    if classes.size and (classes.min() < 0 or classes.max() >= count):
+        wrong = classes[(classes < 0) | (classes >= count)].reshape(-1)[0]
+        raise InvalidArgumentError(
+            f"Received a label value of {wrong} which is outside the valid range of [0, {count}).  Label "
+            f"values: {' '.join(map(str, np.reshape(classes, -1)[:10]))}"
+        )
+
+
+def sparse_softmax_cross_entropy_with_logits(
+    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
+) -> Node:
+    """Give the cross entropy of softmax(logits) with class numbers.
+
+    Args:
+        _sentinel: Must not be given: call it with named arguments.
+        labels: Integer node or array [...]: each in [0, classes).
+        logits: Floating node or array [..., classes]: unscaled scores.
+        name: Name of the node.
+
+    Returns:
+        A node [...], one loss for each row.
+
+    Raises:
+        ValueError: If an argument is missing, or the ranks do not fit.
+        InvalidArgumentError: In the run, if a label is out of range.
+    """
+    _check_arguments("sparse_softmax_cross_entropy_with_logits", _sentinel, labels, logits)
+    scores = require_float("SparseSoftmaxCrossEntropyWithLogits", as_node(logits), "features")
+    wanted = as_node(labels)
+    if not wanted.dtype.is_integer:
+        raise TypeError(
+            f"Value passed to parameter 'labels' has DataType {wanted.dtype.name} not in list of allowed "
+            "values: int32, int64"
+        )
+    rank = scores.shape.ndims
+    if rank == 0:
+        raise ValueError(f"Logits cannot be scalars - received shape {scores.shape}.")
+    if rank is not None and wanted.shape.ndims is not None and wanted.shape.ndims != rank - 1:
+        raise ValueError(
+            f"Rank mismatch: Rank of labels (received {wanted.shape.ndims}) should equal rank of logits "
+            f"minus 1 (received {rank})."
+        )
+
+    def evaluate(x: Any, classes: Any) -> Any:
+        _check_classes(x, classes)
+        return _sparse_cross_entropy(x, classes)
+
+    return Node(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        (scores, wanted),
+        with_vjp(evaluate, _sparse_value_and_vjp),
+        name=name or "SparseSoftmaxCrossEntropyWithLogits",
+        dtype=scores.dtype,
+        shape=wanted.shape,
+    )
+
+
+def _logistic_loss(scores: Any, labels: Any) -> Any:
+    return anp.logaddexp(scores, 0) - scores * labels
+
+
+def _logistic_vjp(scores: Any, labels: Any) -> Found | None:
+    if scores.shape != labels.shape:
+        return None
+    logs = np.logaddexp(scores, 0)
+    return logs - scores * labels, (lambda g: g * np.exp(scores - logs) + -g * labels, lambda g: -g * scores)
+
+
+with_vjp(_logistic_loss, _logistic_vjp)
+
+
+def sigmoid_cross_entropy_with_logits(
+    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
+) -> Node:
+    """Give the cross entropy of sigmoid(logits) with probabilities, each class by itself.
+
+    The formula is log(1 + exp(x)) - x * z for logits x and labels z, evaluated without overflow.
+
+    Args:
+        _sentinel: Must not be given: call it with named arguments.
+        labels: Node or array of the shape and dtype of `logits`.
+        logits: Floating node or array: unscaled scores.
+        name: Name of the node.
+
+    Returns:
+        A node of the shape of `logits`.
+
+    Raises:
+        ValueError: If an argument is missing, or the shapes differ.
+    """
+    _check_arguments("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
+    x, z = operands("SigmoidCrossEntropyWithLogits", logits, labels, ("logits", "labels"))
+    if not x.shape.is_compatible_with(z.shape):
+        raise ValueError(f"logits and labels must have the same shape ({x.shape} vs {z.shape})")
+
+    return Node(
+        "SigmoidCrossEntropyWithLogits", (x, z), _logistic_loss, name=name or "logistic_loss", dtype=x.dtype,
+        shape=x.shape,
+    )  # fmt: skip
+
+
+def weighted_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None, targets: Any = None
+) -> Node:
+    """Give the sigmoid cross entropy with positive labels weighing `pos_weight`.
+
+    The formula is (1 - z) * x + l * log(1 + exp(-x)) with l = 1 + (q - 1) * z for logits x, labels z
+    (older name: `targets`) and weight q, evaluated without overflow.
+
+    Raises:
+        ValueError: If the shapes differ.
+    """
+    x, z = operands("WeightedCrossEntropy", logits, labels if targets is None else targets, ("logits", "labels"))
+    if not x.shape.is_compatible_with(z.shape):
+        raise ValueError(f"logits and targets must have the same shape ({x.shape} vs {z.shape})")
+    _, q = operands("WeightedCrossEntropy", x, pos_weight, ("logits", "pos_weight"))
+
+    def evaluate(scores: Any, wanted: Any, weight: Any) -> Any:
+        factor = 1 + (weight - 1) * wanted
+        return (1 - wanted) * scores + factor * anp.logaddexp(-scores, 0)
+
+    return Node("WeightedCrossEntropy", (x, z, q), evaluate, name=name or "logistic_loss", dtype=x.dtype,
+                shape=x.shape)  # fmt: skip
+
+
+def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None) -> Node:
+    """Give exp(log_input) - log_input * targets; with `compute_full_loss`, Stirling's term besides."""
+    x, z = operands("LogPoissonLoss", log_input, targets, ("log_input", "targets"))
+    loss = math_ops.subtract(math_ops.exp(x), math_ops.multiply(x, z), name=name or "log_poisson_loss")
+    if not compute_full_loss:
+        return loss
+
+    def stirling(t: Any) -> Any:
+        safe = np.where(t > 1, t, 1)
+        term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
+        return np.where(t > 1, term, 0).astype(t.dtype)
+
+    term = Node("Stirling", (z,), stirling, dtype=z.dtype, shape=z.shape, attrs={"stops_gradient": True})
+    return math_ops.add(loss, term)

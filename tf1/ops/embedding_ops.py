@@ -1,0 +1,282 @@
+"""Lookups in embedding tables, whole or spread over several Variables.
+
+Of a table that is a Variable, a run pulls only the rows that it looks up, and the gradient is
+IndexedSlices.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.building import is_node, sizes_of
+from globalstep.tf1.ops.indexing_ops import gather
+from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, select, take_rows
+from globalstep.tf1.ops.primitives import maximum as maximum_array
+
+__all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
+
+
+def _tables(params: Any) -> list[Node]:
+    if params is None or (isinstance(params, (list, tuple)) and not params):
+        raise ValueError("Need at least one param")
+    if isinstance(params, (list, tuple)):
+        return [as_node(table) for table in params]
+    if not isinstance(params, Node) and hasattr(params, "__iter__") and is_node(params):
+        return [as_node(table) for table in params]  # a partitioned Variable gives its parts
+    return [as_node(params)]
+
+
+def embedding_lookup(
+    params: Any,
+    ids: Any,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    validate_indices: bool = True,
+    max_norm: float | None = None,
+) -> Node:
+    """Give the rows `ids` of a table that may be spread over several Variables.
+
+    Args:
+        params: A table (Variable, node or array), a list of tables, or a partitioned Variable.
+        ids: Integer node or array of any shape.
+        partition_strategy: Where row i of the whole is: "mod", in table i % n at i // n; "div", in the
+            table in whose contiguous range i lies, the first ones being one row longer.
+        name: Name of the node.
+        validate_indices: Accepted; indices are always checked.
+        max_norm: If given, rows with a larger 2-norm are scaled down to it.
+
+    Returns:
+        A node of shape ids.shape + params.shape[1:].
+
+    Raises:
+        ValueError: Without tables, or for an unknown strategy.
+        InvalidArgumentError: In the run, if an id is out of range.
+    """
+    tables, numbers = _tables(params), as_node(ids)
+    if len(tables) == 1:
+        rows = gather(tables[0], numbers, name=name or "embedding_lookup")
+        return _clipped(rows, numbers, max_norm)
+    if partition_strategy == "mod":
+        place_of = _alternating(len(tables))
+    elif partition_strategy == "div":
+        place_of = _contiguous(tables)
+    else:
+        raise ValueError(f"Unrecognized partition strategy: {partition_strategy}")
+    return _clipped(_spread(tables, numbers, place_of, partition_strategy, name), numbers, max_norm)
+
+
+#: From ids [n] to the table that each is in, and its row there.
+_PlaceOf = Callable[[Any], tuple[Any, Any]]
+
+
+def _alternating(count: int) -> _PlaceOf:
+    """Say where a row is if rows go to the tables in turn."""
+    return lambda ids: (ids % count, ids // count)
+
+
+def _contiguous(tables: list[Node]) -> _PlaceOf:
+    """Say where a row is if tables hold contiguous ranges."""
+    sizes = [None if t.shape.dims is None else t.shape.as_list()[0] for t in tables]
+    if any(size is None for size in sizes):
+        raise ValueError("partition_strategy 'div' needs tables whose number of rows is known.")
+    total = sum(size for size in sizes if size is not None)
+    each, longer = divmod(total, len(tables))
+    border = longer * (each + 1)
+
+    def place_of(ids: Any) -> tuple[Any, Any]:
+        early = ids < border
+        owner = np.where(early, ids // (each + 1), longer + (ids - border) // max(each, 1))
+        return owner, np.where(early, ids % (each + 1), (ids - border) % max(each, 1))
+
+    return place_of
+
+
+def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, name: str | None) -> Node:
+    """Look up ids in several tables: each id once in its table, and its row given to all who name it."""
+    count = len(tables)
+
+    def sort(numbers: Any) -> Any:
+        distinct, position = distinct_ids(np.asarray(numbers).reshape(-1))
+        owner, place = place_of(distinct)
+        if owner.size and (owner.min() < 0 or owner.max() >= count):
+            wrong = distinct[(owner < 0) | (owner >= count)][0]
+            raise InvalidArgumentError(f"Row id {wrong} is in none of the {count} tables of this lookup.")
+        order = np.argsort(owner, kind="stable")
+        where = np.empty(order.size, np.int64)
+        where[order] = np.arange(order.size)
+        ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
+        return (*np.split(place[order], ends), where[position])
+
+    sorted_ids = Node("SortIds", (ids,), sort, attrs={"tuple": True, "stops_gradient": True})
+    parts = [tuple_item(sorted_ids, i, dtype=ids.dtype, shape=[None]) for i in range(count)]
+    position = tuple_item(sorted_ids, count, dtype="int64", shape=[None])
+    found = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
+
+    def restore(numbers: Any, where: Any, *rows: Any) -> Any:
+        values = take_rows(anp.concatenate(rows), where)
+        return anp.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
+
+    shape = TensorShape(None)
+    if tables[0].shape.dims is not None and ids.shape.dims is not None:
+        shape = TensorShape([*ids.shape.as_list(), *tables[0].shape.as_list()[1:]])
+    return Node(
+        "EmbeddingLookup", (ids, position, *found), restore, name=name or "embedding_lookup",
+        dtype=tables[0].dtype, shape=shape, attrs={"partition_strategy": strategy},
+    )  # fmt: skip
+
+
+def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
+    if max_norm is None:
+        return rows
+
+    def clip(values: Any, numbers: Any) -> Any:
+        axes = tuple(range(np.ndim(numbers), np.ndim(values)))
+        norms = anp.sqrt(anp.sum(values * values, axis=axes, keepdims=True))
+        return values * max_norm / maximum_array(norms, np.asarray(max_norm, values.dtype))
+
+    return Node("ClipByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape)
+
+
+def embedding_lookup_sparse(
+    params: Any,
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+) -> Node:
+    """Look up several ids for each row and combine what is found.
+
+    Args:
+        params: As for `embedding_lookup`.
+        sp_ids: The ids of each row; every row has at least one.
+        sp_weights: What each id weighs, at the same places; None for 1.
+        partition_strategy: As for `embedding_lookup`.
+        name: Name of the node.
+        combiner: "sum", "mean" (divided by the sum of weights; the default) or "sqrtn" (divided by the
+            root of the sum of squared weights).
+        max_norm: As for `embedding_lookup`.
+
+    Returns:
+        A node [rows, ...].
+
+    Raises:
+        ValueError: For an unknown combiner.
+        TypeError: If `sp_ids` or `sp_weights` is no SparseTensor.
+    """
+    combiner = "mean" if combiner is None else combiner
+    if combiner not in ("mean", "sqrtn", "sum"):
+        raise ValueError("combiner must be one of 'mean', 'sqrtn' or 'sum'")
+    if not isinstance(sp_ids, SparseTensor):
+        raise TypeError("sp_ids must be SparseTensor")
+    if sp_weights is not None and not isinstance(sp_weights, SparseTensor):
+        raise TypeError("sp_weights must be either None or SparseTensor")
+    found = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
+    inputs = [found, sp_ids.indices] + ([] if sp_weights is None else [math_ops.cast(sp_weights.values, found.dtype)])
+
+    def combine(rows: Any, places: Any, weights: Any = None) -> Any:
+        owner = places[:, 0]
+        count = int(owner[-1]) + 1 if owner.size else 0
+        weights = np.ones(owner.shape, rows.dtype) if weights is None else weights
+        column = (-1, *(1,) * (np.ndim(rows) - 1))
+        total = scatter_rows(rows * anp.reshape(weights, column), owner, (count, *np.shape(rows)[1:]))
+        if combiner == "sum":
+            return total
+        if combiner == "mean":
+            return total / anp.reshape(scatter_rows(weights, owner, (count,)), column)
+        return total / anp.sqrt(anp.reshape(scatter_rows(weights * weights, owner, (count,)), column))
+
+    known = sizes_of(sp_ids.dense_shape)
+    shape = None
+    if found.shape.dims is not None:
+        shape = [known[0] if known else None, *found.shape.as_list()[1:]]
+    return Node(
+        "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=found.dtype,
+        shape=TensorShape(shape), attrs={"combiner": combiner},
+    )  # fmt: skip
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None = None,
+    combiner: str = "mean",
+    default_id: int | None = None,
+    name: str | None = None,
+    partition_strategy: str = "div",
+    max_norm: float | None = None,
+) -> Node:
+    """Look up several ids for each row, where a row may have none, and ids may be invalid.
+
+    Ids below 0, and those whose weight is not above 0 (but for `combiner` "sum"), are left out.
+
+    Args:
+        embedding_weights: As `params` of `embedding_lookup`.
+        sparse_ids: The ids of each row.
+        sparse_weights: What each id weighs, at the same places; None for 1.
+        combiner: As for `embedding_lookup_sparse`.
+        default_id: The id of rows without any; None for a row of zeros.
+        name: Name scope of the nodes; default "embedding_lookup".
+        partition_strategy: As for `embedding_lookup`.
+        max_norm: As for `embedding_lookup`.
+
+    Returns:
+        A node [rows, ...].
+
+    Raises:
+        ValueError: Without a table.
+    """
+    if embedding_weights is None or (isinstance(embedding_weights, (list, tuple)) and not embedding_weights):
+        raise ValueError(f"Missing embedding_weights {embedding_weights}.")
+    with sparse_ids.graph.name_scope(name or "embedding_lookup"):
+        weights = [] if sparse_weights is None else [sparse_weights.values]
+
+        def fill(places: Any, ids: Any, shape: Any, given: Any = None) -> Any:
+            kept = np.asarray(ids) >= 0
+            if given is not None and combiner != "sum":
+                kept = kept & (given > 0)
+            places, ids = places[kept], ids[kept]
+            given = np.ones(len(ids), np.float32) if given is None else given[kept]
+            empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+            added = np.zeros((len(empty), places.shape[1]), places.dtype)
+            added[:, 0] = empty
+            places = np.concatenate([places, added])
+            order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
+            ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
+            given = np.concatenate([given, np.ones(len(empty), given.dtype)])
+            bare = np.zeros(int(shape[0]), np.bool_)
+            bare[empty] = True
+            return places[order], ids[order], given[order], bare
+
+        parts = Node(
+            "SparseFillEmptyRows", (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights), fill,
+            attrs={"tuple": True, "stops_gradient": True},
+        )  # fmt: skip
+        places = tuple_item(parts, 0, dtype="int64", shape=[None, 2])
+        ids = SparseTensor(places, tuple_item(parts, 1, dtype=sparse_ids.dtype, shape=[None]), sparse_ids.dense_shape)
+        weighed = None
+        if sparse_weights is not None:
+            values = tuple_item(parts, 2, dtype=sparse_weights.dtype, shape=[None])
+            weighed = SparseTensor(places, values, sparse_ids.dense_shape)
+        found = embedding_lookup_sparse(embedding_weights, ids, weighed, partition_strategy, None, combiner, max_norm)
+        if default_id is not None:
+            return found
+        bare = tuple_item(parts, 3, dtype="bool", shape=[None])
+
+        def clear(rows: Any, none: Any) -> Any:
+            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), found_dtype), rows)
+
+        found_dtype = found.dtype.as_numpy_dtype
+        return Node("Select", (found, bare), clear, dtype=found.dtype, shape=found.shape)

@@ -1,0 +1,320 @@
+"""Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import (
+    as_shape_node,
+    elementwise,
+    normal_axes,
+    operand_list,
+    sizes_of,
+    static_ints,
+    static_value,
+)
+from globalstep.tf1.ops.primitives import broadcast
+from globalstep.tf1.ops.primitives import flip as flip_array
+
+__all__ = [
+    "concat",
+    "pack",
+    "pad",
+    "parallel_stack",
+    "reverse",
+    "reverse_v2",
+    "split",
+    "stack",
+    "tile",
+    "unpack",
+    "unstack",
+]
+
+
+def _joined(arrays: Sequence[Any], axis: int) -> Found:
+    """The VJP of a concatenation: each array's gradient is a part of the whole."""
+    place = axis % arrays[0].ndim if arrays[0].ndim else axis
+    ends = list(accumulate(array.shape[place] for array in arrays))
+    before = (slice(None),) * place
+
+    def part(start: int, end: int) -> Any:
+        return lambda g: g[(*before, slice(start, end))]
+
+    return np.concatenate(arrays, axis=axis), tuple(map(part, [0, *ends], ends))
+
+
+def concat(values: Any, axis: Any, name: str = "concat") -> Node:
+    """Join values along an axis they have.
+
+    Args:
+        values: List of nodes or arrays of one dtype, equal in all other dimensions.
+        axis: The axis. The oldest order of arguments, (axis, values), is understood too.
+        name: Name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: If the other dimensions differ.
+    """
+    if isinstance(values, int) and isinstance(axis, (list, tuple)):
+        values, axis = axis, values
+    nodes = operand_list("ConcatV2", values if isinstance(values, (list, tuple)) else [values])
+    (place,) = static_ints(axis, "axis")
+    known: list[int | None] | None = None
+    shapes = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
+    if len(shapes) == len(nodes):
+        place = normal_axes(place, nodes[0], "axis")[0]
+        joined = [s[place] if len(s) == len(shapes[0]) else None for s in shapes]
+        for i, sizes in enumerate(zip(*shapes, strict=False)):
+            fixed = {n for n in sizes if n is not None}
+            if len({len(s) for s in shapes}) > 1 or (i != place and len(fixed) > 1):
+                listed = ", ".join(str(node.shape) for node in nodes)
+                raise ValueError(f"Dimension {i} in all input shapes must be equal for ConcatV2: {listed}.")
+        known = [
+            (None if None in joined else sum(n for n in joined if n is not None))
+            if i == place
+            else next((n for n in sizes if n is not None), None)
+            for i, sizes in enumerate(zip(*shapes, strict=True))
+        ]
+    return Node(
+        "ConcatV2",
+        nodes,
+        with_vjp(lambda *arrays: anp.concatenate(arrays, axis=place), lambda *arrays: _joined(arrays, place)),
+        name=name,
+        dtype=nodes[0].dtype,
+        shape=TensorShape(known),
+        attrs={"axis": place},
+    )
+
+
+def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
+    """Join values along a new axis.
+
+    Args:
+        values: List of nodes or arrays of one dtype and shape.
+        axis: Where the new axis is.
+        name: Name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: If the shapes differ.
+    """
+    nodes = operand_list("Pack", list(values))
+    known = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
+    merged: list[int | None] | None = None
+    if known:
+        if any(not node.shape.is_compatible_with(known[0]) for node in nodes):
+            raise ValueError(f"Shapes must be equal to be packed: {', '.join(str(n.shape) for n in nodes)}.")
+        merged = [next((n for n in sizes if n is not None), None) for sizes in zip(*known, strict=True)]
+        merged.insert(axis if axis >= 0 else len(merged) + 1 + axis, len(nodes))
+
+    def join(*arrays: Any) -> Any:
+        place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
+        return anp.concatenate([anp.expand_dims(array, place) for array in arrays], axis=place)
+
+    return Node("Pack", nodes, join, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
+
+
+pack = stack
+
+
+def parallel_stack(values: Any, name: str = "parallel_stack") -> Node:
+    """Join values along a new first axis."""
+    return stack(values, 0, name)
+
+
+def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Node]:
+    """Take a value apart along an axis; the parts do not have it.
+
+    Args:
+        value: Node or array.
+        num: How many parts; needed only where the size of the axis is not known before a run.
+        axis: The axis.
+        name: Name of the nodes.
+
+    Returns:
+        List of nodes.
+
+    Raises:
+        ValueError: If the number of parts is not known.
+    """
+    node = as_node(value)
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    (place,) = normal_axes(axis, node)
+    if num is None:
+        num = None if known is None else known[place]
+    if num is None:
+        raise ValueError(f"Cannot infer num from shape {node.shape}")
+    rest = None if known is None else [n for i, n in enumerate(known) if i != place]
+
+    def take_apart(array: Any) -> Any:
+        if np.shape(array)[place] != num:
+            raise InvalidArgumentError(f"Input shape axis {place} must equal {num}, got shape {np.shape(array)}")
+        lead = (slice(None),) * place
+        return tuple(array[(*lead, i)] for i in range(num))
+
+    parts = Node("Unpack", (node,), take_apart, name=name, attrs={"tuple": True, "axis": place, "num": num})
+    return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
+
+
+unpack = unstack
+
+
+def split(
+    value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
+) -> list[Node]:
+    """Cut a value into parts along an axis.
+
+    Args:
+        value: Node or array.
+        num_or_size_splits: Number of equal parts, or the list of their sizes (one may be -1).
+        axis: The axis.
+        num: Accepted as in TensorFlow.
+        name: Name of the nodes.
+
+    Returns:
+        List of nodes.
+
+    Raises:
+        ValueError: If the parts do not add up.
+        TypeError: If the arguments are in the order of TensorFlow 0.x.
+    """
+    if isinstance(value, int) and isinstance(num_or_size_splits, int) and not isinstance(axis, int):
+        raise TypeError(
+            f"split({value}, {num_or_size_splits}, value) is TensorFlow 0.x's order of arguments, (split_dim, "
+            "num_split, value). Since 1.0 it is split(value, num_or_size_splits, axis): "
+            f"split(value, {num_or_size_splits}, {value})."
+        )
+    node = as_node(value)
+    (place,) = normal_axes(axis, node)
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    total = None if known is None else known[place]
+    given = static_value(num_or_size_splits)
+    if given is None:
+        raise ValueError("num_or_size_splits must be known when the graph is built.")
+    equal = given.ndim == 0
+    count = int(given) if equal else len(given)
+    sizes = [-1] * count if equal else [int(n) for n in given]
+    if equal and total is not None:
+        if total % count:
+            raise ValueError(f"Dimension size must be evenly divisible by {count} but is {total} ({node.name!r}).")
+        sizes = [total // count] * count
+    elif not equal and total is not None:
+        left = total - sum(n for n in sizes if n >= 0)
+        if left < 0 or (left and -1 not in sizes):
+            raise ValueError(f"The sizes {sizes} do not add up to the {total} of {node.name!r} on axis {place}.")
+        sizes = [left if n < 0 else n for n in sizes]
+
+    def cut(array: Any) -> Any:
+        whole = np.shape(array)[place]
+        if equal and whole % count:
+            raise InvalidArgumentError(f"Cannot split a dimension of size {whole} into {count} equal parts.")
+        lengths = [whole // count] * count if equal else sizes
+        lengths = [whole - sum(n for n in lengths if n >= 0) if n < 0 else n for n in lengths]
+        ends = np.cumsum(lengths)
+        if ends[-1] != whole:
+            raise InvalidArgumentError(f"The sizes {lengths} do not add up to {whole}.")
+        lead = (slice(None),) * place
+        return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
+
+    parts = Node("Split", (node,), cut, name=name, attrs={"tuple": True, "axis": place, "sizes": tuple(sizes)})
+    shapes = [
+        None if known is None else [(None if n < 0 else n) if i == place else k for i, k in enumerate(known)]
+        for n in sizes
+    ]
+    return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(s)) for i, s in enumerate(shapes)]
+
+
+def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
+    """Repeat a value along each dimension, multiples[i] times along dimension i."""
+    node, times = as_node(input), as_shape_node(multiples)
+
+    def repeat(value: Any, counts: Any) -> Any:
+        old, by = np.shape(value), [int(n) for n in np.asarray(counts).reshape(-1)]
+        spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
+        full = tuple(n for pair in zip(by, old, strict=True) for n in pair)
+        target = tuple(n * m for n, m in zip(old, by, strict=True))
+        return anp.reshape(broadcast(anp.reshape(value, spread), full), target)
+
+    known, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
+    result = (
+        None
+        if known is None or by is None or len(known) != len(by)
+        else [None if n is None or m is None else n * m for n, m in zip(known, by, strict=True)]
+    )
+    return Node("Tile", (node, times), repeat, name=name, dtype=node.dtype, shape=TensorShape(result))
+
+
+def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0) -> Node:
+    """Put values around an array.
+
+    Args:
+        tensor: Node or array of rank n.
+        paddings: Ints [n, 2]: how many before and after in each dimension.
+        mode: "CONSTANT", "REFLECT" or "SYMMETRIC".
+        name: Name of the node.
+        constant_values: What to put there in mode "CONSTANT".
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: For an unknown mode.
+    """
+    node = as_node(tensor)
+    known = static_value(paddings)
+    if known is None:
+        raise ValueError("paddings must be known when the graph is built.")
+    widths = [(int(a), int(b)) for a, b in known]
+    if mode.upper() not in ("CONSTANT", "REFLECT", "SYMMETRIC"):
+        raise ValueError(f"Unknown padding mode: {mode}")
+
+    def widen(value: Any) -> Any:
+        if mode.upper() == "CONSTANT":
+            return anp.pad(value, widths, "constant", constant_values=constant_values)
+        for axis, (before, after) in enumerate(widths):
+            places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())  # type: ignore[call-overload]
+            value = value[(*(slice(None),) * axis, places)]
+        return value
+
+    sizes = node.shape.as_list() if node.shape.dims is not None else None
+    result = (
+        None if sizes is None else [None if n is None else n + a + b for n, (a, b) in zip(sizes, widths, strict=True)]
+    )
+    attrs = {"paddings": tuple(widths), "mode": mode.upper(), "constant_values": constant_values}
+    return Node("PadV2", (node,), widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(result), attrs=attrs)
+
+
+def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
+    """Turn the order around along `axis` (an axis or a list of axes).
+
+    Raises:
+        TypeError: If `axis` is a list of booleans, as in TensorFlow 0.x.
+    """
+    if isinstance(axis, (list, tuple)) and any(isinstance(item, bool) for item in axis):
+        listed = [place for place, turned in enumerate(axis) if turned]
+        raise TypeError(
+            f"reverse(tensor, {list(axis)}) says for each axis whether it is turned, as in TensorFlow 0.x. Since 1.0 "
+            f"the axes are listed: reverse(tensor, {listed})."
+        )
+    node = as_node(tensor)
+    axes = normal_axes(axis, node)
+    return elementwise("ReverseV2", node, lambda value: flip_array(value, axes), name, axis=axes)
+
+
+reverse_v2 = reverse

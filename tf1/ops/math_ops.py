@@ -1,0 +1,450 @@
+"""Functions of numbers, element by element, and products of matrices, under TensorFlow's names.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.ops.building import (
+    binary,
+    elementwise,
+    operand_list,
+    operands,
+    pairwise,
+    unary,
+)
+from globalstep.tf1.ops.primitives import cast as cast_array
+from globalstep.tf1.ops.primitives import maximum as maximum_array
+from globalstep.tf1.ops.primitives import minimum as minimum_array
+from globalstep.tf1.ops.primitives import select, sum_to_shape
+
+__all__ = [
+    "abs",
+    "accumulate_n",
+    "acos",
+    "add",
+    "add_n",
+    "asin",
+    "atan",
+    "atan2",
+    "cast",
+    "ceil",
+    "cos",
+    "cosh",
+    "div",
+    "div_no_nan",
+    "divide",
+    "equal",
+    "exp",
+    "expm1",
+    "floor",
+    "floordiv",
+    "floormod",
+    "greater",
+    "greater_equal",
+    "is_finite",
+    "is_inf",
+    "is_nan",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
+    "realdiv",
+    "reciprocal",
+    "rint",
+    "round",
+    "rsqrt",
+    "saturate_cast",
+    "scalar_mul",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "squared_difference",
+    "subtract",
+    "tan",
+    "tanh",
+    "to_bfloat16",
+    "to_double",
+    "to_float",
+    "to_int32",
+    "to_int64",
+    "truediv",
+    "truncatediv",
+    "truncatemod",
+]
+
+_ARRAYS = (np.ndarray, np.generic)
+
+
+@primitive
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+defvjp(_sigmoid, lambda ans, x: lambda g: g * ans * (1 - ans))
+
+
+def _sigmoid_vjp(x: Any) -> Found:
+    value = 1 / (1 + np.exp(-x))
+    return value, (lambda g: g * value * (1 - value),)
+
+
+with_vjp(_sigmoid, _sigmoid_vjp)
+
+
+@primitive
+def _tanh(x: Any) -> Any:
+    return np.tanh(x)
+
+
+defvjp(_tanh, lambda ans, x: lambda g: g * (1 - ans * ans))
+
+
+def _tanh_vjp(x: Any) -> Found:
+    value = np.tanh(x)
+    return value, (lambda g: g * (1 - value * value),)
+
+
+with_vjp(_tanh, _tanh_vjp)
+
+
+@primitive
+def _square(x: Any) -> Any:
+    return x * x
+
+
+defvjp(_square, lambda ans, x: lambda g: g * x * 2)
+
+
+def _square_vjp(x: Any) -> Found:
+    def back(g: Any) -> Any:
+        part = g * x
+        part *= 2
+        return part
+
+    return x * x, (back,)
+
+
+with_vjp(_square, _square_vjp)
+
+# autograd raises a negative base to a real power through its logarithm; TensorFlow takes the gradient at
+# the exponent as zero there.
+
+
+@primitive
+def _pow(x: Any, y: Any) -> Any:
+    return np.power(x, y)
+
+
+def _log_where_positive(x: Any) -> Any:
+    positive = anp.greater(x, 0)
+    return select(positive, anp.log(select(positive, x, anp.ones_like(x))), anp.zeros_like(x))
+
+
+def _pow_vjp_x(ans: Any, x: Any, y: Any) -> Any:
+    return lambda g: sum_to_shape(g * y * _pow(x, y - 1), np.shape(x))
+
+
+def _pow_vjp_y(ans: Any, x: Any, y: Any) -> Any:
+    return lambda g: sum_to_shape(g * ans * _log_where_positive(x), np.shape(y))
+
+
+defvjp(_pow, _pow_vjp_x, _pow_vjp_y)
+
+
+def _pow_vjp(x: Any, y: Any) -> Found:
+    value = np.power(x, y)
+    return value, (_pow_vjp_x(value, x, y), _pow_vjp_y(value, x, y))
+
+
+with_vjp(_pow, _pow_vjp)
+
+
+def _rsqrt(x: Any) -> Any:
+    return 1 / anp.sqrt(x)
+
+
+def _rsqrt_vjp(x: Any) -> Found:
+    root = np.sqrt(x)
+    return 1 / root, (lambda g: -g * 1 / root**2 * 0.5 * x**-0.5,)
+
+
+with_vjp(_rsqrt, _rsqrt_vjp)
+
+
+def _squared_difference(x: Any, y: Any) -> Any:
+    return _square(x - y)
+
+
+def _squared_difference_vjp(x: Any, y: Any) -> Found:
+    apart = x - y
+    return apart * apart, (lambda g: shaped_like(x, g * apart * 2), lambda g: shaped_like(y, -(g * apart * 2)))
+
+
+with_vjp(_squared_difference, _squared_difference_vjp)
+
+
+def _sum_of(*values: Any) -> Any:
+    return sum(values[1:], values[0])
+
+
+with_vjp(_sum_of, lambda *values: (_sum_of(*values), (lambda g: g,) * len(values)))
+
+
+def _truncated_quotient(x: Any, y: Any) -> Any:
+    return anp.sign(x) * anp.sign(y) * anp.floor_divide(anp.abs(x), anp.abs(y))
+
+
+def _quotient_or_zero(x: Any, y: Any) -> Any:
+    zero = anp.equal(y, 0)
+    return select(zero, anp.zeros_like(x), x / select(zero, anp.ones_like(y), y))
+
+
+def _quotient_vjp(x: Any, y: Any) -> Found | None:
+    if x.shape != y.shape:
+        return None
+    if y.all():
+        return x / y, (lambda g: g / y, lambda g: -g * x / y**2)
+    zero = np.equal(y, 0)
+    none = np.zeros((), x.dtype)
+    safe = np.where(zero, np.ones_like(y), y)
+
+    def to_y(g: Any) -> Any:
+        return np.where(zero, none, -np.where(zero, none, g) * x / safe**2)
+
+    return np.where(zero, np.zeros_like(x), x / safe), (lambda g: np.where(zero, none, g) / safe, to_y)
+
+
+with_vjp(_quotient_or_zero, _quotient_vjp)
+
+
+abs = unary("abs", "Abs", anp.abs, "Give the absolute value of each element.")
+acos = unary("acos", "Acos", anp.arccos, "Give the arc cosine of each element.", floats=True)
+asin = unary("asin", "Asin", anp.arcsin, "Give the arc sine of each element.", floats=True)
+atan = unary("atan", "Atan", anp.arctan, "Give the arc tangent of each element.", floats=True)
+ceil = unary("ceil", "Ceil", anp.ceil, "Round each element up.", floats=True, stops_gradient=True)
+cos = unary("cos", "Cos", anp.cos, "Give the cosine of each element.", floats=True)
+cosh = unary("cosh", "Cosh", anp.cosh, "Give the hyperbolic cosine of each element.", floats=True)
+exp = unary("exp", "Exp", anp.exp, "Give e to the power of each element.", floats=True)
+expm1 = unary("expm1", "Expm1", anp.expm1, "Give exp(x) - 1, exact for small x.", floats=True)
+floor = unary("floor", "Floor", anp.floor, "Round each element down.", floats=True, stops_gradient=True)
+is_finite = unary("is_finite", "IsFinite", anp.isfinite, "Say which elements are finite.", dtype="bool")
+is_inf = unary("is_inf", "IsInf", anp.isinf, "Say which elements are infinite.", dtype="bool")
+is_nan = unary("is_nan", "IsNan", anp.isnan, "Say which elements are NaN.", dtype="bool")
+log = unary("log", "Log", anp.log, "Give the natural logarithm of each element.", floats=True)
+log1p = unary("log1p", "Log1p", anp.log1p, "Give log(1 + x), exact for small x.", floats=True)
+logical_not = unary("logical_not", "LogicalNot", anp.logical_not, "Negate each truth value.", dtype="bool")
+negative = unary("negative", "Neg", anp.negative, "Negate each element.")
+reciprocal = unary("reciprocal", "Reciprocal", lambda x: 1 / x, "Give 1/x for each element.", floats=True)
+rint = unary("rint", "Rint", anp.rint, "Round to the nearest even integer.", floats=True, stops_gradient=True)
+rsqrt = unary("rsqrt", "Rsqrt", _rsqrt, "Give 1/sqrt(x) for each element.", floats=True)
+sigmoid = unary("sigmoid", "Sigmoid", _sigmoid, "Give 1 / (1 + exp(-x)) for each element.", floats=True)
+sign = unary("sign", "Sign", anp.sign, "Give -1, 0 or 1 for each element.", stops_gradient=True)
+sin = unary("sin", "Sin", anp.sin, "Give the sine of each element.", floats=True)
+sinh = unary("sinh", "Sinh", anp.sinh, "Give the hyperbolic sine of each element.", floats=True)
+sqrt = unary("sqrt", "Sqrt", anp.sqrt, "Give the square root of each element.", floats=True)
+square = unary("square", "Square", _square, "Give the square of each element.")
+tan = unary("tan", "Tan", anp.tan, "Give the tangent of each element.", floats=True)
+tanh = unary("tanh", "Tanh", _tanh, "Give the hyperbolic tangent of each element.", floats=True)
+log_sigmoid = unary("log_sigmoid", "LogSigmoid", lambda x: -anp.logaddexp(0, -x), "Give log(sigmoid(x)).", floats=True)
+
+add = binary("add", "Add", anp.add, "Add two values.")
+subtract = binary("subtract", "Sub", anp.subtract, "Subtract `y` from `x`.")
+multiply = binary("multiply", "Mul", anp.multiply, "Multiply two values, element by element.")
+realdiv = binary("realdiv", "RealDiv", anp.true_divide, "Divide floating values.")
+floordiv = binary("floordiv", "FloorDiv", anp.floor_divide, "Divide and round down.", stops_gradient=True)
+floormod = binary("floormod", "FloorMod", anp.mod, "Give the remainder that has the sign of `y`.")
+mod = binary("mod", "FloorMod", anp.mod, "Give the remainder that has the sign of `y`.")
+truncatediv = binary("truncatediv", "TruncateDiv", _truncated_quotient, "Divide and round to 0.", stops_gradient=True)
+truncatemod = binary(
+    "truncatemod",
+    "TruncateMod",
+    lambda x, y: x - y * _truncated_quotient(x, y),
+    "Give the remainder that has the sign of `x`.",
+    stops_gradient=True,
+)
+div_no_nan = binary("div_no_nan", "DivNoNan", _quotient_or_zero, "Divide, giving 0 where `y` is 0.")
+pow = binary("pow", "Pow", _pow, "Raise `x` to the power `y`.")
+maximum = binary("maximum", "Maximum", maximum_array, "Give the larger of each pair.")
+minimum = binary("minimum", "Minimum", minimum_array, "Give the smaller of each pair.")
+squared_difference = binary("squared_difference", "SquaredDifference", _squared_difference, "Give (x - y)^2.")
+equal = binary("equal", "Equal", anp.equal, "Say which pairs are equal.", dtype="bool")
+not_equal = binary("not_equal", "NotEqual", anp.not_equal, "Say which pairs differ.", dtype="bool")
+less = binary("less", "Less", anp.less, "Say where x < y.", dtype="bool")
+less_equal = binary("less_equal", "LessEqual", anp.less_equal, "Say where x <= y.", dtype="bool")
+greater = binary("greater", "Greater", anp.greater, "Say where x > y.", dtype="bool")
+greater_equal = binary("greater_equal", "GreaterEqual", anp.greater_equal, "Say where x >= y.", dtype="bool")
+logical_and = binary("logical_and", "LogicalAnd", anp.logical_and, "Say where both hold.", dtype="bool")
+logical_or = binary("logical_or", "LogicalOr", anp.logical_or, "Say where one or both hold.", dtype="bool")
+logical_xor = binary("logical_xor", "LogicalXor", anp.logical_xor, "Say where exactly one holds.", dtype="bool")
+
+
+def round(x: Any, name: str | None = None) -> Node:
+    """Round to the nearest integer, halves to even; integers stay as they are."""
+    node = as_node(x)
+    if node.dtype.is_integer:
+        return elementwise("Identity", node, lambda v: v, name)
+    return elementwise("Round", node, anp.rint, name, stops_gradient=True)
+
+
+def atan2(y: Any, x: Any, name: str | None = None) -> Node:
+    """Give the angle of the points (x, y), between -pi and pi."""
+    return pairwise("Atan2", y, x, anp.arctan2, name, names=("y", "x"))
+
+
+def truediv(x: Any, y: Any, name: str | None = None) -> Node:
+    """Divide; integers become floating values first (8 and 16 bits float32, wider ones float64).
+
+    Args:
+        x: Node or array of any shape.
+        y: Another of the same dtype, of a shape that broadcasts with that of `x`.
+        name: Name of the node.
+
+    Returns:
+        A floating node.
+    """
+    a, b = operands("RealDiv", x, y)
+    if a.dtype.is_integer:
+        wide = "float32" if np.dtype(a.dtype.as_numpy_dtype).itemsize <= 2 else "float64"
+        a, b = cast(a, wide), cast(b, wide)
+    return pairwise("RealDiv", a, b, anp.true_divide, name)
+
+
+def divide(x: Any, y: Any, name: str | None = None) -> Node:
+    """Divide as Python's `/` does; see `truediv`."""
+    return truediv(x, y, name)
+
+
+def div(x: Any, y: Any, name: str | None = None) -> Node:
+    """Divide; integers give integers, rounded towards 0 (TensorFlow's older division)."""
+    a, b = operands("Div", x, y)
+    if a.dtype.is_integer:
+        return pairwise("Div", a, b, _truncated_quotient, name)
+    return pairwise("Div", a, b, anp.true_divide, name)
+
+
+def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
+    """Give `x` in another dtype; floating values are cut off towards 0 when they become integers.
+
+    Args:
+        x: Node, array or IndexedSlices.
+        dtype: The dtype wanted.
+        name: Name of the node.
+
+    Returns:
+        A node; IndexedSlices for IndexedSlices; `x` itself if it has the dtype.
+    """
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(cast(x.values, dtype, name), x.indices, x.dense_shape)  # type: ignore[return-value]
+    node, wanted = as_node(x), as_dtype(dtype)
+    if node.dtype == wanted:
+        return node
+    kind = wanted.as_numpy_dtype
+    dtype_of_kind = np.dtype(kind)
+
+    def convert(value: Any) -> Any:
+        return np.array(value, dtype_of_kind) if isinstance(value, _ARRAYS) else cast_array(value, kind)
+
+    return elementwise("Cast", node, convert, name, wanted)
+
+
+def saturate_cast(value: Any, dtype: DTypeLike, name: str | None = None) -> Node:
+    """Cast, with values out of range becoming the nearest value in range."""
+    node, wanted = as_node(value), as_dtype(dtype)
+    low, high = max(wanted.min, node.dtype.min), min(wanted.max, node.dtype.max)
+    return cast(minimum(maximum(node, low), high), wanted, name)
+
+
+def to_float(x: Any, name: str = "ToFloat") -> Node:
+    """Cast to float32."""
+    return cast(x, "float32", name)
+
+
+def to_double(x: Any, name: str = "ToDouble") -> Node:
+    """Cast to float64."""
+    return cast(x, "float64", name)
+
+
+def to_int32(x: Any, name: str = "ToInt32") -> Node:
+    """Cast to int32."""
+    return cast(x, "int32", name)
+
+
+def to_int64(x: Any, name: str = "ToInt64") -> Node:
+    """Cast to int64."""
+    return cast(x, "int64", name)
+
+
+def to_bfloat16(x: Any, name: str = "ToBFloat16") -> Node:
+    """Refuse: there is no bfloat16 here.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError("bfloat16 is not a dtype of globalstep; cast to float16 or float32.")
+
+
+def add_n(inputs: Any, name: str | None = None) -> Node:
+    """Add a list of values of one dtype and shape.
+
+    Args:
+        inputs: Nodes, arrays or IndexedSlices.
+        name: Name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: If `inputs` is no list, or empty, or the shapes differ.
+    """
+    if not isinstance(inputs, (list, tuple)) or not inputs:
+        raise ValueError("inputs must be a list of at least one Tensor/IndexedSlices with the same dtype and shape")
+    nodes = operand_list("AddN", inputs, "inputs")
+    if any(not node.shape.is_compatible_with(nodes[0].shape) for node in nodes):
+        shapes = ", ".join(str(node.shape) for node in nodes)
+        raise ValueError(f"Shapes must be equal to be added by AddN; got {shapes}.")
+    return Node(
+        "AddN",
+        nodes,
+        anp.add if len(nodes) == 2 else _sum_of,
+        name=name,
+        dtype=nodes[0].dtype,
+        shape=nodes[0].shape,
+    )
+
+
+def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Node:
+    """Add a list of values; the same as `add_n` here."""
+    return add_n(inputs, name)
+
+
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+    """Multiply by a scalar; the rows of IndexedSlices stay sparse."""
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(multiply(x.values, scalar, name), x.indices, x.dense_shape)
+    return multiply(scalar, x, name)

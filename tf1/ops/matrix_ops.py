@@ -1,0 +1,251 @@
+"""Matrices: their diagonals and bands, and the solution of equations.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import matrix_transpose
+from globalstep.tf1.ops.building import operands, pairwise, require_float
+
+__all__ = [
+    "cholesky",
+    "cross",
+    "diag",
+    "diag_part",
+    "matrix_band_part",
+    "matrix_determinant",
+    "matrix_diag",
+    "matrix_diag_part",
+    "matrix_inverse",
+    "matrix_set_diag",
+    "matrix_solve",
+    "trace",
+]
+
+
+def _sizes(node: Node) -> list[int | None] | None:
+    return None if node.shape.dims is None else node.shape.as_list()
+
+
+def _eye(rows: int, columns: int, dtype: Any) -> Any:
+    return np.eye(rows, columns, dtype=dtype)
+
+
+def _diagonal(value: Any) -> Any:
+    """Give the main diagonals [..., min(m, n)] of matrices [..., m, n]."""
+    length = min(np.shape(value)[-2:])
+    places = np.arange(length)
+    return value[..., places, places]
+
+
+def diag(diagonal: Any, name: str | None = None) -> Node:
+    """Give [*s, *s] with `diagonal` [*s] where both halves of the indices are equal, and 0 elsewhere."""
+    node = as_node(diagonal)
+    sizes = _sizes(node)
+
+    def spread(value: Any) -> Any:
+        shape = np.shape(value)
+        count = int(np.prod(shape))
+        flat = anp.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
+        return anp.reshape(flat, (*shape, *shape))
+
+    shape = TensorShape(None if sizes is None else sizes + sizes)
+    return Node("Diag", (node,), spread, name=name, dtype=node.dtype, shape=shape)
+
+
+def diag_part(input: Any, name: str | None = None) -> Node:
+    """Give of [*s, *s] the elements where both halves of the indices are equal: what `diag` was given.
+
+    Raises:
+        ValueError: If the two halves of the shape differ.
+    """
+    node = as_node(input)
+    sizes = _sizes(node)
+    if sizes is not None:
+        half = len(sizes) // 2
+        if not sizes or len(sizes) % 2 or not node.shape[:half].is_compatible_with(node.shape[half:]):
+            raise ValueError(f"diag_part needs a shape of two equal halves; {node.name!r} has {node.shape}.")
+
+    def pick(value: Any) -> Any:
+        shape = np.shape(value)[: np.ndim(value) // 2]
+        count = int(np.prod(shape))
+        return anp.reshape(_diagonal(anp.reshape(value, (count, count))), shape)
+
+    shape = TensorShape(None if sizes is None else sizes[: len(sizes) // 2])
+    return Node("DiagPart", (node,), pick, name=name, dtype=node.dtype, shape=shape)
+
+
+def matrix_diag(diagonal: Any, name: str | None = None) -> Node:
+    """Give for each row [..., n] a matrix [..., n, n] with it on the diagonal."""
+    node = as_node(diagonal)
+    sizes = _sizes(node)
+    shape = TensorShape(None if sizes is None else [*sizes, sizes[-1]])
+    return Node(
+        "MatrixDiag",
+        (node,),
+        lambda v: anp.expand_dims(v, -1) * _eye(np.shape(v)[-1], np.shape(v)[-1], v.dtype),
+        name=name,
+        dtype=node.dtype,
+        shape=shape,
+    )
+
+
+def matrix_diag_part(input: Any, name: str | None = None) -> Node:
+    """Give the diagonals [..., min(m, n)] of matrices [..., m, n]."""
+    node = as_node(input)
+    return Node("MatrixDiagPart", (node,), _diagonal, name=name, dtype=node.dtype, shape=_diagonal_shape(node))
+
+
+def _diagonal_shape(node: Node) -> TensorShape:
+    sizes = _sizes(node)
+    if sizes is None:
+        return TensorShape(None)
+    last = [size for size in sizes[-2:] if size is not None]
+    return TensorShape([*sizes[:-2], min(last) if len(last) == 2 else None])
+
+
+def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
+    """Give matrices [..., m, n] with other diagonals [..., min(m, n)]."""
+    node, new = operands("MatrixSetDiag", input, diagonal, ("input", "diagonal"))
+
+    def put(value: Any, line: Any) -> Any:
+        rows, columns = np.shape(value)[-2:]
+        kept = value * (1 - _eye(rows, columns, value.dtype))
+        length = min(rows, columns)
+        wide = anp.expand_dims(line, -1) * _eye(length, columns, value.dtype)
+        if rows > length:
+            below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
+            wide = anp.concatenate([wide, below], axis=-2)
+        return kept + wide
+
+    return Node("MatrixSetDiag", (node, new), put, name=name, dtype=node.dtype, shape=node.shape)
+
+
+def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Node:
+    """Give matrices [..., m, n] with 0 outside of a band around the diagonal.
+
+    Args:
+        input: Node or array.
+        num_lower: How many diagonals below the main one stay: an int or an integer node; all if negative.
+        num_upper: How many above it.
+        name: Name of the node.
+
+    Returns:
+        A node like `input`.
+    """
+    node, lower, upper = as_node(input), as_node(num_lower), as_node(num_upper)
+
+    def cut(value: Any, below: Any, above: Any) -> Any:
+        rows, columns = np.shape(value)[-2:]
+        ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+        kept = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
+        return value * kept.astype(value.dtype)
+
+    return Node("MatrixBandPart", (node, lower, upper), cut, name=name, dtype=node.dtype, shape=node.shape)
+
+
+def trace(x: Any, name: str | None = None) -> Node:
+    """Give the sums of the diagonals of matrices [..., m, n]."""
+    node = as_node(x)
+    sizes = _sizes(node)
+    return Node(
+        "Trace",
+        (node,),
+        lambda v: anp.sum(_diagonal(v), axis=-1),
+        name=name or "trace",
+        dtype=node.dtype,
+        shape=TensorShape(None if sizes is None else sizes[:-2]),
+    )
+
+
+def _square(op_type: str, input: Any) -> Node:
+    node = require_float(op_type, as_node(input), "input")
+    sizes = _sizes(node)
+    if sizes is not None and (len(sizes) < 2 or len({size for size in sizes[-2:] if size is not None}) > 1):
+        raise ValueError(f"Dimensions must be equal: {op_type} needs square matrices; {node.name!r} has {node.shape}.")
+    return node
+
+
+def _solved(fn: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """Give a function of matrices that says in TensorFlow's words why one cannot be solved."""
+
+    def solve(*values: Any) -> Any:
+        try:
+            return fn(*values)
+        except np.linalg.LinAlgError:
+            raise InvalidArgumentError(what) from None
+
+    return solve
+
+
+def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Node:
+    """Give the inverses of square matrices [..., n, n]; `adjoint` transposes them first.
+
+    Raises:
+        InvalidArgumentError: In the run: "Input is not invertible."
+    """
+    node = _square("MatrixInverse", input)
+    node = matrix_transpose(node) if adjoint else node
+    fn = _solved(anp.linalg.inv, "Input is not invertible.")
+    return Node("MatrixInverse", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
+
+
+def matrix_determinant(input: Any, name: str | None = None) -> Node:
+    """Give the determinants of square matrices [..., n, n]."""
+    node = _square("MatrixDeterminant", input)
+    sizes = _sizes(node)
+    shape = TensorShape(None if sizes is None else sizes[:-2])
+    return Node("MatrixDeterminant", (node,), anp.linalg.det, name=name, dtype=node.dtype, shape=shape)
+
+
+def cholesky(input: Any, name: str | None = None) -> Node:
+    """Give the lower triangles L with L L^T = A of symmetric, positive definite matrices [..., n, n].
+
+    Raises:
+        InvalidArgumentError: In the run: "Cholesky decomposition was not successful. The input might not be valid."
+    """
+    node = _square("Cholesky", input)
+    fn = _solved(anp.linalg.cholesky, "Cholesky decomposition was not successful. The input might not be valid.")
+    return Node("Cholesky", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
+
+
+def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Node:
+    """Solve matrix @ x = rhs.
+
+    Args:
+        matrix: Floating node or array [..., n, n].
+        rhs: Another of the same dtype [..., n, k].
+        adjoint: Whether `matrix` is transposed first.
+        name: Name of the node.
+
+    Returns:
+        A node [..., n, k].
+
+    Raises:
+        InvalidArgumentError: In the run: "Input matrix is not invertible."
+    """
+    left, right = operands("MatrixSolve", matrix, rhs, ("matrix", "rhs"))
+    left = _square("MatrixSolve", left)
+    left = matrix_transpose(left) if adjoint else left
+    fn = _solved(lambda a, b: anp.matmul(anp.linalg.inv(a), b), "Input matrix is not invertible.")
+    return Node("MatrixSolve", (left, right), fn, name=name, dtype=right.dtype, shape=right.shape)
+
+
+def cross(a: Any, b: Any, name: str | None = None) -> Node:
+    """Give the cross products of vectors [..., 3]."""
+
+    def multiply(x: Any, y: Any) -> Any:
+        after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
+        return x[..., after] * y[..., before] - x[..., before] * y[..., after]
+
+    return pairwise("Cross", a, b, multiply, name, names=("a", "b"))

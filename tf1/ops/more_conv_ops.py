@@ -1,0 +1,480 @@
+"""Further convolutions: transposed, separable, depthwise, dilated, of sequences; pooling of any kind; LRN.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.tracer import getval
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import conv_ops
+from globalstep.tf1.ops.array_ops import expand_dims, squeeze
+from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
+from globalstep.tf1.ops.sliding_windows import overlay
+
+__all__ = [
+    "atrous_conv2d",
+    "conv1d",
+    "conv2d_transpose",
+    "convolution",
+    "depthwise_conv2d",
+    "dilated",
+    "local_response_normalization",
+    "pool",
+    "separable_conv2d",
+]
+
+
+@primitive
+def _spread(kernel: Any, rates: tuple[int, int]) -> Any:
+    """Put rows and columns of zeros between those of a kernel."""
+    rows, columns = (rate * (size - 1) + 1 for rate, size in zip(rates, kernel.shape, strict=False))
+    wide = np.zeros((rows, columns, *kernel.shape[2:]), kernel.dtype)
+    wide[:: rates[0], :: rates[1]] = kernel
+    return wide
+
+
+defvjp(_spread, lambda ans, kernel, rates: lambda g: g[:: rates[0], :: rates[1]])
+
+
+def dilated(kernel: Node, rates: tuple[int, int]) -> Node:
+    """Give filters [height, width, ...] with `rate - 1` zeros between their elements."""
+    if rates == (1, 1):
+        return kernel
+    rows, columns, *rest = kernel.shape.as_list()
+    if rows is None or columns is None:
+        raise ValueError(f"The size of the filters must be known: {kernel.shape}.")
+    wide = [rates[0] * (rows - 1) + 1, rates[1] * (columns - 1) + 1]
+    return Node(
+        "Dilate", (kernel,), lambda k: _spread(k, rates), name="dilate", dtype=kernel.dtype, shape=[*wide, *rest]
+    )
+
+
+def conv2d_transpose(
+    value: Any = None,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: str = "SAME",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Node:
+    """Do what the gradient of `conv2d` by its images does: each value spreads a filter over the result.
+
+    Args:
+        value: Floating node or array [batch, rows, columns, inputs].
+        filter: Node or array [height, width, outputs, inputs].
+        output_shape: Shape of the result: four ints, or an integer node.
+        strides: Four ints, the first and last 1; one or two numbers for rows and columns.
+        padding: "SAME" or "VALID": that of the convolution which this is the gradient of.
+        data_format: "NHWC" or "NCHW".
+        name: Name of the node; default "conv2d_transpose".
+        input: Newer name of `value`.
+        filters: Newer name of `filter`.
+        dilations: Only 1, or None.
+
+    Returns:
+        A node of `output_shape`.
+
+    Raises:
+        ValueError: For arguments that do not fit.
+        InvalidArgumentError: In the run, if `output_shape` is none that such a convolution could have started from.
+    """
+    x, w = operands(
+        "Conv2DBackpropInput", value if input is None else input, filter if filters is None else filters,
+        ("value", "filter"),
+    )  # fmt: skip
+    require_float("Conv2DBackpropInput", x, "value")
+    if dilations is not None and set(np.asarray(dilations).reshape(-1).tolist()) != {1}:
+        raise ValueError("conv2d_transpose with dilations is not supported.")
+    if output_shape is None or strides is None:
+        raise ValueError("conv2d_transpose needs output_shape and strides.")
+    sizes = as_shape_node(output_shape)
+    if conv_ops.is_channels_first(data_format, 4):
+        moved = Node(
+            "Gather", (sizes,), lambda s: s[np.array([0, 2, 3, 1])], dtype=sizes.dtype, shape=[4],
+            attrs={"stops_gradient": True},
+        ) if sizes.op_type != "Const" else as_shape_node([sizes.attrs["value"][i] for i in (0, 2, 3, 1)])  # fmt: skip
+        made = conv2d_transpose(
+            conv_ops.to_channels_last(x), w, moved, conv_ops.last_order(strides), padding, "NHWC", name
+        )
+        return conv_ops.to_channels_first(made)
+    steps, fit = conv_ops.two_sizes(strides, "strides"), conv_ops.checked_padding(padding)
+    rows, columns, outputs, inputs = w.shape.as_list()
+    if rows is None or columns is None:
+        raise ValueError(f"The size of the filters must be known: {w.shape}.")
+    if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, inputs):
+        raise ValueError(f"input channels does not match filter's input channels, {x.shape.as_list()[-1]} != {inputs}")
+    known = sizes_of(sizes)
+    if known is not None and len(known) == 4 and known[3] not in (None, outputs):
+        raise ValueError(f"output_shape does not match filter's output channels, {known[3]} != {outputs}")
+    size = (rows, columns)
+
+    def spread(values: Any, kernels: Any, wanted: Any) -> Any:
+        shape = tuple(int(n) for n in np.asarray(getval(wanted)).reshape(-1))
+        margins = [conv_ops.margins(shape[i], size[i - 1], steps[i - 1], fit) for i in (1, 2)]
+        padded = [shape[i] + sum(margins[i - 1]) for i in (1, 2)]
+        for i in (1, 2):
+            computed = (padded[i - 1] - size[i - 1]) // steps[i - 1] + 1
+            if computed != np.shape(values)[i]:
+                raise InvalidArgumentError(
+                    "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
+                    f"{np.shape(values)[i]}, computed = {computed}"
+                )
+        lead, depth = np.shape(values)[:3], np.shape(values)[3]
+        flat = anp.matmul(anp.reshape(values, (-1, depth)), anp.transpose(anp.reshape(kernels, (-1, depth))))
+        windows = anp.reshape(flat, (*lead, *size, np.shape(kernels)[2]))
+        whole = overlay(windows, size, steps, (lead[0], *padded, np.shape(kernels)[2]))
+        (top, _), (left, _) = margins
+        return whole[:, top : top + shape[1], left : left + shape[2]]
+
+    shape = TensorShape([None, None, None, outputs] if known is None else known)
+    return Node(
+        "Conv2DBackpropInput", (x, w, sizes), spread, name=name or "conv2d_transpose", dtype=x.dtype, shape=shape
+    )
+
+
+def depthwise_conv2d(
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: str = "SAME",
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Node:
+    """Convolve each channel of images with filters of its own.
+
+    Args:
+        input: Floating node or array [batch, height, width, channels].
+        filter: Node or array [height, width, channels, multiplier].
+        strides: Four ints, the first and last 1.
+        padding: "SAME" or "VALID".
+        rate: Two ints: dilation of the filters; default 1.
+        name: Name of the node; default "depthwise".
+        data_format: "NHWC" or "NCHW".
+        dilations: Newer name of `rate`.
+
+    Returns:
+        A node [batch, rows, columns, channels * multiplier].
+
+    Raises:
+        ValueError: For arguments that do not fit.
+    """
+    x, w = operands("DepthwiseConv2dNative", input, filter, ("input", "filter"))
+    require_float("DepthwiseConv2dNative", x, "input")
+    if strides is None:
+        raise ValueError("depthwise_conv2d needs strides.")
+    if conv_ops.is_channels_first(data_format, 4):
+        made = depthwise_conv2d(
+            conv_ops.to_channels_last(x), w, conv_ops.last_order(strides), padding,
+            _last_order_rates(rate if dilations is None else dilations), name,
+        )  # fmt: skip
+        return conv_ops.to_channels_first(made)
+    rates = _rates(rate if dilations is None else dilations)
+    steps, fit = conv_ops.two_sizes(strides, "strides"), conv_ops.checked_padding(padding)
+    if rates != (1, 1) and steps != (1, 1):
+        raise ValueError("strides > 1 not supported in conjunction with rate > 1")
+    kernel = dilated(w, rates)
+    rows, columns, channels, multiplier = kernel.shape.as_list()
+    if rows is None or columns is None:
+        raise ValueError(f"The size of the filters must be known: {w.shape}.")
+    if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, channels):
+        raise ValueError(f"The images have {x.shape.as_list()[-1]} channels, the filters {channels}.")
+    size = (rows, columns)
+
+    def convolve(images: Any, kernels: Any) -> Any:
+        windows = conv_ops.prepared(images, size, steps, fit, 0)
+        lead, (depth, each) = np.shape(windows)[:3], np.shape(kernels)[2:]
+        # Channel by channel: [channels, places, elements] @ [channels, elements, multiplier].
+        flat = anp.transpose(anp.reshape(windows, (-1, size[0] * size[1], depth)), (2, 0, 1))
+        weights = anp.transpose(anp.reshape(kernels, (size[0] * size[1], depth, each)), (1, 0, 2))
+        return anp.reshape(anp.transpose(anp.matmul(flat, weights), (1, 0, 2)), (*lead, depth * each))
+
+    outputs = None if channels is None or multiplier is None else channels * multiplier
+    shape = conv_ops.output_shape(x, size, steps, fit, outputs)
+    return Node("DepthwiseConv2dNative", (x, kernel), convolve, name=name or "depthwise", dtype=x.dtype, shape=shape)
+
+
+def separable_conv2d(
+    input: Any,
+    depthwise_filter: Any,
+    pointwise_filter: Any,
+    strides: Any,
+    padding: str,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Node:
+    """Convolve each channel by itself, then mix the channels at each place.
+
+    Args:
+        input: Floating node or array [batch, height, width, channels].
+        depthwise_filter: Node or array [height, width, channels, multiplier].
+        pointwise_filter: Node or array [1, 1, channels * multiplier, outputs].
+        strides: Four ints, the first and last 1.
+        padding: "SAME" or "VALID".
+        rate: Two ints: dilation of the depthwise filters; default 1.
+        name: Name scope of the nodes; default "separable_conv2d".
+        data_format: "NHWC" or "NCHW".
+        dilations: Newer name of `rate`.
+
+    Returns:
+        A node [batch, rows, columns, outputs].
+
+    Raises:
+        ValueError: For arguments that do not fit.
+    """
+    shape = pointwise_filter.shape if isinstance(pointwise_filter, Node) else TensorShape(np.shape(pointwise_filter))
+    if shape.dims is not None and shape.as_list()[:2] != [1, 1]:
+        raise ValueError(f"The pointwise filters must be [1, 1, inputs, outputs]; got {shape}.")
+    with get_default_graph().name_scope(name or "separable_conv2d"):
+        between = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, None, data_format, dilations)
+        return conv_ops.conv2d(between, pointwise_filter, [1, 1, 1, 1], "VALID", data_format=data_format or "NHWC")
+
+
+def _rates(given: Any) -> tuple[int, int]:
+    return (1, 1) if given is None else conv_ops.two_sizes(given, "rate")
+
+
+def _last_order_rates(given: Any) -> Any:
+    return conv_ops.last_order(given) if isinstance(given, Sequence) and len(given) == 4 else given
+
+
+def atrous_conv2d(value: Any, filters: Any, rate: int, padding: str, name: str | None = None) -> Node:
+    """Convolve images with dilated filters: `rate - 1` zeros lie between the elements of a filter.
+
+    Args:
+        value: Floating node or array [batch, height, width, channels].
+        filters: Node or array [height, width, channels, outputs].
+        rate: At least 1.
+        padding: "SAME" or "VALID".
+        name: Name of the node; default "convolution".
+
+    Returns:
+        A node [batch, rows, columns, outputs].
+    """
+    x, w = operands("Conv2D", value, filters, ("value", "filters"))
+    return conv_ops.conv2d(x, dilated(w, (int(rate), int(rate))), [1, 1, 1, 1], padding, name=name or "convolution")
+
+
+def conv1d(
+    value: Any = None,
+    filters: Any = None,
+    stride: Any = None,
+    padding: str | None = None,
+    use_cudnn_on_gpu: bool | None = None,
+    data_format: str | None = None,
+    name: str | None = None,
+    input: Any = None,
+    dilations: Any = None,
+) -> Node:
+    """Convolve sequences with filters.
+
+    Args:
+        value: Floating node or array [batch, width, channels].
+        filters: Node or array [width, channels, outputs].
+        stride: An int, or a list of one or three.
+        padding: "SAME" or "VALID".
+        use_cudnn_on_gpu: Accepted; without effect.
+        data_format: "NWC" (or "NHWC") or "NCW" (or "NCHW").
+        name: Name scope of the nodes; default "conv1d".
+        input: Newer name of `value`.
+        dilations: An int: dilation of the filters.
+
+    Returns:
+        A node [batch, steps, outputs].
+
+    Raises:
+        ValueError: For arguments that do not fit.
+    """
+    x, w = operands("Conv2D", value if input is None else input, filters, ("value", "filters"))
+    if stride is None or padding is None:
+        raise ValueError("conv1d needs stride and padding.")
+    steps = [int(stride)] if isinstance(stride, (int, np.integer)) else [int(s) for s in stride]
+    first = conv_ops.is_channels_first(data_format, 3)
+    step = steps[0] if len(steps) == 1 else steps[2 if first else 1]
+    (rate,) = {1} if dilations is None else {int(d) for d in np.asarray(dilations).reshape(-1)} - {1} or {1}
+    with x.graph.name_scope(name or "conv1d"):
+        images = expand_dims(conv_ops.to_channels_last(x) if first else x, 1)
+        kernel = dilated(expand_dims(w, 0), (1, rate))
+        made = squeeze(conv_ops.conv2d(images, kernel, [1, 1, step, 1], padding), [1])
+        return conv_ops.to_channels_first(made) if first else made
+
+
+def _spatial(given: Any, rank: int, what: str) -> list[int]:
+    """Give a number for each spatial axis."""
+    values = [1] * rank if given is None else list(np.asarray(given).reshape(-1))
+    if len(values) == 1:
+        values *= rank
+    if len(values) != rank:
+        raise ValueError(f"{what} must have {rank} numbers, got {given}.")
+    return [int(value) for value in values]
+
+
+def _rank_of(node: Node, what: str) -> int:
+    if node.shape.ndims not in (3, 4):
+        raise ValueError(
+            f"{what} goes over one or two spatial dimensions here: of inputs of rank 3 or 4, not {node.shape}. For "
+            "volumes use gs.torch or gs.jax."
+        )
+    return int(node.shape.ndims) - 2
+
+
+def convolution(
+    input: Any,
+    filter: Any = None,
+    padding: str = "VALID",
+    strides: Any = None,
+    dilation_rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Node:
+    """Convolve sequences or images with filters.
+
+    Args:
+        input: Floating node or array [batch, width, channels] or [batch, height, width, channels].
+        filter: Node or array [width, channels, outputs] or [height, width, channels, outputs].
+        padding: "SAME" or "VALID".
+        strides: An int for each spatial dimension; default 1.
+        dilation_rate: An int for each spatial dimension; default 1.
+        name: Name scope of the nodes; default "convolution".
+        data_format: None, or a string that begins with "NC" where the channels come first.
+        filters: Newer name of `filter`.
+        dilations: Newer name of `dilation_rate`.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: For arguments that do not fit.
+    """
+    x, w = operands("Conv2D", input, filter if filters is None else filters, ("input", "filter"))
+    rank = _rank_of(x, "convolution")
+    steps = _spatial(strides, rank, "strides")
+    rates = _spatial(dilation_rate if dilations is None else dilations, rank, "dilation_rate")
+    if max(steps) > 1 and max(rates) > 1:
+        raise ValueError("strides > 1 not supported in conjunction with dilation_rate > 1")
+    first = conv_ops.is_channels_first(data_format, rank + 2)
+    with x.graph.name_scope(name or "convolution"):
+        images = conv_ops.to_channels_last(x) if first else x
+        if rank == 1:
+            made = conv1d(images, w, steps, padding, dilations=rates)
+        else:
+            made = conv_ops.conv2d(images, dilated(w, (rates[0], rates[1])), [1, *steps, 1], padding)
+        return conv_ops.to_channels_first(made) if first else made
+
+
+def pool(
+    input: Any,
+    window_shape: Any,
+    pooling_type: str,
+    padding: str,
+    dilation_rate: Any = None,
+    strides: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Node:
+    """Give the largest value, or the mean, of each window of sequences or images.
+
+    Args:
+        input: Floating node or array [batch, width, channels] or [batch, height, width, channels].
+        window_shape: An int for each spatial dimension.
+        pooling_type: "MAX" or "AVG".
+        padding: "SAME" or "VALID".
+        dilation_rate: Only 1.
+        strides: An int for each spatial dimension; default 1.
+        name: Name scope of the nodes; default "max_pool" or "avg_pool".
+        data_format: None, or a string that begins with "NC" where the channels come first.
+        dilations: Newer name of `dilation_rate`.
+
+    Returns:
+        A node.
+
+    Raises:
+        ValueError: For arguments that do not fit, or a dilation.
+    """
+    x = as_node(input)
+    rank = _rank_of(x, "pool")
+    kinds: dict[str, Callable[..., Node]] = {"MAX": conv_ops.max_pool, "AVG": conv_ops.avg_pool}
+    if pooling_type not in kinds:
+        raise ValueError(f"pooling_type must be 'MAX' or 'AVG', got {pooling_type!r}.")
+    rates = _spatial(dilation_rate if dilations is None else dilations, rank, "dilation_rate")
+    if max(rates) > 1:
+        raise ValueError("pool with a dilation_rate above 1 is not supported.")
+    size, steps = _spatial(window_shape, rank, "window_shape"), _spatial(strides, rank, "strides")
+    first = conv_ops.is_channels_first(data_format, rank + 2)
+    with x.graph.name_scope(name or f"{pooling_type.lower()}_pool"):
+        images = conv_ops.to_channels_last(x) if first else x
+        if rank == 1:
+            made = kinds[pooling_type](expand_dims(images, 1), [1, 1, *size, 1], [1, 1, *steps, 1], padding)
+            made = squeeze(made, [1])
+        else:
+            made = kinds[pooling_type](images, [1, *size, 1], [1, *steps, 1], padding)
+        return conv_ops.to_channels_first(made) if first else made
+
+
+@primitive
+def _around(x: Any, radius: int) -> Any:
+    """Give at each channel the sum of those at most `radius` away."""
+    total = x.copy()
+    for step in range(1, min(radius, x.shape[-1] - 1) + 1):
+        total[..., step:] += x[..., :-step]
+        total[..., :-step] += x[..., step:]
+    return total
+
+
+defvjp(_around, lambda ans, x, radius: lambda g: _around(g, radius))
+
+
+def local_response_normalization(
+    input: Any,
+    depth_radius: int = 5,
+    bias: float = 1,
+    alpha: float = 1,
+    beta: float = 0.5,
+    name: str | None = None,
+) -> Node:
+    """Divide each value by (bias + alpha * the sum of squares of the channels around it) ** beta.
+
+    Args:
+        input: Floating node or array [batch, height, width, channels].
+        depth_radius: How many channels on each side count.
+        bias: See above.
+        alpha: See above; it is not divided by the number of channels, unlike Caffe's.
+        beta: See above.
+        name: Name of the node; default "LRN".
+
+    Returns:
+        A node of the shape of `input`.
+    """
+    x = require_float("LRN", as_node(input), "input")
+    if x.shape.ndims not in (None, 4):
+        raise ValueError(f"Shape must be rank 4 but is rank {x.shape.ndims} for 'LRN' with input shapes: {x.shape}.")
+
+    def normalize(images: Any) -> Any:
+        kind = getval(images).dtype.type
+        norm = _around(images * images, int(depth_radius)) * kind(alpha) + kind(bias)
+        return images / anp.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
+
+    return Node("LRN", (x,), normalize, name=name or "LRN", dtype=x.dtype, shape=x.shape)
+
+
+lrn = local_response_normalization

@@ -1,0 +1,415 @@
+"""Layers of a neural network, element by element or row by row: activations, dropout, normalization.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.tracer import getval
+
+from globalstep.runtime import products
+from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
+from globalstep.tf1.ops.joining_ops import concat
+from globalstep.tf1.ops.primitives import maximum as maximum_array
+from globalstep.tf1.ops.primitives import minimum as minimum_array
+from globalstep.tf1.ops.primitives import select, take_rows
+from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.ops.random_ops import random_uniform
+
+__all__ = [
+    "bias_add",
+    "crelu",
+    "dropout",
+    "elu",
+    "in_top_k",
+    "l2_loss",
+    "leaky_relu",
+    "log_softmax",
+    "relu",
+    "relu6",
+    "relu_layer",
+    "selu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "swish",
+    "top_k",
+    "xw_plus_b",
+    "zero_fraction",
+]
+
+
+#: numpy takes three times as long to compare with a number as with an array, if it has runs of so many numbers.
+_LONG_RUN = 64
+
+
+def _above_zero(x: Any, out: Any = None) -> Any:
+    return np.maximum(x, np.zeros(x.shape[1:], x.dtype) if x.size >= _LONG_RUN * len(x) else 0, out=out)
+
+
+def _where_above_zero(g: Any, x: Any, out: Any = None) -> Any:
+    return np.multiply(g, np.greater(x, 0), out=out)
+
+
+def _relu_of(x: Any) -> Any:
+    return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
+
+
+def _relu_vjp(x: Any) -> Found:
+    return _relu_of(x), (lambda g: products.elementwise(_where_above_zero, g, x),)
+
+
+_relu = primitive(_relu_of)
+defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
+with_vjp(_relu, _relu_vjp)
+
+
+def relu(features: Any, name: str | None = None) -> Node:
+    """Give max(features, 0); the gradient at 0 is 0."""
+    node = as_node(features)
+    return elementwise("Relu", node, _relu, name or "Relu")
+
+
+def relu6(features: Any, name: str | None = None) -> Node:
+    """Give min(max(features, 0), 6)."""
+    node = as_node(features)
+    six = np.asarray(6, node.dtype.as_numpy_dtype)
+
+    def vjp(x: Any) -> Found:
+        above = np.maximum(x, 0)
+        inside = np.less_equal(above, six)
+        value = np.minimum(above, six)
+        return value, (lambda g: np.where(inside, g, np.zeros((), g.dtype)) * np.greater(x, 0),)
+
+    evaluate = with_vjp(lambda x: minimum_array(_relu(x), six), vjp)
+    return elementwise("Relu6", node, evaluate, name or "Relu6")
+
+
+def crelu(features: Any, name: str | None = None, axis: int = -1) -> Node:
+    """Give relu(features) and relu(-features) side by side along `axis`."""
+    node = as_node(features)
+    return relu(concat([node, math_ops.negative(node)], axis), name)
+
+
+def elu(features: Any, name: str | None = None) -> Node:
+    """Give features where positive and exp(features) - 1 elsewhere."""
+    node = require_float("Elu", as_node(features), "features")
+
+    def evaluate(x: Any) -> Any:
+        return select(anp.greater(x, 0), x, anp.expm1(minimum_array(x, np.zeros((), x.dtype))))
+
+    return elementwise("Elu", node, evaluate, name or "Elu")
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def selu(features: Any, name: str | None = None) -> Node:
+    """Give the self-normalizing exponential linear unit (Klambauer et al. 2017)."""
+    node = require_float("Selu", as_node(features), "features")
+
+    def evaluate(x: Any) -> Any:
+        below = _SELU_ALPHA * anp.expm1(minimum_array(x, np.zeros((), x.dtype)))
+        return _SELU_SCALE * select(anp.greater(x, 0), x, below)
+
+    return elementwise("Selu", node, evaluate, name or "Selu")
+
+
+def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
+    """Give features where positive and alpha * features elsewhere."""
+    node = as_node(features)
+    return elementwise("LeakyRelu", node, lambda x: maximum_array(alpha * x, x), name or "LeakyRelu", alpha=alpha)
+
+
+def softplus(features: Any, name: str | None = None) -> Node:
+    """Give log(exp(features) + 1)."""
+    node = require_float("Softplus", as_node(features), "features")
+    return elementwise("Softplus", node, lambda x: anp.logaddexp(x, 0), name or "Softplus")
+
+
+def softsign(features: Any, name: str | None = None) -> Node:
+    """Give features / (abs(features) + 1)."""
+    node = require_float("Softsign", as_node(features), "features")
+    return elementwise("Softsign", node, lambda x: x / (1 + anp.abs(x)), name or "Softsign")
+
+
+def swish(features: Any, name: str | None = None) -> Node:
+    """Give features * sigmoid(features)."""
+    node = as_node(features)
+    return math_ops.multiply(node, math_ops.sigmoid(node), name or "swish")
+
+
+def _one_axis(axis: Any, dim: Any, node: Node) -> int:
+    if axis is not None and dim is not None:
+        raise ValueError("Cannot specify both 'dim' and 'axis'")
+    given = dim if axis is None else axis
+    place = -1 if given is None else given
+    return normal_axes(place, node)[0]
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    peak = getval(x)
+    shifted = x - np.max(peak, axis=axis, keepdims=True)
+    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
+
+
+@primitive
+def _softmax(x: Any, axis: int) -> Any:
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
+
+
+defvjp(
+    _softmax,
+    lambda ans, x, axis: lambda g: (g - anp.sum(g * ans, axis=axis, keepdims=True)) * ans,
+)
+
+
+def _softmax_vjp(x: Any, axis: int) -> Found:
+    value = _softmax(x, axis)
+    return value, (lambda g: (g - np.sum(g * value, axis=axis, keepdims=True)) * value,)
+
+
+def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
+    """Give exp(logits) / sum(exp(logits)) along an axis.
+
+    Args:
+        logits: Floating node or array.
+        axis: The axis; default the last.
+        name: Name of the node.
+        dim: Older name of `axis`.
+
+    Returns:
+        A node like `logits`.
+    """
+    node = require_float("Softmax", as_node(logits), "logits")
+    place = _one_axis(axis, dim, node)
+    evaluate = with_vjp(lambda x: _softmax(x, place), lambda x: _softmax_vjp(x, place))
+    return elementwise("Softmax", node, evaluate, name or "Softmax", axis=place)
+
+
+def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
+    """Give log(softmax(logits)) without overflow; the arguments are those of `softmax`."""
+    node = require_float("LogSoftmax", as_node(logits), "logits")
+    place = _one_axis(axis, dim, node)
+    return elementwise("LogSoftmax", node, lambda x: _log_softmax(x, place), name or "LogSoftmax", axis=place)
+
+
+def _half_of_squares(x: Any) -> Any:
+    return anp.sum(x * x) / 2
+
+
+def _half_of_squares_vjp(x: Any) -> Found:
+    def back(g: Any) -> Any:
+        part = x * (g / 2 + np.zeros(x.shape, x.dtype))
+        return part + part
+
+    return np.sum(x * x) / 2, (back,)
+
+
+with_vjp(_half_of_squares, _half_of_squares_vjp)
+
+
+def l2_loss(t: Any, name: str | None = None) -> Node:
+    """Give sum(t^2) / 2."""
+    node = require_float("L2Loss", as_node(t), "t")
+    return Node("L2Loss", (node,), _half_of_squares, name=name or "L2Loss", dtype=node.dtype, shape=[])
+
+
+def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Node:
+    """Add a vector to the last dimension (to the second one with data_format "NCHW").
+
+    Raises:
+        ValueError: If `bias` is no vector of that size, or for an unknown format.
+    """
+    if data_format not in (None, "NHWC", "NCHW"):
+        raise ValueError(f"data_format must be either NHWC or NCHW, got {data_format!r}.")
+    x, b = operands("BiasAdd", value, bias, ("value", "bias"))
+    if b.shape.ndims not in (1, None):
+        raise ValueError(f"Shape must be rank 1 but is rank {b.shape.ndims} for {b.name!r} (op: 'BiasAdd').")
+    first = data_format == "NCHW"
+    if x.shape.dims is not None and b.shape.dims is not None:
+        size, length = x.shape.as_list()[1 if first else -1], b.shape.as_list()[0]
+        if size is not None and length is not None and size != length:
+            raise ValueError(
+                f"Dimensions must be equal, but are {size} and {length} for {name or 'BiasAdd'!r} (op: "
+                f"'BiasAdd') with input shapes: {x.shape}, {b.shape}."
+            )
+
+    def evaluate(values: Any, vector: Any) -> Any:
+        return values + anp.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
+
+    return Node(
+        "BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
+        attrs={"data_format": "NCHW" if first else "NHWC"},
+    )  # fmt: skip
+
+
+def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
+    """Give matmul(x, weights) + biases."""
+    return bias_add(matmul(x, weights), biases, name=name or "xw_plus_b")
+
+
+def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
+    """Give relu(matmul(x, weights) + biases)."""
+    return relu(xw_plus_b(x, weights, biases), name=name or "relu_layer")
+
+
+def _thinned(values: Any, keep: Any, noise: Any) -> Any:
+    return values / keep * (noise < keep)
+
+
+def _thinned_vjp(values: Any, keep: Any, noise: Any) -> Found:
+    kept = noise < keep
+
+    def to_keep(g: Any) -> Any:
+        return shaped_like(keep, -(kept * g) * values / keep**2)
+
+    scaled = values / keep
+    return scaled * kept, (lambda g: shaped_like(values, shaped_like(scaled, kept * g) / keep), to_keep, np.zeros_like)
+
+
+with_vjp(_thinned, _thinned_vjp)
+
+
+def dropout(
+    x: Any,
+    keep_prob: Any = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    rate: Any = None,
+) -> Node:
+    """Set random elements to 0 and scale the others up, so that the expected sum stays.
+
+    Args:
+        x: Floating node or array.
+        keep_prob: Probability that an element stays: number or scalar node.
+        noise_shape: Shape of the random choices; size 1 where elements share one.
+        seed: Seed of this operation; see `gs.set_random_seed`.
+        name: Name of the node.
+        rate: 1 - keep_prob, the newer way to say it.
+
+    Returns:
+        A node like `x`.
+
+    Raises:
+        ValueError: If neither or both of `keep_prob` and `rate` are given, or one is out of range, or `x`
+            is not floating.
+    """
+    if (keep_prob is None) == (rate is None):
+        raise ValueError(
+            "Only one of keep_prob and rate must be given." if rate is not None
+            else "You must provide a rate to dropout."
+        )  # fmt: skip
+    node = as_node(x)
+    if not node.dtype.is_floating:
+        raise ValueError(
+            "x has to be a floating point tensor since it's going to be scaled. Got a "
+            f"{node.dtype.name} tensor instead."
+        )
+    known = static_value(rate if keep_prob is None else keep_prob)
+    if known is not None:
+        kept = float(known) if rate is None else 1 - float(known)
+        if rate is None and not 0 < kept <= 1:
+            raise ValueError(f"keep_prob must be a scalar tensor or a float in the range (0, 1], got {kept:g}")
+        if rate is not None and not 0 <= float(known) < 1:
+            raise ValueError(f"rate must be a scalar tensor or a float in the range [0, 1), got {float(known):g}")
+        if kept == 1:
+            return node
+        keep = as_node(kept, node.dtype, name="dropout/keep_prob")
+    elif rate is None:
+        keep = as_node(keep_prob)
+    else:
+        keep = math_ops.subtract(1.0, rate)
+    noise = random_uniform(shape_of(node) if noise_shape is None else noise_shape, dtype=node.dtype, seed=seed)
+    return Node(
+        "Dropout",
+        (node, keep, noise),
+        _thinned,
+        name=name or "dropout",
+        dtype=node.dtype,
+        shape=node.shape,
+    )
+
+
+def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> tuple[Node, Node]:
+    """Give the `k` largest values of each row, and their places; of equal values the first.
+
+    Args:
+        input: Node or array [..., n].
+        k: How many.
+        sorted: Accepted; the values are always in descending order.
+        name: Name of the node.
+
+    Returns:
+        Values [..., k] and indices [..., k], int32.
+    """
+    node = as_node(input)
+    count = int(static_value(k)) if not is_node(k) or static_value(k) is not None else None
+    if count is None:
+        raise ValueError("k must be known when the graph is built.")
+    known = node.shape.as_list() if node.shape.dims is not None else None
+    if known and known[-1] is not None and known[-1] < count:
+        raise ValueError(f"input must have last dimension >= k = {count} but is {known[-1]} ({node.name!r}).")
+
+    def largest(values: Any) -> Any:
+        plain = getval(values)
+        order = np.argsort(-plain, axis=-1, kind="stable")[..., :count]
+        width = np.shape(values)[-1]
+        rows = np.arange(order.size // max(count, 1)).repeat(count) * width
+        flat = take_rows(anp.reshape(values, (-1,)), rows + order.reshape(-1))
+        return anp.reshape(flat, order.shape), order.astype(np.int32)
+
+    parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
+    shape = TensorShape(None if known is None else [*known[:-1], count])
+    return (
+        tuple_item(parts, 0, dtype=node.dtype, shape=shape),
+        tuple_item(parts, 1, dtype="int32", shape=shape),
+    )
+
+
+def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) -> Node:
+    """Say for each row whether its target is among the `k` largest predictions.
+
+    Args:
+        predictions: Node or array [batch, classes].
+        targets: Integer node or array [batch].
+        k: How many; classes that tie with the target do not push it out.
+        name: Name of the node.
+
+    Returns:
+        A boolean node [batch]; False where the target is out of range or its prediction is not finite.
+    """
+    scores, wanted = as_node(predictions), as_node(targets)
+
+    def check(values: Any, classes: Any) -> Any:
+        inside = (classes >= 0) & (classes < values.shape[1])
+        own = values[np.arange(len(classes)), np.where(inside, classes, 0)]
+        larger = np.sum(values > own[:, None], axis=1)
+        return inside & np.isfinite(own) & (larger < k)
+
+    return Node("InTopK", (scores, wanted), check, name=name or "InTopK", dtype="bool", shape=wanted.shape)
+
+
+def zero_fraction(value: Any, name: str | None = None) -> Node:
+    """Give the fraction of elements that are 0, as float32; NaN for an empty value."""
+    node = as_node(value)
+
+    def fraction(x: Any) -> Any:
+        return np.float32(np.mean(np.equal(x, 0))) if np.size(x) else np.float32(np.nan)
+
+    return Node(
+        "ZeroFraction", (node,), fraction, name=name or "zero_fraction", dtype="float32", shape=[],
+        attrs={"stops_gradient": True},
+    )  # fmt: skip

@@ -1,0 +1,296 @@
+"""Order and repetition: sorted values, distinct ones with counts, differences of sets, rolled and repeated ones.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.tracer import getval
+
+from globalstep.dtypes import as_dtype
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
+from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
+from globalstep.tf1.ops.primitives import flip, running_sum
+
+__all__ = [
+    "argsort",
+    "batch_gather",
+    "cumprod",
+    "meshgrid",
+    "repeat",
+    "roll",
+    "setdiff1d",
+    "sort",
+    "unique_with_counts",
+    "unravel_index",
+]
+
+
+@primitive
+def _taken_along(value: Any, places: Any, axis: int) -> Any:
+    return np.take_along_axis(value, places, axis)
+
+
+@primitive
+def _put_along(value: Any, places: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """Add values up where `_taken_along` took them from."""
+    found = np.zeros(shape, value.dtype)
+    grid = list(np.indices(np.shape(places), sparse=True))
+    grid[axis] = places
+    np.add.at(found, tuple(grid), value)
+    return found
+
+
+defvjp(_taken_along, lambda ans, v, places, axis: lambda g: _put_along(g, places, axis, np.shape(v)))
+defvjp(_put_along, lambda ans, v, places, axis, shape: lambda g: _taken_along(g, places, axis))
+
+
+def _order(value: Any, axis: int, direction: str) -> Any:
+    """Give the places of the sorted values; the first of equal ones comes first, either way."""
+    plain = np.asarray(getval(value))
+    if direction == "ASCENDING":
+        return np.argsort(plain, axis=axis, kind="stable")
+    backward = np.argsort(np.flip(plain, axis), axis=axis, kind="stable")
+    return np.flip(plain.shape[axis] - 1 - backward, axis)
+
+
+def _checked_direction(direction: str) -> str:
+    if direction not in ("ASCENDING", "DESCENDING"):
+        raise ValueError(f"Argument `direction` should be one of 'ASCENDING' or 'DESCENDING'. Received: {direction!r}")
+    return direction
+
+
+def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Node:
+    """Give values in order along an axis.
+
+    Args:
+        values: Node or array.
+        axis: The axis.
+        direction: "ASCENDING" or "DESCENDING".
+        name: Name of the node; default "sort".
+
+    Returns:
+        A node like `values`.
+
+    Raises:
+        ValueError: For another direction.
+    """
+    node, order = as_node(values), _checked_direction(direction)
+    (place,) = normal_axes(axis, node)
+    return elementwise(
+        "Sort", node, lambda v: _taken_along(v, _order(v, place, order), place % np.ndim(v)), name or "sort", axis=place
+    )
+
+
+def argsort(
+    values: Any, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+) -> Node:
+    """Give the places that values in order come from, int32; `stable` has no effect: equal values keep their order."""
+    node, order = as_node(values), _checked_direction(direction)
+    (place,) = normal_axes(axis, node)
+    return elementwise(
+        "ArgSort", node, lambda v: _order(v, place, order).astype(np.int32), name or "argsort", "int32",
+        axis=place, stops_gradient=True,
+    )  # fmt: skip
+
+
+def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) -> tuple[Node, Node, Node]:
+    """Give the distinct values of a vector in order of first occurrence, the place of each element, and their counts.
+
+    Returns:
+        Three nodes: values [m]; `out_idx` [n] with x[i] == values[places[i]]; `out_idx` [m].
+    """
+    node, kind = as_node(x), as_dtype(out_idx)
+
+    def find(values: Any) -> Any:
+        _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first)
+        position = np.argsort(order)[inverse.reshape(-1)]
+        return values[first[order]], position.astype(kind.as_numpy_dtype), counts[order].astype(kind.as_numpy_dtype)
+
+    parts = Node("UniqueWithCounts", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    return (
+        tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
+        tuple_item(parts, 1, dtype=kind, shape=node.shape),
+        tuple_item(parts, 2, dtype=kind, shape=[None]),
+    )
+
+
+def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = None) -> tuple[Node, Node]:
+    """Give the elements of a vector that are not in another one, in their order and as often as they are there.
+
+    Returns:
+        Two nodes: values [m], and their places in `x`, `index_dtype` [m].
+    """
+    left, right = operands("ListDiff", x, y)
+    kind = as_dtype(index_dtype)
+
+    def find(values: Any, others: Any) -> Any:
+        kept = np.flatnonzero(~np.isin(values, others))
+        return values[kept], kept.astype(kind.as_numpy_dtype)
+
+    parts = Node("ListDiff", (left, right), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    return tuple_item(parts, 0, dtype=left.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=[None])
+
+
+def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Node:
+    """Give places in a flat array as those in an array of the shape `dims`: [rank, *indices' shape]."""
+    flat, sizes = operands("UnravelIndex", indices, dims, ("indices", "dims"))
+    known = None
+    if flat.shape.ndims in (0, 1) and sizes.shape.ndims == 1:
+        known = [sizes.shape.as_list()[0], *flat.shape.as_list()]
+
+    def find(places: Any, shape: Any) -> Any:
+        return np.stack(np.unravel_index(places, tuple(shape))).astype(places.dtype)
+
+    return Node("UnravelIndex", (flat, sizes), find, name=name, dtype=flat.dtype, shape=TensorShape(known),
+                attrs={"stops_gradient": True})  # fmt: skip
+
+
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Node:
+    """Shift values along axes; what leaves at one end comes in at the other.
+
+    Args:
+        input: Node or array.
+        shift: How far, for each axis: an int, several, or an integer node.
+        axis: The axis, or several.
+        name: Name of the node.
+    """
+    node, steps, axes = as_node(input), as_node(shift), static_ints(axis, "axis")
+
+    def move(value: Any, far: Any) -> Any:
+        for place, count in zip(axes, np.asarray(far).reshape(-1), strict=True):
+            value = anp.roll(value, int(count), axis=place)
+        return value
+
+    return Node("Roll", (node, steps), move, name=name, dtype=node.dtype, shape=node.shape)
+
+
+def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Node:
+    """Repeat each element, or each slice along an axis.
+
+    Args:
+        input: Node or array.
+        repeats: How often: an int, one for each element, or an integer node.
+        axis: The axis; by default the array is made flat.
+        name: Name of the node; default "Repeat".
+    """
+    node, counts = as_node(input), as_node(repeats)
+    (place,) = (None,) if axis is None else normal_axes(axis, node)
+
+    def stretch(value: Any, often: Any) -> Any:
+        flat = anp.reshape(value, (-1,)) if place is None else value
+        along = 0 if place is None else place % np.ndim(value)
+        places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
+        return flat[(slice(None),) * along + (places,)]
+
+    shape = [None]
+    if place is not None:
+        shape = None if node.shape.dims is None else node.shape.as_list()  # type: ignore[assignment]
+        if shape is not None:
+            shape[place] = None
+    return Node("Repeat", (node, counts), stretch, name=name or "Repeat", dtype=node.dtype, shape=TensorShape(shape))
+
+
+def meshgrid(*args: Any, **kwargs: Any) -> list[Node]:
+    """Give vectors as arrays over all combinations of their elements, as numpy's function does.
+
+    Args:
+        *args: Nodes or arrays [n_i].
+        **kwargs: `indexing`: "xy" (default: the first two axes are swapped) or "ij"; `name`.
+
+    Returns:
+        A node for each vector.
+
+    Raises:
+        TypeError: For another argument.
+        ValueError: For another indexing.
+    """
+    indexing, name = kwargs.pop("indexing", "xy"), kwargs.pop("name", "meshgrid")
+    if kwargs:
+        raise TypeError(f"'{next(iter(kwargs))}' is an invalid keyword argument for this function")
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"Argument `indexing` parameter must be either 'xy' or 'ij', got '{indexing}'")
+    nodes = operand_list("Meshgrid", args) if args else []
+    order = list(range(len(nodes)))
+    if indexing == "xy" and len(nodes) > 1:
+        order[:2] = [1, 0]
+    counts = [node.shape.num_elements() for node in nodes]
+    sizes = [size(node) if count is None else count for node, count in zip(nodes, counts, strict=True)]
+    made = []
+    for number, node in enumerate(nodes):
+        form = [-1 if place == number else 1 for place in order]
+        made.append(broadcast_to(reshape(node, form), [sizes[i] for i in order], name))
+    return made
+
+
+def batch_gather(params: Any, indices: Any, name: str | None = None) -> Node:
+    """Give for each batch the slices at its own indices.
+
+    Args:
+        params: Node or array [*batch, n, ...].
+        indices: Integer node or array [*batch, m].
+        name: Name of the node; default "BatchGather".
+
+    Returns:
+        A node [*batch, m, ...].
+    """
+    values, ids = as_node(params), as_node(indices)
+
+    def gather(rows: Any, places: Any) -> Any:
+        lead = np.ndim(places) - 1
+        grid = [np.arange(size).reshape((-1,) + (1,) * (lead - i)) for i, size in enumerate(np.shape(places)[:-1])]
+        return rows[(*grid, places)]
+
+    shape = None
+    if values.shape.dims is not None and ids.shape.ndims is not None:
+        shape = [*ids.shape.as_list(), *values.shape.as_list()[ids.shape.ndims :]]
+    return Node("BatchGather", (values, ids), gather, name=name or "BatchGather", dtype=values.dtype,
+                shape=TensorShape(shape))  # fmt: skip
+
+
+@primitive
+def _running_product(x: Any, axis: int) -> Any:
+    return np.cumprod(x, axis=axis, dtype=x.dtype)
+
+
+def _running_product_vjp(ans: Any, x: Any, axis: int) -> Any:
+    return lambda g: flip(running_sum(flip(g * ans, (axis,)), axis), (axis,)) / x
+
+
+defvjp(_running_product, _running_product_vjp)
+
+
+def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Node:
+    """Give running products along an axis; as in TensorFlow, the gradient is NaN where an element is 0.
+
+    Args:
+        x: Node or array.
+        axis: The axis.
+        exclusive: Whether an element is left out of its own product.
+        reverse: Whether products run from the end.
+        name: Name of the node.
+
+    Returns:
+        A node of the shape and dtype of `x`.
+    """
+    node = as_node(x)
+    (place,) = normal_axes(axis, node)
+
+    def running(value: Any) -> Any:
+        turned = flip(value, (place,)) if reverse else value
+        if exclusive:
+            front = (slice(None),) * (place % np.ndim(value))
+            one = np.ones_like(getval(turned)[(*front, slice(0, 1))])
+            turned = anp.concatenate([one, turned[(*front, slice(0, -1))]], axis=place)
+        total = _running_product(turned, place)
+        return flip(total, (place,)) if reverse else total
+
+    return elementwise("Cumprod", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)

@@ -1,0 +1,478 @@
+"""Parsing: from records to numbers and strings (CSV, raw bytes, tf.train.Example).
+
+Follows TensorFlow 1.15, python/ops/parsing_ops.py.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.tracer import isbox
+from google.protobuf.message import DecodeError
+
+from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.files.example import Example
+from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.primitives import scatter_rows
+
+__all__ = [
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "VarLenFeature",
+    "check_dtypes",
+    "decode_csv",
+    "decode_raw",
+    "dense_of",
+    "outputs_of",
+    "parse_example",
+    "parse_single_example",
+    "sparse_parts",
+    "sparse_tensor_to_dense",
+    "sparse_to_dense",
+    "values_in",
+]
+
+_LISTS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"}
+
+
+@dataclass(frozen=True)
+class FixedLenFeature:
+    """A feature with as many values in each example.
+
+    Attributes:
+        shape: Shape of its values.
+        dtype: float32, int64 or string.
+        default_value: What an example without it has; None where it must be there.
+    """
+
+    shape: Any
+    dtype: DTypeLike
+    default_value: Any = None
+
+
+@dataclass(frozen=True)
+class FixedLenSequenceFeature:
+    """A feature with any number of entries, each of one shape.
+
+    Attributes:
+        shape: Shape of an entry.
+        dtype: float32, int64 or string.
+        allow_missing: Whether an example without it has no entries; `parse_example` needs True.
+        default_value: What fills shorter ones up in a batch; default 0 or "".
+    """
+
+    shape: Any
+    dtype: DTypeLike
+    allow_missing: bool = False
+    default_value: Any = None
+
+
+@dataclass(frozen=True)
+class VarLenFeature:
+    """A feature with any number of values in each example; parsed into a SparseTensor.
+
+    Attributes:
+        dtype: float32, int64 or string.
+    """
+
+    dtype: DTypeLike
+
+
+def decode_csv(
+    records: Any,
+    record_defaults: Sequence[Any],
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    name: str | None = None,
+    na_value: str = "",
+    select_cols: Sequence[int] | None = None,
+) -> list[Node]:
+    """Take lines of comma separated values apart.
+
+    Args:
+        records: Strings, any shape; each a line.
+        record_defaults: For each column a list of one value, or a 1-D node: the dtype of the column and
+            what an empty field has. An empty one of that dtype (`gs.constant([], dtype)`) makes the
+            field required.
+        field_delim: Between fields.
+        use_quote_delim: Whether fields may stand in double quotes.
+        name: Name of the node; default "DecodeCSV".
+        na_value: A field that counts as empty, besides the empty one.
+        select_cols: Numbers of the columns to give, ascending; default all.
+
+    Returns:
+        A node of the shape of `records` for each column.
+
+    Raises:
+        ValueError: If `select_cols` and `record_defaults` do not fit.
+        InvalidArgumentError: When run, if a line has other fields; the text names record and field.
+    """
+    lines = as_node(records, "string", name="records")
+    defaults = [as_node(default, name="default") for default in record_defaults]
+    dtypes = [default.dtype for default in defaults]
+    if select_cols is not None and (len(select_cols) != len(defaults) or list(select_cols) != sorted(set(select_cols))):
+        raise ValueError("Length of select_cols and record_defaults do not match, or it is not ascending.")
+
+    def fn(values: Any, *given: Any) -> Any:
+        array = np.asarray(values, dtype=object)
+        flat = [_as_text(line) for line in array.reshape(-1)]
+        rows = [_fields(line, field_delim, use_quote_delim) for line in flat]
+        columns = []
+        for number, (dtype, default) in enumerate(zip(dtypes, given, strict=True)):
+            column = number if select_cols is None else select_cols[number]
+            found = []
+            for index, row in enumerate(rows):
+                if select_cols is None and len(row) != len(dtypes):
+                    raise InvalidArgumentError(f"Expect {len(dtypes)} fields but have {len(row)} in record {index}")
+                if column >= len(row):
+                    raise InvalidArgumentError(f"Expect field {column} but have {len(row)} in record {index}")
+                found.append(_field(row[column], dtype, default, column, index, na_value))
+            columns.append(np.array(found, dtype=dtype.as_numpy_dtype).reshape(array.shape))
+        return tuple(columns)
+
+    node = Node("DecodeCSV", [lines, *defaults], fn, name=name or "DecodeCSV")
+    with name_scope(f"{node.op_name}/"):
+        return [
+            tuple_item(node, index, name=f"field_{index}", dtype=dtype, shape=lines.shape)
+            for index, dtype in enumerate(dtypes)
+        ]
+
+
+def _as_text(line: Any) -> str:
+    # Bytes that are no UTF-8 go through unchanged.
+    return line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else str(line)
+
+
+def _fields(line: str, field_delim: str, use_quote_delim: bool) -> list[str]:
+    if not use_quote_delim:
+        return line.split(field_delim)
+    return next(csv.reader([line], delimiter=field_delim), [""])
+
+
+def _field(text: str, dtype: DType, default: Any, column: int, record: int, na_value: str) -> Any:
+    if text in ("", na_value):
+        if np.size(default) == 0:
+            raise InvalidArgumentError(f"Field {column} is required but missing in record {record}!")
+        return np.asarray(default).reshape(-1)[0]
+    if dtype.name == "string":
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return int(text) if dtype.is_integer else float(text)
+    except ValueError:
+        raise InvalidArgumentError(f"Field {column} in record {record} is not a valid {dtype.name}: {text}") from None
+
+
+def decode_raw(bytes: Any, out_type: Any, little_endian: bool = True, name: str | None = None) -> Node:
+    """Read the bytes of strings as numbers.
+
+    Args:
+        bytes: Strings of one length, any shape.
+        out_type: Dtype of the numbers.
+        little_endian: Their byte order.
+        name: Name of the node; default "DecodeRaw".
+
+    Returns:
+        A node with one dimension more: the numbers of each string.
+
+    Raises:
+        InvalidArgumentError: When run, if the lengths differ or do not fit the dtype.
+    """
+    strings, dtype = as_node(bytes, "string"), as_dtype(out_type)
+    stored = np.dtype(dtype.as_numpy_dtype).newbyteorder("<" if little_endian else ">")
+
+    def fn(values: Any) -> Any:
+        array = np.asarray(values, dtype=object)
+        items = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
+        lengths = {len(item) for item in items}
+        if len(lengths) > 1:
+            raise InvalidArgumentError(
+                f"DecodeRaw requires input strings to all be the same size, but they have {sorted(lengths)}"
+            )
+        if any(length % stored.itemsize for length in lengths):
+            raise InvalidArgumentError(
+                f"Input to DecodeRaw has length {lengths.pop()} that is not a multiple of "
+                f"{stored.itemsize}, the size of {dtype.name}"
+            )
+        rows = np.frombuffer(b"".join(items), dtype=stored).astype(dtype.as_numpy_dtype)
+        return rows.reshape(*array.shape, -1) if items else rows.reshape(*array.shape, 0)
+
+    shape = strings.shape
+    out = None if shape.ndims is None else [*shape.as_list(), None]
+    return Node("DecodeRaw", [strings], fn, name=name or "DecodeRaw", dtype=dtype, shape=TensorShape(out))
+
+
+def parse_example(
+    serialized: Any, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+) -> dict[str, Any]:
+    """Parse a batch of serialized `Example` messages.
+
+    Args:
+        serialized: 1-D strings.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
+        name: Name of the node; default "ParseExample".
+        example_names: Accepted as in TensorFlow.
+
+    Returns:
+        Name to node [batch, *shape], or to SparseTensor [batch, longest].
+
+    Raises:
+        ValueError: If `features` is empty or a dtype is none that an Example has.
+        InvalidArgumentError: When run, if an example does not parse, lacks a feature or has other
+            values; the text names feature and example.
+    """
+    return _parse(as_node(serialized, "string"), features, name, batched=True)
+
+
+def parse_single_example(
+    serialized: Any, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+) -> dict[str, Any]:
+    """Parse one serialized `Example` message.
+
+    Args:
+        serialized: A scalar string.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
+        name: Name of the node; default "ParseSingleExample".
+        example_names: Accepted as in TensorFlow.
+
+    Returns:
+        Name to node of the feature's shape, or to SparseTensor [number of values].
+
+    Raises:
+        ValueError: If `features` is empty or a dtype is none that an Example has.
+        InvalidArgumentError: When run, if it does not parse, lacks a feature or has other values.
+    """
+    return _parse(as_node(serialized, "string"), features, name, batched=False)
+
+
+def sparse_tensor_to_dense(
+    sp_input: SparseTensor, default_value: Any = 0, validate_indices: bool = True, name: str | None = None
+) -> Node:
+    """Make the dense node of a SparseTensor.
+
+    Args:
+        sp_input: The SparseTensor.
+        default_value: What the other elements have.
+        validate_indices: Accepted as in TensorFlow.
+        name: Name of the node; default "SparseToDense".
+    """
+    dtype = sp_input.values.dtype
+    default = b"" if dtype.name == "string" and default_value == 0 else default_value
+
+    def fn(indices: Any, values: Any, dense_shape: Any) -> Any:
+        sizes = [int(size) for size in dense_shape]
+        if isbox(values):
+            flat = np.ravel_multi_index(tuple(np.asarray(indices).T), sizes)
+            filled = scatter_rows(values - np.asarray(default, dtype.as_numpy_dtype), flat, (int(np.prod(sizes)),))
+            return np.full(sizes, default, dtype.as_numpy_dtype) + anp.reshape(filled, sizes)
+        dense = np.full(sizes, default, dtype=dtype.as_numpy_dtype)
+        dense[tuple(np.asarray(indices).T)] = values
+        return dense
+
+    inputs = [sp_input.indices, sp_input.values, sp_input.dense_shape]
+    return Node("SparseToDense", inputs, fn, name=name or "SparseToDense", dtype=dtype, shape=sp_input.shape)
+
+
+def sparse_to_dense(
+    sparse_indices: Any,
+    output_shape: Any,
+    sparse_values: Any,
+    default_value: Any = 0,
+    validate_indices: bool = True,
+    name: str | None = None,
+) -> Node:
+    """Make a dense node from the places and values of its elements; see `sparse_tensor_to_dense`.
+
+    Args:
+        sparse_indices: Int scalar, vector [n] of places in a vector, or matrix [n, rank].
+        output_shape: Int vector [rank]: the shape of the result.
+        sparse_values: Vector [n], or a scalar for all places.
+        default_value: What the other elements have.
+        validate_indices: Accepted as in TensorFlow.
+        name: Name of the node; default "SparseToDense".
+
+    >>> import globalstep as gs
+    >>> with gs.Session() as sess:
+    ...     print(sess.run(gs.sparse_to_dense([[0, 1], [1, 0]], [2, 2], 1.0)))
+    [[0. 1.]
+     [1. 0.]]
+    """
+    values = as_node(sparse_values)
+
+    def fn(indices: Any, shape: Any, filled: Any) -> Any:
+        places = np.asarray(indices)
+        dense = np.full([int(size) for size in shape], default_value, dtype=values.dtype.as_numpy_dtype)
+        dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = filled
+        return dense
+
+    return Node(
+        "SparseToDense", [as_node(sparse_indices), as_node(output_shape), values], fn,
+        name=name or "SparseToDense", dtype=values.dtype,
+    )  # fmt: skip
+
+
+def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batched: bool) -> dict[str, Any]:
+    if not features:
+        raise ValueError("Missing: features was None.")
+    check_dtypes(features)
+    for feature in features.values():
+        if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
+            raise ValueError("Unsupported: FixedLenSequenceFeature requires allow_missing to be True.")
+
+    def fn(values: Any) -> Any:
+        strings = np.asarray(values, dtype=object).reshape(-1)
+        examples = [_example(item, index) for index, item in enumerate(strings)]
+        found: list[Any] = []
+        for key, feature in features.items():
+            columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
+            if isinstance(feature, VarLenFeature):
+                found.extend(sparse_parts(columns, feature, batched))
+            elif isinstance(feature, FixedLenSequenceFeature):
+                found.append(_padded(columns, key, feature, batched))
+            else:
+                found.append(dense_of(columns, key, feature, batched))
+        return tuple(found)
+
+    op_type = "ParseExample" if batched else "ParseSingleExample"
+    node = Node(op_type, [serialized], fn, name=name or op_type)
+    rows = [serialized.shape.as_list()[0] if serialized.shape.ndims else None] if batched else []
+    return outputs_of(node, features, 0, rows, 2 if batched else 1)
+
+
+def check_dtypes(features: Mapping[str, Any]) -> None:
+    """Refuse, by a ValueError, features of a dtype that messages have not."""
+    for key, feature in features.items():
+        if as_dtype(feature.dtype).name not in _LISTS:
+            raise ValueError(f"Feature {key!r} has dtype {feature.dtype}; an Example has {', '.join(_LISTS)}.")
+
+
+def outputs_of(
+    node: Node, features: Mapping[str, Any], first: int, lead: list[int | None], rank: int
+) -> dict[str, Any]:
+    """Give the outputs of a node that parses features: a node for each, a SparseTensor for a VarLenFeature.
+
+    Args:
+        node: It gives a tuple.
+        features: Name -> feature.
+        first: Place in the tuple of the first feature's.
+        lead: What a dense output's shape begins with.
+        rank: Rank of a sparse output.
+    """
+    result: dict[str, Any] = {}
+    index = first
+    with name_scope(f"{node.op_name}/"):
+        for key, feature in features.items():
+            dtype = as_dtype(feature.dtype)
+            if isinstance(feature, VarLenFeature):
+                result[key] = SparseTensor(
+                    tuple_item(node, index, name="indices", dtype="int64", shape=[None, rank]),
+                    tuple_item(node, index + 1, name="values", dtype=dtype, shape=[None]),
+                    tuple_item(node, index + 2, name="dense_shape", dtype="int64", shape=[rank]),
+                )
+                index += 3
+            else:
+                entries = [None] if isinstance(feature, FixedLenSequenceFeature) else []
+                shape = [*lead, *entries, *TensorShape(feature.shape).as_list()]
+                result[key] = tuple_item(node, index, name="dense", dtype=dtype, shape=shape)
+                index += 1
+    return result
+
+
+def _example(data: Any, index: int) -> Any:
+    try:
+        return Example.FromString(data.encode() if isinstance(data, str) else data)
+    except DecodeError:
+        raise InvalidArgumentError(f"Could not parse example input, record {index}: no Example message") from None
+
+
+def _values(example: Any, key: str, feature: Any, index: int) -> list[Any] | None:
+    """Give an example's values of a feature; None where it has none."""
+    if key not in example.features.feature:
+        return None
+    return values_in(example.features.feature[key], key, feature, index)
+
+
+def values_in(held: Any, key: str, feature: Any, index: int) -> list[Any] | None:
+    """Give the values of a Feature message; None where it has none.
+
+    Raises:
+        InvalidArgumentError: If they are of another dtype.
+    """
+    kind, wanted = held.WhichOneof("kind"), _LISTS[as_dtype(feature.dtype).name]
+    if kind is None:
+        return None
+    if kind != wanted:
+        raise InvalidArgumentError(
+            f"Example {index}, key {key}: Data types don't match. Data type: {kind} but expected type: {wanted}"
+        )
+    return list(getattr(held, wanted).value)
+
+
+def dense_of(columns: list[list[Any] | None], key: str, feature: FixedLenFeature, batched: bool) -> Any:
+    """Give the values of a feature of one shape, stacked if `batched`; those of the first example else."""
+    dtype = as_dtype(feature.dtype).as_numpy_dtype
+    sizes = [int(size) for size in TensorShape(feature.shape)]
+    rows = []
+    for index, column in enumerate(columns):
+        if column is None:
+            if feature.default_value is None:
+                raise InvalidArgumentError(
+                    f"Example {index}: Feature {key} (data type: {as_dtype(feature.dtype).name}) is required "
+                    "but could not be found."
+                )
+            rows.append(np.broadcast_to(np.asarray(feature.default_value, dtype=dtype), sizes))
+            continue
+        if len(column) != int(np.prod(sizes)):
+            raise InvalidArgumentError(
+                f"Example {index}, key {key}: Number of values != expected. values size: {len(column)} but "
+                f"output shape: {sizes}"
+            )
+        row = np.empty(len(column), dtype=dtype)
+        row[:] = column
+        rows.append(row.reshape(sizes))
+    if not batched:
+        return rows[0]
+    return np.stack(rows) if rows else np.zeros([0, *sizes], dtype=dtype)
+
+
+def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequenceFeature, batched: bool) -> Any:
+    """Give the entries of each example, the shorter ones filled up."""
+    dtype = as_dtype(feature.dtype).as_numpy_dtype
+    sizes = [int(size) for size in TensorShape(feature.shape)]
+    each = int(np.prod(sizes))
+    for index, column in enumerate(columns):
+        if len(column or ()) % each:
+            raise InvalidArgumentError(
+                f"Example {index}, key {key}: Number of values is not a multiple of stride length. values size: "
+                f"{len(column or ())} but output shape: {sizes}"
+            )
+    longest = max((len(column or ()) // each for column in columns), default=0)
+    filling = feature.default_value
+    if filling is None:
+        filling = b"" if dtype is object else 0
+    whole = np.full((len(columns), longest * each), filling, dtype)
+    for row, column in zip(whole, columns, strict=True):
+        row[: len(column or ())] = column or []
+    padded = whole.reshape(len(columns), longest, *sizes)
+    return padded if batched else padded[0]
+
+
+def sparse_parts(columns: list[list[Any] | None], feature: VarLenFeature, batched: bool) -> tuple[Any, Any, Any]:
+    """Give indices, values and shape of a feature with any number of values."""
+    filled = [column or [] for column in columns]
+    places = [[row, place] if batched else [place] for row, column in enumerate(filled) for place in range(len(column))]
+    values = np.empty(len(places), dtype=as_dtype(feature.dtype).as_numpy_dtype)
+    values[:] = [value for column in filled for value in column]
+    longest = max(map(len, filled), default=0)
+    shape = [len(filled), longest] if batched else [longest]
+    indices = np.array(places, dtype=np.int64).reshape(-1, len(shape))
+    return indices, values, np.array(shape, dtype=np.int64)

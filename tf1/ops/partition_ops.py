@@ -1,0 +1,142 @@
+"""Functions that sort rows: into lists and back, by first occurrence, by length.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import (
+    operand_list,
+    static_value,
+)
+from globalstep.tf1.ops.primitives import scatter_rows, take_rows
+
+__all__ = [
+    "dynamic_partition",
+    "dynamic_stitch",
+    "invert_permutation",
+    "sequence_mask",
+    "unique",
+]
+
+
+def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", name: str | None = None) -> Node:
+    """Give, for each length, a row that holds for its first elements.
+
+    Args:
+        lengths: Integer node or array [...].
+        maxlen: Length of the rows; default the largest of `lengths`.
+        dtype: Dtype of the result.
+        name: Name of the node.
+
+    Returns:
+        A node [..., maxlen].
+    """
+    counts, kind = as_node(lengths), as_dtype(dtype)
+    inputs = (counts,) if maxlen is None else (counts, as_node(maxlen))
+
+    def mask(values: Any, longest: Any = None) -> Any:
+        width = int(np.max(values, initial=0) if longest is None else longest)
+        return (np.arange(width) < np.asarray(values)[..., None]).astype(kind.as_numpy_dtype)
+
+    width = None if maxlen is None else static_value(maxlen)
+    known = None if counts.shape.dims is None else [*counts.shape.as_list(), None if width is None else int(width)]
+    return Node("SequenceMask", inputs, mask, name=name, dtype=kind, shape=TensorShape(known))
+
+
+def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Node]:
+    """Sort rows into `num_partitions` lists by the numbers in `partitions`.
+
+    Args:
+        data: Node or array [*partitions.shape, ...].
+        partitions: Integer node or array: which list each row goes to.
+        num_partitions: How many lists.
+        name: Name of the nodes.
+
+    Returns:
+        List of nodes [n_i, ...].
+    """
+    values, numbers = as_node(data), as_node(partitions)
+
+    def sort(rows: Any, target: Any) -> Any:
+        flat = np.asarray(target).reshape(-1)
+        if flat.size and (flat.min() < 0 or flat.max() >= num_partitions):
+            raise InvalidArgumentError(f"partitions must be in [0, {num_partitions})")
+        rows = anp.reshape(rows, (flat.size, *np.shape(rows)[np.ndim(target) :]))
+        return tuple(take_rows(rows, np.flatnonzero(flat == i)) for i in range(num_partitions))
+
+    parts = Node("DynamicPartition", (values, numbers), sort, name=name, attrs={"tuple": True})
+    shape = None
+    if values.shape.dims is not None and numbers.shape.ndims is not None:
+        shape = [None, *values.shape.as_list()[numbers.shape.ndims :]]
+    return [tuple_item(parts, i, dtype=values.dtype, shape=TensorShape(shape)) for i in range(num_partitions)]
+
+
+def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Node:
+    """Put rows of several values to the places that `indices` say; later values win.
+
+    Args:
+        indices: List of integer nodes or arrays.
+        data: List of nodes or arrays [*indices[i].shape, ...].
+        name: Name of the node.
+
+    Returns:
+        A node [largest index + 1, ...].
+    """
+    ids, values = [as_node(item) for item in indices], operand_list("DynamicStitch", data, "data")
+    count = len(ids)
+
+    def stitch(*arrays: Any) -> Any:
+        places = [np.asarray(a).reshape(-1) for a in arrays[:count]]
+        rest = np.shape(arrays[count])[np.ndim(arrays[0]) :]
+        rows = anp.concatenate([anp.reshape(v, (p.size, *rest)) for v, p in zip(arrays[count:], places, strict=True)])
+        joined = np.concatenate(places)
+        size = int(joined.max()) + 1 if joined.size else 0
+        source = np.full(size, -1)
+        source[joined] = np.arange(joined.size)
+        kept = np.flatnonzero(source >= 0)
+        picked = take_rows(rows, source[kept])
+        return picked if kept.size == size else scatter_rows(picked, kept, (size, *rest))
+
+    shape = None
+    if values[0].shape.dims is not None and ids[0].shape.ndims is not None:
+        shape = [None, *values[0].shape.as_list()[ids[0].shape.ndims :]]
+    return Node("DynamicStitch", (*ids, *values), stitch, name=name, dtype=values[0].dtype, shape=TensorShape(shape))
+
+
+def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> tuple[Node, Node]:
+    """Give the distinct values of a vector in order of first occurrence, and for each element its place.
+
+    Returns:
+        Two nodes: values [m], and `out_idx` [n] with x[i] == values[places[i]].
+    """
+    node, kind = as_node(x), as_dtype(out_idx)
+
+    def find(values: Any) -> Any:
+        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        position = np.argsort(order)
+        return values[np.sort(first)], position[inverse.reshape(-1)].astype(kind.as_numpy_dtype)
+
+    parts = Node("Unique", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    return (
+        tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
+        tuple_item(parts, 1, dtype=kind, shape=node.shape),
+    )
+
+
+def invert_permutation(x: Any, name: str | None = None) -> Node:
+    """Give the permutation that undoes `x`."""
+    node = as_node(x)
+    return Node("InvertPermutation", (node,), lambda v: np.argsort(v).astype(v.dtype), name=name,
+                dtype=node.dtype, shape=node.shape)  # fmt: skip

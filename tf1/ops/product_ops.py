@@ -1,0 +1,164 @@
+"""Products of matrices and of arrays over several axes.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+from autograd.extend import defvjp, primitive
+
+from globalstep.runtime import products
+from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import (
+    operand_list,
+    operands,
+    static_ints,
+)
+
+__all__ = [
+    "einsum",
+    "matmul",
+    "tensordot",
+]
+
+
+def _swap(x: Any) -> Any:
+    return anp.swapaxes(x, -1, -2)
+
+
+@primitive
+def _of_matrices(u: Any, v: Any) -> Any:
+    return products.matmul(u, v)
+
+
+defvjp(
+    _of_matrices,
+    lambda ans, u, v: lambda g: _of_matrices(g, _swap(v)),
+    lambda ans, u, v: lambda g: _of_matrices(_swap(u), g),
+)
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str | None = None,
+) -> Node:
+    """Multiply matrices, or batches of matrices.
+
+    Args:
+        a: Node or array [..., n, k] (or [..., k, n] with `transpose_a`).
+        b: Node or array [..., k, m] (or [..., m, k] with `transpose_b`).
+        transpose_a: Whether to transpose the last two dimensions of `a` first.
+        transpose_b: The same for `b`.
+        adjoint_a: The same as `transpose_a` for real values.
+        adjoint_b: The same as `transpose_b` for real values.
+        a_is_sparse: Accepted; a hint without effect here.
+        b_is_sparse: Accepted; a hint without effect here.
+        name: Name of the node.
+
+    Returns:
+        A node [..., n, m].
+
+    Raises:
+        ValueError: If the shapes do not fit, or both a transpose and an adjoint are asked for.
+    """
+    if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
+        raise ValueError("Only one of transpose and adjoint can be True.")
+    x, y = operands("MatMul", a, b, ("a", "b"))
+    flip_a, flip_b = transpose_a or adjoint_a, transpose_b or adjoint_b
+    shape = _matmul_shape(x, y, flip_a, flip_b)
+
+    def product(u: Any, v: Any) -> Any:
+        one, other = _swap(u) if flip_a else u, _swap(v) if flip_b else v
+        return _of_matrices(one, other) if anp.ndim(one) == anp.ndim(other) == 2 else anp.matmul(one, other)
+
+    with_vjp(product, lambda u, v: _product_vjp(u, v, flip_a, flip_b))
+    attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
+    kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
+    return Node(kind, (x, y), product, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
+    if u.ndim != 2 or v.ndim != 2:
+        return None
+    one, other = u.T if flip_a else u, v.T if flip_b else v
+
+    def to_a(g: Any) -> Any:
+        found = products.matmul(g, other.T)
+        return found.T if flip_a else found
+
+    def to_b(g: Any) -> Any:
+        found = products.matmul(one.T, g)
+        return found.T if flip_b else found
+
+    work = one.size * other.shape[1]
+    return products.matmul(one, other), (Costly(to_a, work), Costly(to_b, work))
+
+
+def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:
+    if x.shape.dims is None or y.shape.dims is None:
+        return TensorShape(None)
+    for node in (x, y):
+        if len(node.shape) < 2:
+            raise ValueError(
+                f"Shape must be rank 2 but is rank {len(node.shape)} for {node.name!r} (op: 'MatMul') with "
+                f"input shapes: {x.shape}, {y.shape}."
+            )
+    (*lead_a, n, k), (*lead_b, k2, m) = x.shape.as_list(), y.shape.as_list()
+    n, k = (k, n) if flip_a else (n, k)
+    k2, m = (m, k2) if flip_b else (k2, m)
+    if k is not None and k2 is not None and k != k2:
+        raise ValueError(
+            f"Dimensions must be equal, but are {k} and {k2} for {x.name!r} and {y.name!r} (op: 'MatMul') "
+            f"with input shapes: {x.shape}, {y.shape}."
+        )
+    lead = lead_a if len(lead_a) >= len(lead_b) else lead_b
+    return TensorShape([*lead, n, m])
+
+
+def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
+    """Sum products over some axes of two arrays.
+
+    Args:
+        a: Node or array.
+        b: Node or array of the same dtype.
+        axes: How many of the last axes of `a` and first of `b` to sum over, or a pair of axis lists.
+        name: Name of the node.
+
+    Returns:
+        A node.
+    """
+    x, y = operands("Tensordot", a, b, ("a", "b"))
+    pairs = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
+    return Node(
+        "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype, attrs={"axes": pairs}
+    )
+
+
+def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
+    """Sum products as an Einstein convention says, e.g. `einsum("ij,jk->ik", a, b)`.
+
+    Args:
+        equation: The subscripts.
+        *inputs: Nodes or arrays of one dtype, as many as the equation has.
+        name: Name of the node.
+
+    Returns:
+        A node.
+    """
+    nodes = operand_list("Einsum", inputs, "inputs")
+    attrs = {"equation": equation}
+    return Node(
+        "Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype, attrs=attrs
+    )

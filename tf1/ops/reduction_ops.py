@@ -1,0 +1,321 @@
+"""Functions that sum up an axis: reductions, positions of extremes, and running sums.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.tracer import getval
+
+from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.tf1.gradients.vjps import sum_vjp, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import elementwise, normal_axes, static_ints
+from globalstep.tf1.ops.primitives import flip, largest, product, running_sum
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "bincount",
+    "count_nonzero",
+    "cumsum",
+    "norm",
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+]
+
+
+def _either(old: Any, new: Any, old_name: str, new_name: str) -> Any:
+    if old is not None and new is not None:
+        raise ValueError(f"Cannot specify both '{old_name}' and '{new_name}'")
+    return new if new is not None else old
+
+
+def _reduce(
+    op_type: str,
+    x: Node,
+    axis: Any,
+    keepdims: bool,
+    name: str | None,
+    fn: Callable[[Any, tuple[int, ...]], Any],
+    dtype: DTypeLike | None = None,
+) -> Node:
+    """Make a reduction; `fn(value, axes)` gives the result with the reduced axes kept as size 1."""
+    axes = normal_axes(axis, x)
+    everything = axis is None
+
+    def reduce(value: Any) -> Any:
+        rank = np.ndim(value)
+        wanted = tuple(range(rank)) if everything else tuple(item % rank for item in axes)
+        kept = fn(value, wanted) if wanted else fn(anp.reshape(value, (1, *np.shape(value))), (0,))[0]
+        if keepdims or not wanted:
+            return kept
+        return anp.reshape(kept, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
+
+    if fn in (_sum, _mean):
+        with_vjp(reduce, lambda value: sum_vjp(value, None if everything else axes, keepdims, fn is _mean))
+    attrs = {"axis": None if everything else axes, "keepdims": keepdims}
+    shape = _reduced_shape(x, None if everything else axes, keepdims)
+    return Node(op_type, (x,), reduce, name=name or op_type, dtype=dtype or x.dtype, shape=shape, attrs=attrs)
+
+
+def _reduced_shape(x: Node, axes: tuple[int, ...] | None, keepdims: bool) -> TensorShape:
+    if x.shape.dims is None:
+        return TensorShape([] if axes is None and not keepdims else None)
+    sizes = x.shape.as_list()
+    gone = range(len(sizes)) if axes is None else axes
+    if keepdims:
+        return TensorShape([1 if i in gone else size for i, size in enumerate(sizes)])
+    return TensorShape([size for i, size in enumerate(sizes) if i not in gone])
+
+
+def _sum(value: Any, axes: tuple[int, ...]) -> Any:
+    return anp.sum(value, axis=axes, keepdims=True, dtype=value.dtype)
+
+
+def _mean(value: Any, axes: tuple[int, ...]) -> Any:
+    count = int(np.prod([np.shape(value)[axis] for axis in axes]))
+    total = _sum(value, axes)
+    if np.dtype(total.dtype).kind in "iu":
+        return np.sign(total) * (np.abs(total) // max(count, 1))
+    return total / count if count else total * np.nan
+
+
+def _log_sum_exp(value: Any, axes: tuple[int, ...]) -> Any:
+    peak = np.max(getval(value), axis=axes, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, np.zeros((), peak.dtype))
+    return anp.log(anp.sum(anp.exp(value - peak), axis=axes, keepdims=True)) + peak
+
+
+def _reduction(
+    name: str, op_type: str, fn: Callable[[Any, tuple[int, ...]], Any], first_line: str, dtype: DTypeLike | None = None
+) -> Callable[..., Node]:
+    """Make the public function `name(input_tensor, axis=None, ...)` of a reduction."""
+
+    def function(
+        input_tensor: Any,
+        axis: Any = None,
+        keepdims: bool | None = None,
+        name: str | None = None,
+        reduction_indices: Any = None,
+        keep_dims: bool | None = None,
+    ) -> Node:
+        axis = _either(reduction_indices, axis, "reduction_indices", "axis")
+        kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+        return _reduce(op_type, as_node(input_tensor, dtype), axis, kept, name, fn)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{first_line}
+
+    Args:
+        input_tensor: Node or array.
+        axis: Axis or list of axes; None for all.
+        keepdims: Whether reduced axes stay, with size 1.
+        name: Name of the node.
+        reduction_indices: Older name of `axis`.
+        keep_dims: Older name of `keepdims`.
+
+    Returns:
+        A node of the dtype of `input_tensor`.
+
+    Raises:
+        ValueError: If an axis is out of range.
+    """
+    return function
+
+
+reduce_sum = _reduction("reduce_sum", "Sum", _sum, "Sum over axes.")
+reduce_mean = _reduction("reduce_mean", "Mean", _mean, "Average over axes; integers round towards 0.")
+reduce_max = _reduction("reduce_max", "Max", largest, "Give the largest value over axes.")
+reduce_min = _reduction("reduce_min", "Min", lambda v, axes: -largest(-v, axes), "Give the smallest value over axes.")
+reduce_prod = _reduction("reduce_prod", "Prod", product, "Multiply over axes.")
+reduce_logsumexp = _reduction(
+    "reduce_logsumexp", "LogSumExp", _log_sum_exp, "Give log(sum(exp(x))) over axes, without overflow."
+)
+reduce_all = _reduction(
+    "reduce_all", "All", lambda v, axes: np.all(v, axis=axes, keepdims=True), "Say whether all hold.", "bool"
+)
+reduce_any = _reduction(
+    "reduce_any", "Any", lambda v, axes: np.any(v, axis=axes, keepdims=True), "Say whether any holds.", "bool"
+)
+
+
+def _variance(value: Any, axes: tuple[int, ...]) -> Any:
+    return _mean((value - _mean(value, axes)) ** 2, axes)
+
+
+reduce_variance = _reduction("reduce_variance", "Variance", _variance, "Give the variance over axes.")
+reduce_std = _reduction(
+    "reduce_std",
+    "StandardDeviation",
+    lambda v, axes: anp.sqrt(_variance(v, axes)),
+    "Give the square root of `reduce_variance`.",
+)
+reduce_euclidean_norm = _reduction(
+    "reduce_euclidean_norm", "EuclideanNorm", lambda v, axes: anp.sqrt(_sum(v * v, axes)), "Give the 2-norm over axes."
+)
+
+
+def count_nonzero(
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: DTypeLike = "int64",
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Node:
+    """Count the elements that are not 0 over axes; see `reduce_sum` for the arguments."""
+    axis = _either(reduction_indices, axis, "reduction_indices", "axis")
+    kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+    wanted = as_dtype(dtype)
+
+    def count(value: Any, axes: tuple[int, ...]) -> Any:
+        return np.sum(value != 0, axis=axes, keepdims=True).astype(wanted.as_numpy_dtype)
+
+    return _reduce("CountNonzero", as_node(input_tensor), axis, kept, name or "count_nonzero", count, wanted)
+
+
+def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
+    def function(
+        input: Any,
+        axis: Any = None,
+        name: str | None = None,
+        dimension: Any = None,
+        output_type: Any = "int64",
+    ) -> Node:
+        node, wanted = as_node(input), as_dtype(output_type)
+        chosen = _either(dimension, axis, "dimension", "axis")
+        (place,) = normal_axes(0 if chosen is None else chosen, node)
+        return Node(
+            op_type,
+            (node,),
+            lambda v: find(v, axis=place).astype(wanted.as_numpy_dtype),
+            name=name,
+            dtype=wanted,
+            shape=_reduced_shape(node, (place,), False),
+            attrs={"axis": place},
+        )
+
+    word = "largest" if op_type == "ArgMax" else "smallest"
+    function.__name__ = function.__qualname__ = op_type.lower()
+    function.__doc__ = f"""Give the index of the {word} value along one axis; the first among equals.
+
+    Args:
+        input: Node or array.
+        axis: The axis; default 0.
+        name: Name of the node.
+        dimension: Older name of `axis`.
+        output_type: int32 or int64 (default).
+
+    Returns:
+        An integer node without that axis.
+    """
+    return function
+
+
+argmax = _position("ArgMax", np.argmax)
+argmin = _position("ArgMin", np.argmin)
+
+
+def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Node:
+    """Give running sums along an axis.
+
+    Args:
+        x: Node or array.
+        axis: The axis.
+        exclusive: Whether an element is left out of its own sum.
+        reverse: Whether sums run from the end.
+        name: Name of the node.
+
+    Returns:
+        A node of the shape and dtype of `x`.
+    """
+    node = as_node(x)
+    (place,) = normal_axes(axis, node)
+
+    def running(value: Any) -> Any:
+        turned = flip(value, (place,)) if reverse else value
+        total = running_sum(turned, place)
+        total = total - turned if exclusive else total
+        return flip(total, (place,)) if reverse else total
+
+    return elementwise("Cumsum", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
+
+
+def norm(
+    tensor: Any,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+) -> Node:
+    """Give the norm of vectors: "euclidean" (2), 1, or infinity, over `axis` or all elements.
+
+    Raises:
+        ValueError: For another `ord`.
+    """
+    kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+    norms: dict[Any, Callable[[Any, tuple[int, ...]], Any]] = {
+        "euclidean": lambda v, axes: anp.sqrt(anp.sum(v * v, axis=axes, keepdims=True)),
+        1: lambda v, axes: anp.sum(anp.abs(v), axis=axes, keepdims=True),
+        np.inf: lambda v, axes: largest(anp.abs(v), axes),
+    }
+    norms["fro"] = norms[2] = norms["euclidean"]
+    if ord not in norms:
+        raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
+    found = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
+    found.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
+    return found
+
+
+def bincount(
+    arr: Any,
+    weights: Any = None,
+    minlength: Any = None,
+    maxlength: Any = None,
+    dtype: DTypeLike = "int32",
+    name: str | None = None,
+) -> Node:
+    """Count how often each number occurs in an integer array.
+
+    Args:
+        arr: Integer node or array of any shape, not negative.
+        weights: Node or array of the same shape: what each occurrence counts.
+        minlength: Least length of the result.
+        maxlength: Greatest length of the result; larger numbers are left out.
+        dtype: Dtype of the counts without weights.
+        name: Name of the node.
+
+    Returns:
+        A node [largest number + 1].
+    """
+    low = 0 if minlength is None else static_ints(minlength, "minlength")[0]
+    high = None if maxlength is None else static_ints(maxlength, "maxlength")[0]
+    inputs = [as_node(arr)] + ([] if weights is None else [as_node(weights)])
+    kind = as_dtype(dtype) if weights is None else inputs[1].dtype
+
+    def count(numbers: Any, *weight: Any) -> Any:
+        flat = np.asarray(numbers).reshape(-1)
+        kept = np.full(flat.shape, True) if high is None else flat < high
+        factors = np.asarray(weight[0]).reshape(-1)[kept] if weight else None
+        counts = np.bincount(flat[kept], factors, low)
+        return counts.astype(kind.as_numpy_dtype)
+
+    return Node("Bincount", inputs, count, name=name, dtype=kind, shape=[None], attrs={"no_gradient": True})

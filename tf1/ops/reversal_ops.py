@@ -1,0 +1,82 @@
+"""`gs.reverse_sequence`: slices reversed within the length of each.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.joining_ops import reverse
+
+__all__ = ["reverse_sequence"]
+
+
+def reverse_sequence(
+    input: Any,
+    seq_lengths: Any,
+    seq_axis: int | None = None,
+    batch_axis: int | None = None,
+    name: str | None = None,
+    seq_dim: int | None = None,
+    batch_dim: int | None = None,
+) -> Node:
+    """Reverse the first `seq_lengths[i]` elements of the i-th slice.
+
+    Args:
+        input: Node or array.
+        seq_lengths: Integers, one for each slice along `batch_axis`; None to reverse all of each.
+        seq_axis: The axis to reverse.
+        batch_axis: The axis of the slices; default 0.
+        name: Name of the node.
+        seq_dim: Older name of `seq_axis`.
+        batch_dim: Older name of `batch_axis`.
+
+    Returns:
+        A node like `input`.
+
+    Raises:
+        InvalidArgumentError: In the run, if a length is larger than the axis.
+    """
+    node = as_node(input)
+    time = seq_axis if seq_axis is not None else seq_dim if seq_dim is not None else 0
+    batch = batch_axis if batch_axis is not None else batch_dim if batch_dim is not None else 0
+    if seq_lengths is None:
+        return reverse(node, [time], name=name)
+
+    def places(values: Any, lengths: Any) -> Any:
+        steps = values.shape[time]
+        counts = np.asarray(lengths).reshape(-1)
+        if counts.size != values.shape[batch]:
+            raise InvalidArgumentError(
+                f"Length of seq_lengths != input.dims({batch}), ({counts.size} vs. {values.shape[batch]})"
+            )
+        if counts.size and (counts.min() < 0 or counts.max() > steps):
+            raise InvalidArgumentError(f"seq_lengths must be between 0 and input.dims({time}), {steps}; got {counts}.")
+        at = np.arange(steps)
+        found = np.where(at < counts[:, None], counts[:, None] - 1 - at, at)
+        shape = [1] * values.ndim
+        shape[batch], shape[time] = found.shape
+        return (found if batch < time else found.T).reshape(shape)
+
+    def turn(values: Any, lengths: Any) -> Any:
+        return np.take_along_axis(values, places(values, lengths), axis=time)
+
+    def back(values: Any, lengths: Any) -> Found:
+        at = places(values, lengths)
+        # A place goes where another came from, so it is its own way back.
+        return np.take_along_axis(values, at, axis=time), (lambda g: np.take_along_axis(g, at, axis=time), _no_way)
+
+    return Node(
+        "ReverseSequence", (node, as_node(seq_lengths)), with_vjp(turn, back), name=name, dtype=node.dtype,
+        shape=node.shape, attrs={"no_second_gradient": True},
+    )  # fmt: skip
+
+
+def _no_way(gradient: Any) -> Any:
+    raise AssertionError("No gradient goes to a length.")

@@ -1,0 +1,303 @@
+"""Losses over many classes from a sample of them, and the samplers.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import reshape, stop_gradient
+from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.constant_ops import ones_like, zeros_like
+from globalstep.tf1.ops.cross_entropy_ops import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
+from globalstep.tf1.ops.embedding_ops import embedding_lookup
+from globalstep.tf1.ops.joining_ops import concat
+from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.ops.random_ops import Generator
+from globalstep.tf1.ops.reduction_ops import reduce_sum
+
+__all__ = [
+    "log_uniform_candidate_sampler",
+    "nce_loss",
+    "sampled_softmax_loss",
+    "uniform_candidate_sampler",
+]
+
+Sampled = tuple[Node, Node, Node]
+
+
+def _sampler(
+    op_type: str,
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None,
+    name: str | None,
+) -> Sampled:
+    if unique and num_sampled > range_max:
+        raise ValueError(f"Sampler's range is too small: {range_max} classes, {num_sampled} unique samples.")
+    classes = as_node(true_classes)
+    generator = Generator(seed)
+    log_uniform = op_type == "LogUniformCandidateSampler"
+
+    def probability(ids: Any) -> Any:
+        if not log_uniform:
+            return np.full(np.shape(ids), 1 / range_max)
+        return np.log((ids + 2.0) / (ids + 1.0)) / np.log(range_max + 1.0)
+
+    def draw_ids(random: np.random.Generator, count: int) -> Any:
+        if not log_uniform:
+            return random.integers(0, range_max, count)
+        drawn = np.exp(random.random(count) * np.log(range_max + 1.0)).astype(np.int64) - 1
+        return np.clip(drawn, 0, range_max - 1)
+
+    def draw(random: np.random.Generator) -> tuple[Any, int]:
+        if not unique:
+            return draw_ids(random, num_sampled), num_sampled
+        kept: dict[int, None] = {}
+        tries = 0
+        while len(kept) < num_sampled:
+            for number in draw_ids(random, num_sampled):
+                tries += 1
+                kept.setdefault(int(number))
+                if len(kept) == num_sampled:
+                    break
+        return np.fromiter(kept, np.int64), tries
+
+    def sample(true: Any) -> Any:
+        ids, tries = generator.draw(draw)
+
+        def expected(numbers: Any) -> Any:
+            p = probability(np.asarray(numbers, np.float64))
+            counts = p * num_sampled if tries == num_sampled else -np.expm1(tries * np.log1p(-p))
+            return counts.astype(np.float32)
+
+        return ids, expected(true), expected(ids)
+
+    parts = Node(
+        op_type, (classes,), sample, name=name or op_type, stateful=True,
+        attrs={"tuple": True, "stops_gradient": True},
+    )  # fmt: skip
+    return (
+        tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
+        tuple_item(parts, 1, dtype="float32", shape=classes.shape),
+        tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
+    )
+
+
+def log_uniform_candidate_sampler(
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Sampled:
+    """Draw classes with probability (log(k + 2) - log(k + 1)) / log(range_max + 1): Zipf's law.
+
+    Args:
+        true_classes: int64 node or array [batch, num_true].
+        num_true: Number of target classes of an example.
+        num_sampled: How many classes to draw for the batch.
+        unique: Whether no class is drawn twice.
+        range_max: Number of classes.
+        seed: Seed of this operation; see `gs.set_random_seed`.
+        name: Name of the node.
+
+    Returns:
+        The classes drawn, int64 [num_sampled]; how often each true class is expected in the draw, float32
+        [batch, num_true]; the same for the drawn ones, float32 [num_sampled].
+
+    Raises:
+        ValueError: If fewer classes than unique samples exist.
+    """
+    return _sampler("LogUniformCandidateSampler", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+
+
+def uniform_candidate_sampler(
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Sampled:
+    """Draw classes evenly.
+
+    Args:
+        true_classes: int64 node or array [batch, num_true].
+        num_true: Number of target classes of an example.
+        num_sampled: How many classes to draw for the batch.
+        unique: Whether no class is drawn twice.
+        range_max: Number of classes.
+        seed: Seed of this operation; see `gs.set_random_seed`.
+        name: Name of the node.
+
+    Returns:
+        As `log_uniform_candidate_sampler`: the classes drawn, and how often true and drawn ones are expected.
+
+    Raises:
+        ValueError: If fewer classes than unique samples exist.
+    """
+    return _sampler("UniformCandidateSampler", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+
+
+def _sampled_logits(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int,
+    sampled_values: Any,
+    remove_accidental_hits: bool,
+    partition_strategy: str,
+    seed: int | None,
+) -> tuple[Node, Node]:
+    """Give the scores of the true classes and the drawn ones, and their targets."""
+    true = reshape(math_ops.cast(labels, "int64"), [-1, num_true])
+    features = as_node(inputs)
+    if sampled_values is None:
+        sampled_values = log_uniform_candidate_sampler(true, num_true, num_sampled, True, num_classes, seed)
+    drawn, true_expected, drawn_expected = (stop_gradient(part) for part in sampled_values)
+    flat = reshape(true, [-1])
+    # One lookup for both kinds of class, so that each table gives one IndexedSlices.
+    every = concat([flat, math_ops.cast(drawn, "int64")], 0)
+    rows = embedding_lookup(weights, every, partition_strategy)
+    offsets = embedding_lookup(biases, every, partition_strategy)
+    count = shape_of(flat)[:1]
+    true_rows, drawn_rows = _cut(rows, count)
+    true_offsets, drawn_offsets = _cut(offsets, count)
+    size = features.shape.as_list()[-1]
+    if size is None:
+        raise ValueError(
+            f"The size of the inputs of a sampled loss must be known; {features.name!r} is {features.shape}."
+        )
+    products = math_ops.multiply(
+        reshape(features, [-1, 1, size]),
+        reshape(true_rows, [-1, num_true, size]),
+    )
+    true_scores = math_ops.add(reduce_sum(products, -1), reshape(true_offsets, [-1, num_true]))
+    drawn_scores = math_ops.add(matmul(features, drawn_rows, transpose_b=True), drawn_offsets)
+    if remove_accidental_hits:
+        drawn_scores = math_ops.add(drawn_scores, _hits(true, drawn, drawn_scores))
+    true_scores = math_ops.subtract(true_scores, math_ops.log(math_ops.cast(true_expected, features.dtype)))
+    drawn_scores = math_ops.subtract(drawn_scores, math_ops.log(math_ops.cast(drawn_expected, features.dtype)))
+    scores = concat([true_scores, drawn_scores], 1)
+    targets = concat([math_ops.divide(ones_like(true_scores), float(num_true)), zeros_like(drawn_scores)], 1)
+    return scores, targets
+
+
+def _cut(rows: Node, count: Node) -> tuple[Node, Node]:
+    """Give the first `count` rows and the others."""
+    parts = Node("Split", (rows, count), lambda v, n: (v[: int(n[0])], v[int(n[0]) :]), attrs={"tuple": True})
+    shape = None if rows.shape.dims is None else [None, *rows.shape.as_list()[1:]]
+    first, second = (tuple_item(parts, i, dtype=rows.dtype) for i in (0, 1))
+    first.set_shape(shape)
+    second.set_shape(shape)
+    return first, second
+
+
+def _hits(true: Node, drawn: Node, scores: Node) -> Node:
+    """Give the smallest number where a drawn class is a true one of the example, 0 elsewhere."""
+    lowest = np.finfo(scores.dtype.as_numpy_dtype).min
+
+    def find(targets: Any, sample: Any) -> Any:
+        hit = (targets[:, :, None] == sample).any(axis=1)
+        return np.where(hit, lowest, np.zeros((), lowest.dtype))
+
+    return Node("AccidentalHits", (true, drawn), find, dtype=scores.dtype, shape=scores.shape)
+
+
+def nce_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod",
+    name: str = "nce_loss",
+    seed: int | None = None,
+) -> Node:
+    """Give the noise-contrastive estimation loss (Gutmann and Hyvarinen 2010) of each example.
+
+    Args:
+        weights: Table [num_classes, size], or a list of tables; see `embedding_lookup`.
+        biases: Vector [num_classes], or a list of vectors.
+        labels: int64 node or array [batch, num_true].
+        inputs: Node [batch, size].
+        num_sampled: How many classes to draw for the batch.
+        num_classes: Number of classes.
+        num_true: Number of target classes of an example.
+        sampled_values: What a `*_candidate_sampler` gave; default log-uniform, unique.
+        remove_accidental_hits: Whether drawn classes that are true ones count for nothing.
+        partition_strategy: "mod" or "div"; see `embedding_lookup`.
+        name: Name scope of the nodes.
+        seed: Seed of the sampler.
+
+    Returns:
+        A node [batch].
+    """
+    with as_node(inputs).graph.name_scope(name):
+        scores, targets = _sampled_logits(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, partition_strategy, seed,
+        )  # fmt: skip
+        return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=scores), 1)
+
+
+def sampled_softmax_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = True,
+    partition_strategy: str = "mod",
+    name: str = "sampled_softmax_loss",
+    seed: int | None = None,
+) -> Node:
+    """Give the softmax loss of each example over its true classes and a sample (Jean et al. 2014).
+
+    For training only: it underestimates the full loss.
+
+    Args:
+        weights: Table [num_classes, size], or a list of tables; see `embedding_lookup`.
+        biases: Vector [num_classes], or a list of vectors.
+        labels: int64 node or array [batch, num_true].
+        inputs: Node [batch, size].
+        num_sampled: How many classes to draw for the batch.
+        num_classes: Number of classes.
+        num_true: Number of target classes of an example.
+        sampled_values: What a `*_candidate_sampler` gave; default log-uniform, unique.
+        remove_accidental_hits: Whether drawn classes that are true ones count for nothing.
+        partition_strategy: "mod" or "div"; see `embedding_lookup`.
+        name: Name scope of the nodes.
+        seed: Seed of the sampler.
+
+    Returns:
+        A node [batch].
+    """
+    with as_node(inputs).graph.name_scope(name):
+        scores, targets = _sampled_logits(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, partition_strategy, seed,
+        )  # fmt: skip
+        return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=scores)

@@ -1,0 +1,199 @@
+"""Functions of segments: sums, means, products and extremes of the rows that have one number.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.tracer import getval
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import static_value
+from globalstep.tf1.ops.primitives import scatter_rows, take_rows
+
+__all__ = [
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+    "unsorted_segment_max",
+    "unsorted_segment_mean",
+    "unsorted_segment_min",
+    "unsorted_segment_prod",
+    "unsorted_segment_sqrt_n",
+    "unsorted_segment_sum",
+]
+
+#: Of rows [n, ...], the segment of each [n], and the shape [segments, ...] of the result: the result.
+_Combine = Callable[[Any, Any, tuple[int, ...]], Any]
+
+
+def _counts(ids: Any, shape: tuple[int, ...]) -> Any:
+    return np.bincount(ids, minlength=shape[0]).reshape((-1,) + (1,) * (len(shape) - 1))
+
+
+def _mean(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    return scatter_rows(rows, ids, shape) / np.maximum(_counts(ids, shape), 1).astype(rows.dtype)
+
+
+def _sqrt_n(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    return scatter_rows(rows, ids, shape) / np.sqrt(np.maximum(_counts(ids, shape), 1)).astype(rows.dtype)
+
+
+def _extreme(rows: Any, ids: Any, shape: tuple[int, ...], largest: bool) -> Any:
+    """Give the largest or smallest of each segment, 0 for one without rows; equal ones share the gradient."""
+    plain = getval(rows)
+    limits = np.finfo(plain.dtype) if plain.dtype.kind == "f" else np.iinfo(plain.dtype)
+    best = np.full(shape, limits.min if largest else limits.max, plain.dtype)
+    (np.maximum if largest else np.minimum).at(best, ids, plain)
+    chosen = (plain == best[ids]).astype(plain.dtype)
+    if plain.dtype.kind != "f":
+        return np.where(_counts(ids, shape) > 0, best, 0).astype(plain.dtype)
+    return scatter_rows(rows * (chosen / scatter_rows(chosen, ids, shape)[ids]), ids, shape)
+
+
+def _maximum(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    return _extreme(rows, ids, shape, largest=True)
+
+
+def _minimum(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    return _extreme(rows, ids, shape, largest=False)
+
+
+@primitive
+def _product(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    found = np.ones(shape, rows.dtype)
+    np.multiply.at(found, ids, rows)
+    return found
+
+
+def _product_vjp(ans: Any, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    plain = getval(rows)
+    zero = plain == 0
+    zeros = np.zeros(shape, np.int64)
+    np.add.at(zeros, ids, zero)
+    others = _product(np.where(zero, 1, plain).astype(plain.dtype), ids, shape)[ids] / np.where(zero, 1, plain)
+    factor = np.where(zeros[ids] - zero == 0, others, 0).astype(plain.dtype)
+    return lambda g: take_rows(g, ids) * factor
+
+
+defvjp(_product, _product_vjp)
+
+
+def _sorted(op_type: str, word: str, combine: _Combine) -> Callable[..., Node]:
+    """Make the public function of segments whose numbers are sorted."""
+
+    def function(data: Any, segment_ids: Any, name: str | None = None) -> Node:
+        values, ids = as_node(data), as_node(segment_ids)
+
+        def evaluate(rows: Any, numbers: Any) -> Any:
+            if numbers.size and (np.any(np.diff(numbers) < 0) or numbers[0] < 0):
+                raise InvalidArgumentError("segment ids are not increasing")
+            count = int(numbers[-1]) + 1 if numbers.size else 0
+            return combine(rows, numbers, (count, *np.shape(rows)[1:]))
+
+        known = values.shape.as_list() if values.shape.dims is not None else None
+        shape = None if known is None else [None, *known[1:]]
+        return Node(op_type, (values, ids), evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
+
+    function.__name__ = function.__qualname__ = op_type.replace("Segment", "segment_").lower()
+    function.__doc__ = f"""{word} rows that have one segment id.
+
+    Args:
+        data: Node or array [n, ...].
+        segment_ids: Integer node or array [n], sorted; ids may be left out: 0 is there, 1 where rows are multiplied.
+        name: Name of the node.
+
+    Returns:
+        A node [largest id + 1, ...].
+
+    Raises:
+        InvalidArgumentError: In the run, if the ids are not sorted.
+    """
+    return function
+
+
+segment_sum = _sorted("SegmentSum", "Sum", scatter_rows)
+segment_mean = _sorted("SegmentMean", "Average", _mean)
+segment_max = _sorted("SegmentMax", "Give the largest of", _maximum)
+segment_min = _sorted("SegmentMin", "Give the smallest of", _minimum)
+segment_prod = _sorted("SegmentProd", "Multiply", _product)
+
+
+def _unsorted(name: str, op_type: str, word: str, combine: _Combine, lowest: bool | None = None) -> Callable[..., Node]:
+    """Make the public function of segments in any order.
+
+    Args:
+        name: Its name.
+        op_type: TensorFlow's type of the operation.
+        word: Beginning of its docstring.
+        combine: See `_Combine`.
+        lowest: Whether a segment without rows gets the dtype's lowest value, or its highest; by default 0, or
+            what `combine` gives.
+    """
+
+    def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Node:
+        values, ids, count = as_node(data), as_node(segment_ids), as_node(num_segments)
+
+        def evaluate(rows: Any, numbers: Any, size: Any) -> Any:
+            flat = np.asarray(numbers).reshape(-1)
+            if flat.size and flat.max() >= size:
+                raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
+            rest = np.shape(rows)[np.ndim(numbers) :]
+            kept = np.flatnonzero(flat >= 0)
+            rows = anp.reshape(rows, (flat.size, *rest))
+            rows = rows if kept.size == flat.size else take_rows(rows, kept)
+            shape = (int(size), *rest)
+            found = combine(rows, flat[kept], shape)
+            if lowest is None:
+                return found
+            limits = (np.finfo if found.dtype.kind == "f" else np.iinfo)(found.dtype)
+            empty = _counts(flat[kept], shape) == 0
+            return found + np.where(empty, limits.min if lowest else limits.max, 0).astype(found.dtype)
+
+        shape = None
+        if values.shape.dims is not None and ids.shape.ndims is not None:
+            known = static_value(count)
+            shape = [None if known is None else int(known), *values.shape.as_list()[ids.shape.ndims :]]
+        inputs = (values, ids, count)
+        return Node(op_type, inputs, evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{word} rows that have one segment id; negative ids are left out.
+
+    Args:
+        data: Node or array [*ids.shape, ...].
+        segment_ids: Integer node or array of a shape that begins that of `data`.
+        num_segments: How many rows the result has.
+        name: Name of the node.
+
+    Returns:
+        A node [num_segments, ...].
+
+    Raises:
+        InvalidArgumentError: In the run, if an id is not below `num_segments`.
+    """
+    return function
+
+
+unsorted_segment_sum = _unsorted("unsorted_segment_sum", "UnsortedSegmentSum", "Sum", scatter_rows)
+unsorted_segment_mean = _unsorted("unsorted_segment_mean", "UnsortedSegmentMean", "Average", _mean)
+unsorted_segment_sqrt_n = _unsorted(
+    "unsorted_segment_sqrt_n", "UnsortedSegmentSqrtN", "Sum, and divide by the root of the count of,", _sqrt_n
+)
+unsorted_segment_max = _unsorted(
+    "unsorted_segment_max", "UnsortedSegmentMax", "Give the largest of", _maximum, lowest=True
+)
+unsorted_segment_min = _unsorted(
+    "unsorted_segment_min", "UnsortedSegmentMin", "Give the smallest of", _minimum, lowest=False
+)
+unsorted_segment_prod = _unsorted("unsorted_segment_prod", "UnsortedSegmentProd", "Multiply", _product)

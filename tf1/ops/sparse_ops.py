@@ -1,0 +1,439 @@
+"""Functions of sparse tensors.
+
+Layer: tf1. Source: TensorFlow 1.15 `python/ops/sparse_ops.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.tracer import getval
+
+from globalstep.dtypes import DTypeLike
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.building import operands
+from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.ops.primitives import scatter_rows, take_rows
+
+__all__ = [
+    "from_dense",
+    "sparse_add",
+    "sparse_concat",
+    "sparse_fill_empty_rows",
+    "sparse_placeholder",
+    "sparse_reduce_sum",
+    "sparse_reorder",
+    "sparse_reshape",
+    "sparse_retain",
+    "sparse_slice",
+    "sparse_tensor_dense_matmul",
+    "sparse_to_indicator",
+    "sparse_transpose",
+]
+
+
+def sparse_placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = None) -> SparseTensor:
+    """Make a SparseTensor that is fed.
+
+    Args:
+        dtype: Dtype of its values.
+        shape: Shape of the whole array, where it is known; None for sizes that are not.
+        name: Name scope of its parts; default "Placeholder".
+
+    Returns:
+        A SparseTensor, for which a SparseTensorValue, or three arrays, may be fed.
+
+    >>> import globalstep as gs
+    >>> x = gs.sparse_placeholder(gs.float32, [2, 3])
+    >>> y = gs.sparse_tensor_dense_matmul(x, gs.ones([3, 1]))
+    >>> with gs.Session() as sess:
+    ...     print(sess.run(y, {x: gs.SparseTensorValue([[0, 1], [1, 2]], [2.0, 3.0], [2, 3])}))
+    [[2.]
+     [3.]]
+    """
+    known = None if shape is None else TensorShape(shape)
+    rank = None if known is None else known.ndims
+    with get_default_graph().name_scope(name or "Placeholder"):
+        values = placeholder(dtype, [None], "values")
+        indices = placeholder("int64", [None, rank], "indices")
+        if known is not None and known.is_fully_defined():
+            return SparseTensor(indices, values, [int(size) for size in known])
+        sizes = placeholder("int64", [rank], "shape")
+        if known is not None:
+            sizes.attrs["static_shape"] = known.as_list()
+        return SparseTensor(indices, values, sizes)
+
+
+def _parts(op_type: str, inputs: Sequence[Node], fn: Callable[..., Any], dtype: Any, rank: int | None) -> SparseTensor:
+    """Make the SparseTensor of a function that gives its three parts; gradients go through the values."""
+    made = Node(op_type, inputs, fn, attrs={"tuple": True})
+    return SparseTensor(
+        tuple_item(made, 0, name="indices", dtype="int64", shape=[None, rank]),
+        tuple_item(made, 1, name="values", dtype=dtype, shape=[None]),
+        tuple_item(made, 2, name="dense_shape", dtype="int64", shape=[rank]),
+    )
+
+
+def _inputs(sp: SparseTensor) -> tuple[Node, Node, Node]:
+    return sp.indices, sp.values, sp.dense_shape
+
+
+def _in_order(places: Any) -> Any:
+    """Give the order in which places ascend, row by row."""
+    return np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
+
+
+def sparse_tensor_dense_matmul(
+    sp_a: SparseTensor, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
+) -> Node:
+    """Multiply a sparse matrix by a dense one.
+
+    Args:
+        sp_a: The sparse matrix.
+        b: Node or array: the dense one.
+        adjoint_a: Whether the first is transposed before.
+        adjoint_b: Whether the second is.
+        name: Name of the node; default "SparseTensorDenseMatMul".
+
+    Returns:
+        A dense node, with gradients for the values of the first and for the second.
+
+    Raises:
+        InvalidArgumentError: In the run, if the sizes do not fit.
+    """
+    values, dense = operands("SparseTensorDenseMatMul", sp_a.values, b, ("a_values", "b"))
+
+    def multiply(places: Any, filled: Any, shape: Any, other: Any) -> Any:
+        rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
+        height, width = (int(shape[1]), int(shape[0])) if adjoint_a else (int(shape[0]), int(shape[1]))
+        other = anp.transpose(other) if adjoint_b else other
+        if np.shape(other)[0] != width:
+            raise InvalidArgumentError(
+                f"Cannot multiply A and B because inner dimension does not match: {width} vs. {np.shape(other)[0]}. "
+                "Did you forget a transpose?"
+            )
+        parts = take_rows(other, columns) * anp.reshape(filled, (-1, 1))
+        return scatter_rows(parts, rows, (height, np.shape(other)[1]))
+
+    height = sp_a.shape.as_list()[1 if adjoint_a else 0] if sp_a.shape.ndims == 2 else None
+    width = dense.shape.as_list()[0 if adjoint_b else 1] if dense.shape.ndims == 2 else None
+    return Node(
+        "SparseTensorDenseMatMul", (sp_a.indices, values, sp_a.dense_shape, dense), multiply,
+        name=name or "SparseTensorDenseMatMul", dtype=dense.dtype, shape=[height, width],
+    )  # fmt: skip
+
+
+def sparse_reduce_sum(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
+    keep_dims: bool | None = None,
+) -> Node:
+    """Sum a sparse tensor over axes; the result is dense.
+
+    Args:
+        sp_input: The SparseTensor.
+        axis: An int or a list of them; None for all.
+        keepdims: Whether the axes stay, with size 1.
+        reduction_axes: Older name of `axis`.
+        keep_dims: Older name of `keepdims`.
+
+    Returns:
+        A node.
+    """
+    chosen = reduction_axes if axis is None else axis
+    kept = bool(keep_dims if keepdims is None else keepdims)
+    axes = None if chosen is None else [int(item) for item in np.asarray(chosen).reshape(-1)]
+
+    def total(places: Any, filled: Any, shape: Any) -> Any:
+        sizes = [int(size) for size in shape]
+        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
+        rest = [axis for axis in range(len(sizes)) if axis not in gone]
+        left = [sizes[axis] for axis in rest]
+        flat = (
+            np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
+        )
+        out = scatter_rows(filled, flat, (int(np.prod(left)),))
+        return anp.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if kept else left)
+
+    known = None
+    if sp_input.shape.dims is not None:
+        sizes = sp_input.shape.as_list()
+        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
+        known = [1 if at in gone else size for at, size in enumerate(sizes) if kept or at not in gone]
+    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(known))
+
+
+def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
+    """Give a SparseTensor with its places in ascending order.
+
+    Args:
+        sp_input: The SparseTensor.
+        name: Accepted as in TensorFlow.
+    """
+
+    def order(places: Any, filled: Any, shape: Any) -> Any:
+        at = _in_order(places)
+        return places[at], take_rows(filled, at), shape
+
+    return _parts("SparseReorder", _inputs(sp_input), order, sp_input.dtype, sp_input.shape.ndims)
+
+
+def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
+    """Give the filled places for which `to_retain` holds.
+
+    Args:
+        sp_input: The SparseTensor.
+        to_retain: Boolean node or array [n].
+    """
+
+    def keep(places: Any, filled: Any, shape: Any, kept: Any) -> Any:
+        at = np.flatnonzero(kept)
+        return places[at], take_rows(filled, at), shape
+
+    return _parts("SparseRetain", (*_inputs(sp_input), as_node(to_retain)), keep, sp_input.dtype, sp_input.shape.ndims)
+
+
+def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
+    """Give a SparseTensor in another shape, as `gs.reshape` does.
+
+    Args:
+        sp_input: The SparseTensor.
+        shape: Ints or integer node; one may be -1.
+        name: Accepted as in TensorFlow.
+    """
+    wanted = as_node(shape, None if isinstance(shape, Node) else "int64")
+
+    def change(places: Any, filled: Any, old: Any, new: Any) -> Any:
+        count, sizes = int(np.prod(old)), [int(size) for size in new]
+        if -1 in sizes:
+            sizes[sizes.index(-1)] = count // max(int(-np.prod(sizes)), 1)
+        if int(np.prod(sizes)) != count:
+            raise InvalidArgumentError(
+                f"Input to reshape is a tensor with {count} dense values, but the requested shape has "
+                f"{int(np.prod(sizes))}."
+            )
+        flat = np.ravel_multi_index(tuple(places.T), [int(size) for size in old])
+        return np.stack(np.unravel_index(flat, sizes), axis=1).astype(np.int64), filled, np.array(sizes, np.int64)
+
+    rank = wanted.shape.as_list()[0] if wanted.shape.ndims else None
+    return _parts("SparseReshape", (*_inputs(sp_input), wanted), change, sp_input.dtype, rank)
+
+
+def sparse_transpose(
+    sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
+) -> SparseTensor:
+    """Give a SparseTensor with its axes in another order.
+
+    Args:
+        sp_input: The SparseTensor.
+        perm: The order; None to reverse it.
+        name: Accepted as in TensorFlow.
+    """
+
+    def turn(places: Any, filled: Any, shape: Any) -> Any:
+        axes = list(reversed(range(len(shape)))) if perm is None else list(perm)
+        turned = places[:, axes]
+        at = _in_order(turned)
+        return turned[at], take_rows(filled, at), np.asarray(shape)[axes]
+
+    return _parts("SparseTranspose", _inputs(sp_input), turn, sp_input.dtype, sp_input.shape.ndims)
+
+
+def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None) -> SparseTensor:
+    """Join sparse tensors along an axis.
+
+    Args:
+        axis: The axis.
+        sp_inputs: The SparseTensors, of equal sizes along the other axes.
+        name: Accepted as in TensorFlow.
+
+    Raises:
+        TypeError: If one is none.
+        InvalidArgumentError: In the run, if sizes differ.
+    """
+    for sp in sp_inputs:
+        if not isinstance(sp, SparseTensor):
+            raise TypeError(f"sparse_concat takes SparseTensors, got {sp!r}.")
+    if len(sp_inputs) == 1:
+        return sp_inputs[0]
+
+    def join(*parts: Any) -> Any:
+        groups = [parts[at : at + 3] for at in range(0, len(parts), 3)]
+        sizes = np.array(groups[0][2])
+        along = axis % len(sizes)
+        moved, start = [], 0
+        for places, _, shape in groups:
+            if np.any(np.delete(shape, along) != np.delete(sizes, along)):
+                raise InvalidArgumentError(
+                    f"Sizes differ along other axes than {along}: {list(sizes)} and {list(shape)}."
+                )
+            places = np.array(places)
+            places[:, along] += start
+            start += int(shape[along])
+            moved.append(places)
+        sizes[along] = start
+        whole = np.concatenate(moved)
+        at = _in_order(whole)
+        filled = [group[1] for group in groups]
+        if filled and np.asarray(getval(filled[0])).dtype == object:
+            return whole[at], np.concatenate(filled)[at], sizes
+        return whole[at], take_rows(anp.concatenate(filled), at), sizes
+
+    inputs = [part for sp in sp_inputs for part in _inputs(sp)]
+    return _parts("SparseConcat", inputs, join, sp_inputs[0].dtype, sp_inputs[0].shape.ndims)
+
+
+def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None = None) -> SparseTensor:
+    """Give the part that starts at `start` and has `size`.
+
+    Args:
+        sp_input: The SparseTensor.
+        start: Ints or integer node [rank].
+        size: The same.
+        name: Accepted as in TensorFlow.
+    """
+    first, count = (as_node(item, None if isinstance(item, Node) else "int64") for item in (start, size))
+
+    def cut(places: Any, filled: Any, shape: Any, begin: Any, sizes: Any) -> Any:
+        end = np.minimum(np.asarray(begin) + sizes, shape)
+        at = np.flatnonzero(np.all((places >= begin) & (places < end), axis=1))
+        return places[at] - begin, take_rows(filled, at), np.maximum(end - begin, 0).astype(np.int64)
+
+    inputs = (*_inputs(sp_input), first, count)
+    return _parts("SparseSlice", inputs, cut, sp_input.dtype, sp_input.shape.ndims)
+
+
+def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
+    """Add two tensors of which one at least is sparse.
+
+    Args:
+        a: SparseTensor, node or array.
+        b: Another of the same shape.
+        threshold: Where both of two sparse ones have a value, a sum whose absolute value is below it is left out.
+        thresh: Older name of `threshold`.
+
+    Returns:
+        A SparseTensor for two of them, else a node.
+
+    Raises:
+        TypeError: If neither is a SparseTensor.
+    """
+    least = threshold if thresh is None else thresh
+    if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
+        raise TypeError("At least one input should be SparseTensor; do you mean to use gs.add()?")
+    if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
+        return _sum_of(a, b, least)
+    sparse, dense = (a, b) if isinstance(a, SparseTensor) else (b, a)
+    node = as_node(dense, None if isinstance(dense, Node) else sparse.dtype)
+
+    def put(places: Any, filled: Any, shape: Any, whole: Any) -> Any:
+        sizes = [int(size) for size in shape]
+        flat = np.ravel_multi_index(tuple(places.T), sizes)
+        return whole + anp.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
+
+    return Node("SparseTensorDenseAdd", (*_inputs(sparse), node), put, dtype=node.dtype, shape=node.shape)
+
+
+def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
+    def add(places: Any, filled: Any, shape: Any, others: Any, values: Any, other_shape: Any) -> Any:
+        if np.any(np.asarray(shape) != other_shape):
+            raise InvalidArgumentError(f"The shapes differ: {list(shape)} and {list(other_shape)}.")
+        sizes = [int(size) for size in shape]
+        flat = np.ravel_multi_index(tuple(np.concatenate([places, others]).T), sizes)
+        distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
+        total = scatter_rows(anp.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
+        kept = np.flatnonzero((counts == 1) | (np.abs(getval(total)) >= least))
+        found = np.stack(np.unravel_index(distinct[kept], sizes), axis=1).astype(np.int64)
+        return found, take_rows(total, kept), shape
+
+    return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), add, a.dtype, a.shape.ndims)
+
+
+def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Node:
+    """Give a boolean array that says for each row, and each id below `vocab_size`, whether the row has it.
+
+    Args:
+        sp_input: SparseTensor of ids, int32 or int64.
+        vocab_size: How many ids there are.
+        name: Name of the node; default "SparseToIndicator".
+
+    Raises:
+        TypeError: If the ids are no integers.
+    """
+    if not sp_input.dtype.is_integer:
+        raise TypeError("sp_input must have int32 or int64 values")
+
+    def mark(places: Any, ids: Any, shape: Any) -> Any:
+        found = np.zeros([*(int(size) for size in shape[:-1]), int(vocab_size)], np.bool_)
+        found[(*places[:, :-1].T, np.asarray(ids))] = True
+        return found
+
+    lead = sp_input.shape.as_list()[:-1] if sp_input.shape.dims is not None else None
+    return Node(
+        "SparseToIndicator", _inputs(sp_input), mark, name=name or "SparseToIndicator", dtype="bool",
+        shape=TensorShape(None if lead is None else [*lead, int(vocab_size)]), attrs={"stops_gradient": True},
+    )  # fmt: skip
+
+
+def sparse_fill_empty_rows(
+    sp_input: SparseTensor, default_value: Any, name: str | None = None
+) -> tuple[SparseTensor, Node]:
+    """Give a sparse matrix with a value in the first column of each row that has none.
+
+    Args:
+        sp_input: SparseTensor of rank 2.
+        default_value: The value.
+        name: Accepted as in TensorFlow.
+
+    Returns:
+        The SparseTensor, and a boolean vector that says which rows had none.
+    """
+    default = as_node(default_value, None if isinstance(default_value, Node) else sp_input.dtype)
+
+    def fill(places: Any, filled: Any, shape: Any, value: Any) -> Any:
+        empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+        added = np.zeros((len(empty), places.shape[1]), np.int64)
+        added[:, 0] = empty
+        whole = np.concatenate([places, added])
+        at = _in_order(whole)
+        if np.asarray(getval(filled)).dtype == object:
+            more = np.empty(len(empty), object)
+            more[:] = [value[()] if isinstance(value, np.ndarray) else value] * len(empty)
+            values = np.concatenate([filled, more])[at]
+        else:
+            values = take_rows(
+                anp.concatenate([filled, anp.reshape(value, (1,)) * np.ones(len(empty), filled.dtype)]), at
+            )
+        bare = np.zeros(int(shape[0]), np.bool_)
+        bare[empty] = True
+        return whole[at], values, shape, bare
+
+    found = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), fill, sp_input.dtype, sp_input.shape.ndims)
+    rows = sp_input.shape.as_list()[0] if sp_input.shape.dims is not None else None
+    return found, tuple_item(found.values.inputs[0], 3, name="empty_row_indicator", dtype="bool", shape=[rows])
+
+
+def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
+    """Give the elements of a dense value that are not zero.
+
+    Args:
+        tensor: Node or array.
+        name: Accepted as in TensorFlow.
+    """
+    node = as_node(tensor)
+
+    def find(whole: Any) -> Any:
+        plain = getval(whole)
+        places = np.argwhere(plain != ("" if plain.dtype == object else 0)).astype(np.int64)
+        flat = np.ravel_multi_index(tuple(places.T), plain.shape) if plain.ndim else np.zeros(len(places), int)
+        return places, take_rows(anp.reshape(whole, (-1,)), flat), np.array(plain.shape, np.int64)
+
+    return _parts("DenseToSparse", (node,), find, node.dtype, node.shape.ndims)

@@ -1,0 +1,147 @@
+"""Special functions: error functions, the gamma function and its kin, inverse hyperbolic functions.
+
+Layer: tf1. Source of the series: Abramowitz and Stegun, Handbook of Mathematical Functions, 6.3.18 and 6.4.12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.building import binary, require_float, unary
+from globalstep.tf1.ops.primitives import select, sum_to_shape
+
+__all__ = ["acosh", "asinh", "atanh", "digamma", "erf", "erfc", "lbeta", "lgamma", "xdivy", "xlogy"]
+
+
+def _each(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    """Give a function of one number as one of arrays, which keeps their dtype."""
+    vectorized = np.vectorize(function, otypes=[np.float64])
+
+    def apply(x: Any) -> Any:
+        value = np.asarray(x)
+        return vectorized(value).astype(value.dtype) if value.size else value
+
+    return apply
+
+
+def _lgamma_of(x: float) -> float:
+    """Give log |gamma(x)|; infinity at 0, -1, -2, ..."""
+    if math.isnan(x) or math.isinf(x):
+        return abs(x)
+    return math.inf if x <= 0 and x == int(x) else math.lgamma(x)
+
+
+def _digamma_of(x: float) -> float:
+    if math.isnan(x) or x == math.inf:
+        return x
+    if x <= 0:
+        return math.nan if x == math.floor(x) else _digamma_of(1 - x) - math.pi / math.tan(math.pi * x)
+    shifted = 0.0
+    while x < 10:
+        shifted -= 1 / x
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y / 132))))
+    return shifted + math.log(x) - 0.5 / x - series
+
+
+def _trigamma_of(x: float) -> float:
+    if math.isnan(x):
+        return x
+    if x <= 0:
+        return math.inf if x == math.floor(x) else (math.pi / math.sin(math.pi * x)) ** 2 - _trigamma_of(1 - x)
+    shifted = 0.0
+    while x < 10:
+        shifted += 1 / (x * x)
+        x += 1
+    y = 1 / (x * x)
+    return shifted + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y / 30)))
+
+
+_erf = primitive(_each(math.erf))
+_erfc = primitive(_each(math.erfc))
+_lgamma = primitive(_each(_lgamma_of))
+_digamma = primitive(_each(_digamma_of))
+_trigamma = primitive(_each(_trigamma_of))
+_SLOPE = 2 / math.sqrt(math.pi)
+
+defvjp(_erf, lambda ans, x: lambda g: g * _SLOPE * anp.exp(-x * x))
+defvjp(_erfc, lambda ans, x: lambda g: -g * _SLOPE * anp.exp(-x * x))
+defvjp(_lgamma, lambda ans, x: lambda g: g * _digamma(x))
+defvjp(_digamma, lambda ans, x: lambda g: g * _trigamma(x))
+
+erf = unary(
+    "erf", "Erf", _erf, "Give the error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0.", floats=True
+)
+erfc = unary("erfc", "Erfc", _erfc, "Give 1 - erf(x), exactly where that is small, too.", floats=True)
+lgamma = unary("lgamma", "Lgamma", _lgamma, "Give the logarithm of the gamma function's magnitude.", floats=True)
+digamma = unary("digamma", "Digamma", _digamma, "Give the derivative of `lgamma`.", floats=True)
+asinh = unary("asinh", "Asinh", anp.arcsinh, "Give the inverse of sinh.", floats=True)
+acosh = unary("acosh", "Acosh", anp.arccosh, "Give the inverse of cosh; NaN below 1.", floats=True)
+atanh = unary("atanh", "Atanh", anp.arctanh, "Give the inverse of tanh; NaN outside of [-1, 1].", floats=True)
+
+
+def _zero_where(x: Any, found: Any) -> Any:
+    """Give `found`, and 0 where x is 0."""
+    return select(anp.equal(x, 0), anp.zeros_like(found), found)
+
+
+@primitive
+def _xlogy(x: Any, y: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _zero_where(x, x * np.log(y))
+
+
+@primitive
+def _xdivy(x: Any, y: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _zero_where(x, x / y)
+
+
+def _unless_zero(x: Any) -> Any:
+    return anp.not_equal(x, 0) * anp.ones_like(x)
+
+
+defvjp(
+    _xlogy,
+    lambda ans, x, y: lambda g: sum_to_shape(g * _xlogy(_unless_zero(x), y), np.shape(x)),
+    lambda ans, x, y: lambda g: sum_to_shape(g * _xdivy(x, y), np.shape(y)),
+)
+defvjp(
+    _xdivy,
+    lambda ans, x, y: lambda g: sum_to_shape(g * _xdivy(_unless_zero(x), y), np.shape(x)),
+    lambda ans, x, y: lambda g: sum_to_shape(-g * _xdivy(_xdivy(x, y), y), np.shape(y)),
+)
+
+xlogy = binary("xlogy", "Xlogy", _xlogy, "Give x log(y); 0 where x is 0.")
+xdivy = binary("xdivy", "Xdivy", _xdivy, "Give x / y; 0 where x is 0.")
+
+
+def lbeta(x: Any, name: str | None = None) -> Node:
+    """Give the logarithm of Beta's absolute value, reduced along the last dimension.
+
+    Args:
+        x: Floating node or array [..., n].
+        name: Name of the node; default "lbeta".
+
+    Returns:
+        A node [...].
+    """
+    node = require_float("Lbeta", as_node(x))
+    shape = None if node.shape.dims is None else node.shape.as_list()[:-1]
+    return Node(
+        "Lbeta",
+        (node,),
+        lambda v: anp.sum(_lgamma(v), axis=-1) - _lgamma(anp.sum(v, axis=-1)),
+        name=name or "lbeta",
+        dtype=node.dtype,
+        shape=TensorShape(shape),
+    )

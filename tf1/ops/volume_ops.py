@@ -1,0 +1,276 @@
+"""Convolution and pooling of volumes, as products of matrices over sliding windows.
+
+Plain numpy: right, and quick enough for small volumes.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import conv_ops
+from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
+from globalstep.tf1.ops.primitives import largest
+
+__all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
+
+_Sizes = tuple[int, int, int]
+_SPACE = (1, 2, 3)
+
+
+@primitive
+def _cubes(volumes: Any, size: _Sizes, strides: _Sizes) -> Any:
+    """Give the windows of volumes [n, d, h, w, c] as [n, planes, rows, columns, *size, c]."""
+    windows = np.lib.stride_tricks.sliding_window_view(volumes, size, axis=_SPACE)
+    chosen = windows[:, :: strides[0], :: strides[1], :: strides[2]]
+    return np.ascontiguousarray(np.moveaxis(chosen, 4, -1))
+
+
+@primitive
+def _overlay(windows: Any, size: _Sizes, strides: _Sizes, shape: tuple[int, ...]) -> Any:
+    """Add windows up where `_cubes` took them from."""
+    out = np.zeros(shape, windows.dtype)
+    counts = windows.shape[1:4]
+    for i, j, k in np.ndindex(*size):
+        places = tuple(
+            slice(at, at + step * (count - 1) + 1, step)
+            for at, step, count in zip((i, j, k), strides, counts, strict=True)
+        )
+        out[(slice(None), *places)] += windows[:, :, :, :, i, j, k]
+    return out
+
+
+defvjp(_cubes, lambda ans, x, size, strides: lambda g: _overlay(g, size, strides, np.shape(x)))
+defvjp(_overlay, lambda ans, w, size, strides, shape: lambda g: _cubes(g, size, strides))
+
+
+def _three(values: Any, what: str) -> _Sizes:
+    """Take the three spatial sizes out of TensorFlow's five."""
+    given = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 3
+    if len(given) == 5:
+        if given[0] != 1 or given[4] != 1:
+            raise ValueError(f"{what} over batch or channels are not supported: {given}.")
+        given = given[1:4]
+    if len(given) != 3:
+        raise ValueError(f"{what} must be five numbers, got {given}.")
+    return given[0], given[1], given[2]
+
+
+def _last_order(values: Any) -> Any:
+    """Give five numbers for [batch, channels, *space] in the order with the channels last."""
+    if isinstance(values, Sequence) and len(values) == 5:
+        return [values[0], *values[2:], values[1]]
+    return values
+
+
+def _around(space: Sequence[int], size: _Sizes, strides: _Sizes, padding: str) -> list[tuple[int, int]]:
+    return [conv_ops.margins(n, k, step, padding) for n, k, step in zip(space, size, strides, strict=True)]
+
+
+def _prepared(volumes: Any, size: _Sizes, strides: _Sizes, padding: str, fill: float) -> Any:
+    """Give the windows of volumes, with `fill` put around them as the padding says; see `_cubes`."""
+    around = _around(np.shape(volumes)[1:4], size, strides, padding)
+    if any(a or b for a, b in around):
+        volumes = anp.pad(volumes, [(0, 0), *around, (0, 0)], "constant", constant_values=fill)
+    return _cubes(volumes, size, strides)
+
+
+def _shape(x: Node, size: _Sizes, strides: _Sizes, padding: str, channels: int | None) -> TensorShape:
+    if x.shape.dims is None:
+        return TensorShape([None] * 5)
+    n, *space, own = x.shape.as_list()
+    lengths = [
+        None if length is None else -(-(length if padding == "SAME" else length - k + 1) // step)
+        for length, k, step in zip(space, size, strides, strict=True)
+    ]
+    return TensorShape([n, *lengths, own if channels is None else channels])
+
+
+def _size_of(w: Node) -> tuple[_Sizes, int | None, int | None]:
+    depth, rows, columns, inputs, outputs = w.shape.as_list()
+    if depth is None or rows is None or columns is None:
+        raise ValueError(f"The size of the filters must be known: {w.shape}.")
+    return (depth, rows, columns), inputs, outputs
+
+
+def conv3d(
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: str | None = None,
+    data_format: str = "NDHWC",
+    dilations: Any = (1, 1, 1, 1, 1),
+    name: str | None = None,
+    filters: Any = None,
+) -> Node:
+    """Convolve volumes with filters.
+
+    Args:
+        input: Floating node or array [batch, depth, height, width, channels].
+        filter: Node or array [depth, height, width, channels, outputs].
+        strides: Five ints, the first and last 1.
+        padding: "SAME" or "VALID".
+        data_format: "NDHWC", or "NCDHW": then `input` and the result have their channels second.
+        dilations: Only 1.
+        name: Name of the node.
+        filters: Newer name of `filter`.
+
+    Returns:
+        A node [batch, planes, rows, columns, outputs].
+
+    Raises:
+        ValueError: For arguments that do not fit.
+    """
+    x, w = operands("Conv3D", input, filter if filters is None else filters, ("input", "filter"))
+    require_float("Conv3D", x, "input")
+    if strides is None or padding is None:
+        raise ValueError("conv3d needs strides and padding.")
+    if set(np.asarray(dilations).reshape(-1).tolist()) != {1}:
+        raise ValueError("conv3d with dilations is not supported.")
+    if conv_ops.is_channels_first(data_format, 5):
+        return conv_ops.to_channels_first(
+            conv3d(conv_ops.to_channels_last(x), w, _last_order(strides), padding, name=name)
+        )
+    steps, fit = _three(strides, "strides"), conv_ops.checked_padding(padding)
+    size, channels, outputs = _size_of(w)
+    if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, channels):
+        raise ValueError(f"The volumes have {x.shape.as_list()[-1]} channels, the filters {channels}.")
+
+    def convolve(volumes: Any, kernels: Any) -> Any:
+        windows = _prepared(volumes, size, steps, fit, 0)
+        lead = np.shape(windows)[:4]
+        flat = anp.reshape(windows, (int(np.prod(lead)), -1))
+        return anp.reshape(anp.matmul(flat, anp.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
+
+    return Node("Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=_shape(x, size, steps, fit, outputs))
+
+
+def conv3d_transpose(
+    value: Any,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: str = "SAME",
+    data_format: str = "NDHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+) -> Node:
+    """Do what the gradient of `conv3d` by its volumes does: each value spreads a filter over the result.
+
+    Args:
+        value: Floating node or array [batch, planes, rows, columns, inputs].
+        filter: Node or array [depth, height, width, outputs, inputs].
+        output_shape: Shape of the result: five ints, or an integer node.
+        strides: Five ints, the first and last 1.
+        padding: "SAME" or "VALID": that of the convolution which this is the gradient of.
+        data_format: "NDHWC".
+        name: Name of the node; default "conv3d_transpose".
+        input: Newer name of `value`.
+        filters: Newer name of `filter`.
+
+    Returns:
+        A node of `output_shape`.
+
+    Raises:
+        ValueError: For arguments that do not fit.
+        InvalidArgumentError: In the run, if `output_shape` is none that such a convolution could have started from.
+    """
+    x, w = operands(
+        "Conv3DBackpropInputV2", value if input is None else input, filter if filters is None else filters,
+        ("value", "filter"),
+    )  # fmt: skip
+    require_float("Conv3DBackpropInputV2", x, "value")
+    if conv_ops.is_channels_first(data_format, 5):
+        raise ValueError("conv3d_transpose takes data_format 'NDHWC' only: transpose the value first.")
+    if output_shape is None or strides is None:
+        raise ValueError("conv3d_transpose needs output_shape and strides.")
+    sizes, steps, fit = as_shape_node(output_shape), _three(strides, "strides"), conv_ops.checked_padding(padding)
+    size, outputs, inputs = _size_of(w)
+    if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, inputs):
+        raise ValueError(f"input channels does not match filter's input channels, {x.shape.as_list()[-1]} != {inputs}")
+
+    def spread(values: Any, kernels: Any, target: Any) -> Any:
+        batch, *space, depth = (int(n) for n in np.asarray(target).reshape(-1))
+        around = _around(space, size, steps, fit)
+        wide = [n + sum(pair) for n, pair in zip(space, around, strict=True)]
+        expected = [(n - k) // step + 1 for n, k, step in zip(wide, size, steps, strict=True)]
+        if [batch, *expected] != list(np.shape(values)[:4]):
+            raise InvalidArgumentError(
+                f"Conv3DBackpropInput: a value of shape {np.shape(values)} does not come from volumes of shape "
+                f"{(batch, *space, depth)} by filters of {size} with strides {steps} and padding {fit}"
+            )
+        flat = anp.reshape(values, (-1, np.shape(values)[-1]))
+        each = anp.matmul(flat, anp.transpose(anp.reshape(kernels, (-1, np.shape(kernels)[-1]))))
+        windows = anp.reshape(each, (*np.shape(values)[:4], *size, depth))
+        whole = _overlay(windows, size, steps, (batch, *wide, depth))
+        inner = tuple(slice(low, low + n) for n, (low, _) in zip(space, around, strict=True))
+        return whole[(slice(None), *inner)]
+
+    known = sizes_of(sizes) or [None, None, None, None, outputs]
+    return Node(
+        "Conv3DBackpropInputV2", (x, w, sizes), spread, name=name or "conv3d_transpose", dtype=x.dtype,
+        shape=TensorShape(known),
+    )  # fmt: skip
+
+
+def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name: str | None, fn: Any) -> Node:
+    """Make a node of what `fn(volumes, size, strides, padding)` gives."""
+    ksize, strides, padding, data_format = arguments
+    x = require_float(op_type, as_node(value), "input")
+    first = conv_ops.is_channels_first(data_format, 5)
+    if first:
+        x, ksize, strides = conv_ops.to_channels_last(x), _last_order(ksize), _last_order(strides)
+    size, steps, fit = _three(ksize, "ksize"), _three(strides, "strides"), conv_ops.checked_padding(padding)
+    shape = _shape(x, size, steps, fit, None)
+    made = Node(op_type, (x,), lambda v: fn(v, size, steps, fit), name=name, dtype=x.dtype, shape=shape)
+    return conv_ops.to_channels_first(made) if first else made
+
+
+def _largest_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    windows = _prepared(volumes, size, strides, padding, -np.inf)
+    return anp.squeeze(largest(windows, (4, 5, 6)), axis=(4, 5, 6))
+
+
+def _mean_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    total = anp.sum(_prepared(volumes, size, strides, padding, 0), axis=(4, 5, 6))
+    inside = np.ones((1, *np.shape(volumes)[1:4], 1), volumes.dtype)
+    return total / np.sum(_prepared(inside, size, strides, padding, 0), axis=(4, 5, 6))
+
+
+def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> Callable[..., Node]:
+    def function(
+        input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NDHWC", name: str | None = None
+    ) -> Node:
+        return _pooled(op_type, input, (ksize, strides, padding, data_format), name, fn)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{first_line}
+
+    Args:
+        input: Floating node or array [batch, depth, height, width, channels].
+        ksize: Size of the windows: five ints, the first and last 1.
+        strides: Five ints, the first and last 1.
+        padding: "SAME" or "VALID".
+        data_format: "NDHWC", or "NCDHW": then `input` and the result have their channels second.
+        name: Name of the node.
+
+    Returns:
+        A node [batch, planes, rows, columns, channels].
+    """
+    return function
+
+
+max_pool3d = _pool("MaxPool3D", "max_pool3d", "Give the largest value of each window of volumes.", _largest_of)
+avg_pool3d = _pool(
+    "AvgPool3D", "avg_pool3d", "Give the mean of each window of volumes, of the elements inside.", _mean_of
+)

@@ -1,0 +1,4 @@
+"""Optimizers that wrap another one: synchronous steps and local steps of graphs.
+
+Layer: tf1.
+"""

@@ -1,0 +1,235 @@
+"""Whole sequences of the standard cells in one node each: a numpy loop forward, and one backward, written by hand.
+
+What does not depend on the state is done for all time steps at once: the products with the inputs, and the gradients
+of the weights. A step by step evaluation of the cell (`globalstep.tf1.rnn.sequences`) gives the same numbers, which
+the tests compare.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from globalstep.runtime.products import matmul, one_thread_each
+from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.loops.bundles import WayBack, bundle, bundle_item, is_zero
+
+__all__ = ["SequenceRun", "gru_sequence", "mask_of", "run_fused", "sigmoid_in_place", "tanh_sequence"]
+
+
+class SequenceRun(Protocol):
+    """One run over a sequence."""
+
+    @property
+    def outputs(self) -> Any:
+        """[time, batch, size]."""
+
+    @property
+    def states(self) -> Sequence[Any]:
+        """The last states."""
+
+    def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
+        """Give the gradients of inputs, states and weights, in this order, from those of outputs and last states."""
+
+
+#: From inputs [time, batch, size], the mask, the first states, and the weights.
+Sequencer = Callable[[Any, Any, Sequence[Any], Sequence[Any]], SequenceRun]
+
+
+def run_fused(
+    how: Sequencer, inputs: Node, lengths: Node | None, states: Sequence[Any], weights: Sequence[Any], units: int
+) -> tuple[Node, list[Node]]:
+    """Make the node that runs a cell over a sequence.
+
+    Args:
+        how: Does it.
+        inputs: [time, batch, size].
+        lengths: How much of each sequence counts; None for all.
+        states: The first states.
+        weights: What else `how` takes.
+        units: Size of an output.
+
+    Returns:
+        Outputs, and the last states.
+    """
+    first = [as_node(state) for state in states]
+    nodes = (inputs, *first, *(as_node(weight) for weight in weights), *(() if lengths is None else (lengths,)))
+    count = len(first)
+
+    def begin(values: Sequence[Any]) -> SequenceRun:
+        given, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
+        # A step's products are too small for two threads that wait for each other.
+        with np.errstate(all="ignore"), one_thread_each():
+            return how(given[0], mask, given[1 : 1 + count], given[1 + count :])
+
+    def evaluate(*values: Any) -> Any:
+        run = begin(values)
+        return bundle([run.outputs, *run.states])
+
+    def found(*values: Any) -> Found:
+        run = begin(values)
+
+        def back(gradient: Any) -> list[Any]:
+            outputs, *last = (None if is_zero(part) else part for part in gradient)
+            with np.errstate(all="ignore"), one_thread_each():
+                return [*run.backward(outputs, last), None]
+
+        return bundle([run.outputs, *run.states]), WayBack(values, back).ways()
+
+    node = Node(
+        "RecurrentSequence", nodes, with_vjp(evaluate, found), name="RecurrentSequence", dtype="float32",
+        shape=TensorShape(None),
+        attrs={"no_second_gradient": True, "sequence": how, "states": count, "lengths": lengths is not None},
+    )  # fmt: skip
+    sizes = inputs.shape.as_list()[:2] if inputs.shape.dims is not None else [None, None]
+    outputs = bundle_item(node, 0, inputs.dtype, TensorShape([*sizes, units]), "Outputs")
+    last = [
+        bundle_item(node, 1 + at, state.dtype, state.shape, "State") for at, state in enumerate(first)
+    ]  # fmt: skip
+    return outputs, last
+
+
+def mask_of(lengths: Any, steps: int) -> Any:
+    """Say which steps of which sequences count: [time, batch, 1], or None if all do."""
+    counts = np.asarray(lengths).reshape(-1)
+    if counts.size and counts.min() >= steps:
+        return None
+    return (np.arange(steps)[:, None] < counts[None, :])[:, :, None]
+
+
+def sigmoid_in_place(x: Any) -> None:
+    """Put 1 / (1 + exp(-x)) in the place of `x`."""
+    x *= 0.5
+    np.tanh(x, out=x)
+    x += 1
+    x *= 0.5
+
+
+def zeros_for(gradient: Any, like: Any) -> Any:
+    """Give a gradient that may be None as an array of its own."""
+    return np.zeros_like(like) if gradient is None else np.array(gradient, like.dtype)
+
+
+def flat(array: Any) -> Any:
+    """Give [time, batch, size] as [time * batch, size]."""
+    return array.reshape(-1, array.shape[-1])
+
+
+def with_inputs(x: Any, kernel: Any, bias: Any) -> Any:
+    """Give x @ kernel + bias for all steps: [time, batch, n]."""
+    found = matmul(flat(x), kernel)
+    found += bias
+    return found.reshape(*x.shape[:2], -1)
+
+
+def kernel_gradient(x: Any, before: Any, gates: Any) -> Any:
+    """Give the gradient of a kernel whose rows meet the inputs, then the state."""
+    given = flat(gates)
+    return np.concatenate([matmul(flat(x).T, given), matmul(flat(before).T, given)])
+
+
+class _Tanh:
+    """A BasicRNNCell over a sequence."""
+
+    def __init__(self, x: Any, mask: Any, states: Sequence[Any], weights: Sequence[Any]) -> None:
+        (first,), (kernel, bias) = states, weights
+        self.x, self.mask, self.kernel, self.size = x, mask, kernel, x.shape[2]
+        given = with_inputs(x, kernel[: self.size], bias)
+        #: Made of the step, whether or not it counts; and the state before each step.
+        self.made = given
+        self.before = np.empty((len(x), *first.shape), given.dtype)
+        inner, h = kernel[self.size :], first
+        for t in range(len(x)):
+            self.before[t] = h
+            made = given[t]
+            made += h @ inner
+            np.tanh(made, out=made)
+            h = made if mask is None else np.where(mask[t], made, h)
+        self.outputs = given if mask is None else given * mask
+        self.states = [np.array(h)]
+
+    def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
+        inner = np.ascontiguousarray(self.kernel[self.size :].T)
+        gates = np.empty_like(self.made)
+        dh = zeros_for(states[0], self.states[0])
+        for t in reversed(range(len(self.x))):
+            d = dh if outputs is None else dh + outputs[t]
+            if self.mask is not None:
+                d = np.where(self.mask[t], d, 0)
+            made, gate = self.made[t], gates[t]
+            np.multiply(made, made, out=gate)
+            np.subtract(1, gate, out=gate)
+            gate *= d
+            passed = gate @ inner
+            dh = passed if self.mask is None else np.where(self.mask[t], passed, dh)
+        dx = (flat(gates) @ self.kernel[: self.size].T).reshape(self.x.shape)
+        return [dx, dh, kernel_gradient(self.x, self.before, gates), flat(gates).sum(axis=0)]
+
+
+class _Gru:
+    """A GRUCell over a sequence."""
+
+    def __init__(self, x: Any, mask: Any, states: Sequence[Any], weights: Sequence[Any]) -> None:
+        (first,) = states
+        self.gate_kernel, gate_bias, self.candidate_kernel, candidate_bias = weights
+        self.x, self.mask, self.size = x, mask, x.shape[2]
+        units = first.shape[1]
+        self.gates = with_inputs(x, self.gate_kernel[: self.size], gate_bias)
+        self.candidates = with_inputs(x, self.candidate_kernel[: self.size], candidate_bias)
+        self.before = np.empty((len(x), *first.shape), self.gates.dtype)
+        self.reset = np.empty_like(self.before)
+        outputs = np.empty_like(self.before)
+        of_gates, of_candidate = self.gate_kernel[self.size :], self.candidate_kernel[self.size :]
+        h = first
+        for t in range(len(x)):
+            self.before[t] = h
+            gates, candidate = self.gates[t], self.candidates[t]
+            gates += h @ of_gates
+            sigmoid_in_place(gates)
+            r, u = gates[:, :units], gates[:, units:]
+            np.multiply(r, h, out=self.reset[t])
+            candidate += self.reset[t] @ of_candidate
+            np.tanh(candidate, out=candidate)
+            new = u * h + (1 - u) * candidate
+            outputs[t] = new
+            h = new if mask is None else np.where(mask[t], new, h)
+        self.outputs = outputs if mask is None else outputs * mask
+        self.states = [h]
+
+    def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
+        of_gates = np.ascontiguousarray(self.gate_kernel[self.size :].T)
+        of_candidate = np.ascontiguousarray(self.candidate_kernel[self.size :].T)
+        gates, candidates = np.empty_like(self.gates), np.empty_like(self.candidates)
+        dh = zeros_for(states[0], self.states[0])
+        units = dh.shape[1]
+        for t in reversed(range(len(self.x))):
+            d = dh if outputs is None else dh + outputs[t]
+            if self.mask is not None:
+                d = np.where(self.mask[t], d, 0)
+            r, u = self.gates[t][:, :units], self.gates[t][:, units:]
+            candidate, h = self.candidates[t], self.before[t]
+            candidates[t] = d * (1 - u) * (1 - candidate * candidate)
+            through = candidates[t] @ of_candidate
+            gates[t][:, :units] = through * h * r * (1 - r)
+            gates[t][:, units:] = d * (h - candidate) * u * (1 - u)
+            passed = d * u + through * r + gates[t] @ of_gates
+            dh = passed if self.mask is None else np.where(self.mask[t], passed, dh)
+        dx = flat(gates) @ self.gate_kernel[: self.size].T + flat(candidates) @ self.candidate_kernel[: self.size].T
+        return [
+            dx.reshape(self.x.shape),
+            dh,
+            kernel_gradient(self.x, self.before, gates),
+            flat(gates).sum(axis=0),
+            kernel_gradient(self.x, self.reset, candidates),
+            flat(candidates).sum(axis=0),
+        ]
+
+
+tanh_sequence: Sequencer = _Tanh
+gru_sequence: Sequencer = _Gru

@@ -1,0 +1,4 @@
+"""Sessions of a graph, the classes that make and keep them, and what runs beside them.
+
+Layer: tf1.
+"""

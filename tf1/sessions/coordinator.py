@@ -1,0 +1,271 @@
+"""Coordinator: stops the threads of one process together; and a thread that acts at intervals.
+
+Follows TensorFlow 1.15, python/training/coordinator.py.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from globalstep.errors import OutOfRangeError
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Coordinator", "LooperThread"]
+
+_log = logging.getLogger("globalstep")
+
+_FIRST_STOP_WAIT_SECS = 0.001
+
+
+class Coordinator:
+    """Lets any thread of a group ask all to stop, and reports the first error to who joins them.
+
+    Thread-safe, but for `join`, which one thread calls.
+
+    Args:
+        clean_stop_exception_types: Exceptions that stop the group without being an error. Default:
+            OutOfRangeError, which is how an input says that it has ended.
+        clock: Where time comes from.
+
+    >>> coord = Coordinator()
+    >>> with coord.stop_on_exception():
+    ...     raise OutOfRangeError("no more input")
+    >>> coord.should_stop()
+    True
+    >>> coord.join()
+    """
+
+    def __init__(
+        self,
+        clean_stop_exception_types: Sequence[type[BaseException]] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._clean_types: tuple[type[BaseException], ...] = (
+            (OutOfRangeError,) if clean_stop_exception_types is None else tuple(clean_stop_exception_types)
+        )
+        self._clock = clock
+        self._stop_event = threading.Event()
+        # Never set: a clock waits on an event, and a grace period has nothing to wait for but time.
+        self._never = threading.Event()
+        # Guards what follows; a leaf: nothing else is taken under it.
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._joined = False
+        self._threads: set[threading.Thread] = set()
+
+    @property
+    def joined(self) -> bool:
+        """Whether `join` has ended since the last `clear_stop`."""
+        with self._lock:
+            return self._joined
+
+    def request_stop(self, ex: Any = None) -> None:
+        """Ask all threads to stop; the first error given is raised by `join`.
+
+        Args:
+            ex: An exception, or what sys.exc_info() returned. After `join` no call is left to report
+                it, so it is raised here and now.
+        """
+        error = self._error_in(ex)
+        with self._lock:
+            joined = self._joined
+            first = not joined and not self._stop_event.is_set()
+            if first:
+                self._error = error
+                self._stop_event.set()
+        if joined and error is not None:
+            raise error
+        if first and error is not None:
+            _log.info("Error reported to Coordinator: %s, %s", type(error), error)
+
+    def _error_in(self, ex: Any) -> BaseException | None:
+        error = ex[1] if isinstance(ex, tuple) and len(ex) == 3 else ex
+        if error is not None and not isinstance(error, BaseException):
+            error = ValueError(f"ex must be an exception or sys.exc_info(), not {ex!r}")
+        return None if isinstance(error, self._clean_types) else error
+
+    def clear_stop(self) -> None:
+        """Forget the stop and its error, for another round."""
+        with self._lock:
+            self._joined = False
+            self._error = None
+            self._stop_event.clear()
+
+    def should_stop(self) -> bool:
+        """Say whether a stop was requested."""
+        return self._stop_event.is_set()
+
+    @contextlib.contextmanager
+    def stop_on_exception(self) -> Iterator[None]:
+        """Turn an exception of the block into `request_stop(exception)`; the block ends quietly.
+
+        Every exception is taken, also SystemExit: a thread that ends by one must stop its group.
+        """
+        try:
+            yield
+        except BaseException:
+            self.request_stop(sys.exc_info())
+
+    def wait_for_stop(self, timeout: float | None = None) -> bool:
+        """Wait until a stop is requested.
+
+        Args:
+            timeout: Longest wait in seconds; None for no limit.
+
+        Returns:
+            Whether a stop was requested.
+        """
+        if timeout is None:
+            return self._stop_event.wait()
+        return self._clock.wait(self._stop_event, max(timeout, 0.0))
+
+    def register_thread(self, thread: threading.Thread) -> None:
+        """Count a thread among those that `join` waits for; those that have ended are forgotten."""
+        with self._lock:
+            self._threads = {one for one in self._threads if one.is_alive() or one.ident is None}
+            self._threads.add(thread)
+
+    def join(
+        self,
+        threads: Iterable[threading.Thread] | None = None,
+        stop_grace_period_secs: float = 120,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Wait until all threads have ended, or a stop was requested and the grace period is over.
+
+        Args:
+            threads: Threads to wait for besides the registered ones.
+            stop_grace_period_secs: Time for threads to end after a stop was requested, in seconds.
+            ignore_live_threads: Only log the threads that outlive the grace period.
+
+        Raises:
+            RuntimeError: If threads still run after the grace period, unless these are to be ignored.
+            BaseException: The first error given to `request_stop`; it comes before the RuntimeError.
+        """
+        with self._lock:
+            waited_for = list(self._threads.union(threads or ()))
+        while any(thread.is_alive() for thread in waited_for) and not self.wait_for_stop(1.0):
+            pass
+        self._wait_for_end(waited_for, stop_grace_period_secs)
+        stragglers = " ".join(thread.name for thread in waited_for if thread.is_alive())
+        with self._lock:
+            self._joined = True
+            self._threads = set()
+            error = self._error
+        if error is not None:
+            raise error
+        if stragglers:
+            if not ignore_live_threads:
+                raise RuntimeError(f"Coordinator stopped with threads still running: {stragglers}")
+            _log.info("Coordinator stopped with threads still running: %s", stragglers)
+
+    def _wait_for_end(self, threads: Sequence[threading.Thread], grace_secs: float) -> None:
+        wait_secs = _FIRST_STOP_WAIT_SECS
+        while grace_secs >= 0.0 and any(thread.is_alive() for thread in threads):
+            self._clock.wait(self._never, wait_secs)
+            grace_secs -= wait_secs
+            wait_secs = max(min(2 * wait_secs, grace_secs), _FIRST_STOP_WAIT_SECS)
+
+    def raise_requested_exception(self) -> None:
+        """Raise the error that was given to `request_stop`, if there is one."""
+        error = self._error  # one attribute: every step of a monitored session asks, and needs no lock
+        if error is not None:
+            raise error
+
+
+class LooperThread(threading.Thread):
+    """A daemon thread that calls a function at intervals until its Coordinator stops.
+
+    An exception in it stops the whole group.
+
+    Args:
+        coord: The group; the thread registers itself.
+        timer_interval_secs: Seconds from the start of one call to that of the next; None to call again
+            at once.
+        target: What to call; or override `run_loop`.
+        args: Positional arguments for `target`.
+        kwargs: Named arguments for `target`.
+        name: The thread's name.
+        clock: Where time comes from.
+
+    Raises:
+        ValueError: If `coord` is no Coordinator.
+    """
+
+    def __init__(
+        self,
+        coord: Coordinator,
+        timer_interval_secs: float | None,
+        target: Callable[..., Any] | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not isinstance(coord, Coordinator):
+            raise ValueError(f"'coord' argument must be a Coordinator: {coord}")
+        super().__init__(name=name or f"looper-{getattr(target, '__name__', 'thread')}", daemon=True)
+        self._coord = coord
+        self._interval_secs = timer_interval_secs
+        self._call = target
+        self._call_args = tuple(args or ())
+        self._call_kwargs = dict(kwargs or {})
+        self._clock = clock
+        coord.register_thread(self)
+
+    @staticmethod
+    def loop(
+        coord: Coordinator,
+        timer_interval_secs: float | None,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> LooperThread:
+        """Make a LooperThread and start it.
+
+        Args:
+            coord: See LooperThread.
+            timer_interval_secs: See LooperThread.
+            target: See LooperThread.
+            args: See LooperThread.
+            kwargs: See LooperThread.
+
+        Returns:
+            The started thread; `coord.join()` waits for it.
+        """
+        looper = LooperThread(coord, timer_interval_secs, target=target, args=args, kwargs=kwargs)
+        looper.start()
+        return looper
+
+    def run(self) -> None:
+        """Loop until the Coordinator stops; called by `start`."""
+        with self._coord.stop_on_exception():
+            self.start_loop()
+            if self._interval_secs is None:
+                while not self._coord.should_stop():
+                    self.run_loop()
+            else:
+                next_call = self._clock.monotonic()
+                while not self._coord.wait_for_stop(next_call - self._clock.monotonic()):
+                    next_call += self._interval_secs
+                    self.run_loop()
+            self.stop_loop()
+
+    def start_loop(self) -> None:
+        """Act once, before the first round."""
+
+    def stop_loop(self) -> None:
+        """Act once, after the last round."""
+
+    def run_loop(self) -> None:
+        """Do one round: call the target."""
+        if self._call is not None:
+            self._call(*self._call_args, **self._call_kwargs)

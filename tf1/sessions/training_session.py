@@ -1,0 +1,185 @@
+"""MonitoredTrainingSession: the one call that a training program makes.
+
+Follows TensorFlow 1.15, python/training/monitored_session.py; without a master it reads TF_CONFIG, so that
+one script serves every task of a cluster.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
+from globalstep.chief.hooks.statistics import ClusterStatisticsHook
+from globalstep.chief.hooks.step import StepCounterHook
+from globalstep.chief.hooks.summary import SummarySaverHook
+from globalstep.chief.journal.run_report import RunReport, is_wanted
+from globalstep.chief.sessions.chief_role import RoleSessionCreator, failover_of
+from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.sessions.monitored_session import MonitoredSession
+from globalstep.tf1.sessions.reported_session import ReportedSession
+from globalstep.tf1.sessions.scaffold import Scaffold
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from globalstep.tf1.sessions.session_run_hook import SessionRunHook
+from globalstep.wire.transports import register_target
+
+__all__ = ["MonitoredTrainingSession"]
+
+#: Stands for "not given" where None means "off", as in TensorFlow.
+USE_DEFAULT: Any = object()
+
+_DEFAULT_CHECKPOINT_SECS = 600
+_DEFAULT_SUMMARY_STEPS = 100
+
+
+def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
+    master: Any = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: float | None = USE_DEFAULT,
+    save_summaries_steps: int | None = USE_DEFAULT,
+    save_summaries_secs: float | None = USE_DEFAULT,
+    config: Any = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = 7200,
+    save_checkpoint_steps: int | None = USE_DEFAULT,
+    summary_dir: str | None = None,
+    *,
+    failover_secs: float | None = None,
+    progress: bool | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> MonitoredSession:
+    """Make the MonitoredSession of a task: the chief's with everything, the others' with their hooks.
+
+    On the chief the hooks stand in this order: the one that shows progress, `chief_only_hooks`, StepCounterHook,
+    ClusterStatisticsHook, SummarySaverHook, CheckpointSaverHook, `hooks`. Those with names need a directory.
+
+    Args:
+        master: Target: a Server's, "grpc://host:port,..." with every PS task, or a ClusterSpec. "" takes
+            the cluster of TF_CONFIG, and without one a parameter server within this process.
+        is_chief: Whether this task initializes, restores, saves and ends the run. Taken from TF_CONFIG
+            where `master` is.
+        checkpoint_dir: Where checkpoints are restored from and saved to.
+        scaffold: What makes the model ready.
+        hooks: Hooks of every task.
+        chief_only_hooks: Hooks of the chief.
+        save_checkpoint_secs: Seconds between checkpoints; None or 0 for none. Default 600, unless
+            `save_checkpoint_steps` is given.
+        save_summaries_steps: Global steps between summaries. Default 100, unless `save_summaries_secs`
+            is given.
+        save_summaries_secs: Seconds between summaries.
+        config: Configuration of the session.
+        stop_grace_period_secs: Time for threads to end, and on the chief for the other workers to
+            leave, in seconds.
+        log_step_count_steps: Global steps between reports of their speed; None or 0 for none.
+        max_wait_secs: How long a worker waits for the chief, and the chief for the parameter servers.
+        save_checkpoint_steps: Global steps between checkpoints.
+        summary_dir: Where summaries go; default `checkpoint_dir`.
+        failover_secs: The chief's silence, in seconds, after which this task acts as chief in its place, with all
+            that the chief has: its hooks, and the right to restore and to end the run. To be given to the chief
+            too. Default the environment variable GLOBALSTEP_FAILOVER_SECS; 0 for never.
+        progress: Whether the chief tells how the run fares: what was restored, step, speed and loss while it trains
+            (on a terminal a line that changes, elsewhere a log line now and then), and how it ended. Default yes,
+            unless the environment variable GLOBALSTEP_PROGRESS is 0.
+        clock: Where time comes from.
+
+    Returns:
+        A MonitoredSession, ready to run.
+
+    Raises:
+        ValueError: If both seconds and steps are given for one purpose; if TF_CONFIG says that this task
+            is a parameter server.
+        RuntimeError: If there is no global step and a hook needs one.
+
+    Source: TensorFlow 1.15 `tf.train.MonitoredTrainingSession`.
+    """
+    summaries_steps, summaries_secs = _one_of(save_summaries_steps, save_summaries_secs, _DEFAULT_SUMMARY_STEPS, None)
+    checkpoint_steps, checkpoint_secs = _one_of(
+        save_checkpoint_steps, save_checkpoint_secs, None, _DEFAULT_CHECKPOINT_SECS
+    )
+    target, is_chief, task, expected_tasks = _place_in_cluster(master, is_chief)
+    scaffold = scaffold or Scaffold()
+    failover_secs = failover_of(failover_secs)
+    worker = WorkerSessionCreator(
+        scaffold=scaffold,
+        master=target,
+        config=config,
+        max_wait_secs=max_wait_secs,
+        task=task,
+        clock=clock,
+        checkpoint_dir=checkpoint_dir,
+    )
+    if not is_chief and failover_secs is None:
+        return MonitoredSession(worker, hooks, stop_grace_period_secs, clock)
+    chief = ChiefSessionCreator(
+        scaffold=scaffold,
+        master=target,
+        config=config,
+        checkpoint_dir=checkpoint_dir,
+        max_wait_secs=max_wait_secs,
+        task=task,
+        expected_tasks=expected_tasks,
+        clock=clock,
+    )
+    all_hooks = list(chief_only_hooks or ())
+    summary_dir = summary_dir or checkpoint_dir
+    if summary_dir and log_step_count_steps and log_step_count_steps > 0:
+        all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir, clock=clock))
+        own_run = os.path.join(summary_dir, "cluster")
+        all_hooks.append(ClusterStatisticsHook(log_step_count_steps, output_dir=own_run, clock=clock))
+    if summary_dir and (_positive(summaries_steps) or _positive(summaries_secs)):
+        all_hooks.append(SummarySaverHook(summaries_steps, summaries_secs, summary_dir, scaffold=scaffold, clock=clock))
+    if checkpoint_dir and (_positive(checkpoint_secs) or _positive(checkpoint_steps)):
+        all_hooks.append(
+            CheckpointSaverHook(checkpoint_dir, checkpoint_secs, checkpoint_steps, scaffold=scaffold, clock=clock)
+        )
+    own_hooks = list(hooks or ())
+    report = None
+    if is_wanted(progress):
+        report = RunReport([*all_hooks, *own_hooks], checkpoint_dir, clock)
+        # First, to see the checkpoint that was restored before a hook saves it again.
+        all_hooks.insert(0, report)
+    role = RoleSessionCreator(
+        chief, worker, is_chief=is_chief, failover_secs=failover_secs, chief_hooks=all_hooks, clock=clock
+    )
+    session_hooks = all_hooks + own_hooks if is_chief else own_hooks
+    if report is None:
+        return MonitoredSession(role, session_hooks, stop_grace_period_secs, clock)
+    return ReportedSession(role, session_hooks, stop_grace_period_secs, clock, report)
+
+
+def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tuple[Any, Any]:
+    """Resolve a pair of which giving one turns the other's default off."""
+    if steps is USE_DEFAULT and secs is USE_DEFAULT:
+        return default_steps, default_secs
+    return (None if steps is USE_DEFAULT else steps), (None if secs is USE_DEFAULT else secs)
+
+
+def _positive(value: float | None) -> bool:
+    return value is not None and value > 0
+
+
+def _place_in_cluster(master: Any, is_chief: bool) -> tuple[Any, bool, str, tuple[str, ...]]:
+    """Find this task's target, whether it is the chief, its name, and the tasks that take part."""
+    if master:
+        # What a Server's target or a ClusterSpec means, the session manager knows.
+        return master, is_chief, "", ()
+    config = from_tf_config()
+    if "ps" not in config.cluster.jobs:
+        return "", is_chief, "", ()
+    if config.job == "ps":
+        raise ValueError(
+            f"TF_CONFIG says that this task is {config.task}, a parameter server: it runs "
+            "`gs.train.Server().join()`, not a session."
+        )
+    target, tasks = target_of(config.cluster), session_tasks(config.cluster)
+    register_target(target, list(filter(None, config.cluster.job_tasks("ps"))), config.task, tasks)
+    return target, config.is_chief, config.task, tasks

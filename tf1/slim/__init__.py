@@ -1,0 +1,4 @@
+"""The training loop of `tf.contrib.slim`, and what restores Variables for it.
+
+Layer: tf1.
+"""

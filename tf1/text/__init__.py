@@ -1,0 +1,4 @@
+"""Functions of strings, their fingerprints, and lookup tables.
+
+Layer: tf1.
+"""

@@ -1,0 +1,99 @@
+"""Whole files as strings, in a run.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import NotFoundError
+from globalstep.gfile import GFile, Glob, MakeDirs
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.text.string_ops import as_bytes
+
+__all__ = ["matching_files", "read_file", "write_file"]
+
+
+def _path(value: Any) -> str:
+    return as_bytes(np.asarray(value, dtype=object).reshape(-1)[0]).decode("utf-8", "surrogateescape")
+
+
+def read_file(filename: Any, name: str | None = None) -> Node:
+    """Give all of a file.
+
+    Args:
+        filename: Path: a string, or a scalar string node.
+        name: Name of the node; default "ReadFile".
+
+    Returns:
+        A scalar string node.
+
+    Raises:
+        NotFoundError: In the run, if there is none.
+    """
+
+    def read(value: Any) -> Any:
+        path = _path(value)
+        found = np.empty((), dtype=object)
+        try:
+            with GFile(path, "rb") as file:
+                found[()] = file.read()
+        except FileNotFoundError:
+            raise NotFoundError(f"{path}; No such file or directory") from None
+        return found
+
+    node = as_node(filename, "string")
+    return Node(
+        "ReadFile", (node,), read, name=name or "ReadFile", dtype="string", shape=[], stateful=True,
+        attrs={"stops_gradient": True},
+    )  # fmt: skip
+
+
+def write_file(filename: Any, contents: Any, name: str | None = None) -> Node:
+    """Give the operation that writes a file, and makes its folder if need be.
+
+    Args:
+        filename: Path: a string, or a scalar string node.
+        contents: A scalar string node, or a string.
+        name: Name of the operation; default "WriteFile".
+    """
+
+    def write(value: Any, text: Any) -> None:
+        path = _path(value)
+        folder = path.rpartition("/")[0]
+        if folder:
+            MakeDirs(folder)
+        with GFile(path, "wb") as file:
+            file.write(as_bytes(np.asarray(text, dtype=object).reshape(-1)[0]))
+
+    return Node(
+        "WriteFile", (as_node(filename, "string"), as_node(contents, "string")), write, name=name or "WriteFile",
+        operation=True, stateful=True,
+    )  # fmt: skip
+
+
+def matching_files(pattern: Any, name: str | None = None) -> Node:
+    """Give the paths that match patterns such as ``data/*.txt``, in order.
+
+    Args:
+        pattern: A string or several, or a node of them.
+        name: Name of the node; default "MatchingFiles".
+
+    Returns:
+        A vector of strings.
+    """
+
+    def match(values: Any) -> Any:
+        paths = {path for item in np.asarray(values, dtype=object).reshape(-1) for path in Glob(_path(item))}
+        found = np.empty(len(paths), dtype=object)
+        found[:] = [as_bytes(path) for path in sorted(paths)]
+        return found
+
+    node = as_node(pattern, "string")
+    return Node(
+        "MatchingFiles", (node,), match, name=name or "MatchingFiles", dtype="string", shape=[None], stateful=True,
+        attrs={"stops_gradient": True},
+    )  # fmt: skip

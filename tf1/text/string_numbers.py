@@ -1,0 +1,106 @@
+"""Numbers from strings and strings from numbers.
+
+Layer: tf1. Source: TensorFlow 1.15 `core/kernels/string_to_number_op.cc`, `as_string_op.cc`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.text.string_ops import mapped, strings_node
+
+__all__ = ["as_string", "string_to_number"]
+
+_FLOAT = re.compile(rb"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
+_INT = re.compile(rb"\s*-?\d+\s*")
+
+
+def string_to_number(
+    string_tensor: Any = None, out_type: DTypeLike = "float32", name: str | None = None, input: Any = None
+) -> Node:
+    """Read each string as a number.
+
+    Args:
+        string_tensor: Strings of any shape.
+        out_type: float32, float64, int32 or int64.
+        name: Name of the node; default "StringToNumber".
+        input: Newer name of `string_tensor`.
+
+    Returns:
+        A node.
+
+    Raises:
+        InvalidArgumentError: In the run, if a string is no such number.
+    """
+    kind = as_dtype(out_type)
+    if kind.name not in ("float32", "float64", "int32", "int64"):
+        raise TypeError(f"string_to_number gives float32, float64, int32 or int64, not {kind.name}.")
+
+    def read(text: bytes) -> Any:
+        if (_INT if kind.is_integer else _FLOAT).fullmatch(text):
+            number = int(text) if kind.is_integer else float(text)
+            if not kind.is_integer or kind.min <= number <= kind.max:
+                return number
+        shown = text.decode("utf-8", "replace")
+        raise InvalidArgumentError(f"StringToNumberOp could not correctly convert string: {shown}")
+
+    strings = strings_node(string_tensor if input is None else input, "string_tensor")
+    return mapped("StringToNumber", strings, read, kind.name, name)
+
+
+def as_string(
+    input: Any,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
+    fill: str = "",
+    name: str | None = None,
+) -> Node:
+    """Write numbers as C's printf does.
+
+    Args:
+        input: Node or array of numbers or bools.
+        precision: Digits after the point, of floats; default 6.
+        scientific: Whether floats are written with an exponent.
+        shortest: Whether floats are written in the shorter of both ways.
+        width: The least length.
+        fill: What fills a string up to it: "" for spaces, "0" for zeros; "-" and "+" as printf's flags.
+        name: Name of the node; default "AsString".
+
+    Returns:
+        A node of strings.
+
+    Raises:
+        ValueError: For options that exclude each other.
+    """
+    node = as_node(input)
+    real = node.dtype.is_floating
+    if scientific and shortest:
+        raise ValueError("Cannot select both scientific and shortest notation")
+    if (scientific or shortest or precision > -1) and not real:
+        raise ValueError("scientific, shortest and precision are for floats.")
+    if len(fill) > 1:
+        raise ValueError("Fill string must be one or fewer characters")
+    conversion = ("e" if scientific else "g" if shortest else "f") if real else "d"
+    form = f"%{fill}{width if width > -1 else ''}{f'.{precision}' if precision > -1 else ''}{conversion}"
+
+    def write(values: Any) -> Any:
+        array = np.asarray(values)
+        found = np.empty(array.size, dtype=object)
+        if array.dtype.kind == "b":
+            found[:] = [b"true" if item else b"false" for item in array.reshape(-1)]
+        else:
+            found[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
+        return found.reshape(array.shape)
+
+    return Node(
+        "AsString", (node,), write, name=name or "AsString", dtype="string", shape=node.shape,
+        attrs={"stops_gradient": True},
+    )  # fmt: skip

@@ -1,0 +1,4 @@
+"""Variables as a program sees them: made, found by name, scoped, partitioned, assigned.
+
+Layer: tf1.
+"""

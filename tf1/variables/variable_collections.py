@@ -1,0 +1,164 @@
+"""Functions over the Variables of a graph: lists of them, their initializers, and what has no value yet.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import FailedPreconditionError
+from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection, get_default_graph
+from globalstep.tf1.graph.mutations import Mutation
+from globalstep.tf1.variables.variables import Variable, variables_of
+
+__all__ = [
+    "all_variables",
+    "assert_variables_initialized",
+    "global_variables",
+    "global_variables_initializer",
+    "initialize_all_variables",
+    "initialize_local_variables",
+    "initialize_variables",
+    "is_variable_initialized",
+    "local_variables",
+    "local_variables_initializer",
+    "model_variables",
+    "moving_average_variables",
+    "report_uninitialized_variables",
+    "trainable_variables",
+    "variables_initializer",
+]
+
+
+def global_variables(scope: str | None = None) -> list[Variable]:
+    """List the Variables shared through the PS, in order of creation.
+
+    Args:
+        scope: Only those whose name matches this regular expression from its start.
+    """
+    return get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def all_variables() -> list[Variable]:
+    """List them under TensorFlow's oldest name; see `global_variables`."""
+    return global_variables()
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """List the Variables that optimizers take by default; see `global_variables`."""
+    return get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def local_variables(scope: str | None = None) -> list[Variable]:
+    """List the Variables that live in each session; see `global_variables`."""
+    return get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Variable]:
+    """List the collection MODEL_VARIABLES; see `global_variables`."""
+    return get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
+    """List the Variables that have a moving average; see `global_variables`."""
+    return get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Mutation:
+    """Make the operation that declares Variables to the PS and gives them their initial values.
+
+    Args:
+        var_list: The Variables.
+        name: Name of the operation.
+
+    Returns:
+        One operation; all values are assigned in one push.
+    """
+    parts = [part for variable in var_list for part in variable.initializer.parts]
+    return Mutation(parts, op_type="NoOp", name=name)
+
+
+def global_variables_initializer() -> Mutation:
+    """Make the operation that initializes `global_variables()` as they are now."""
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Mutation:
+    """Make the operation that initializes `local_variables()` as they are now, and what optimizers keep of them.
+
+    Source: TensorFlow 1.15 initializes slots of theirs with GLOBAL_VARIABLES only, which no task but the chief runs.
+    """
+    kept = [variable for variable in variables_of(get_default_graph()) if variable.is_own and variable.optimizer_name]
+    return variables_initializer([*dict.fromkeys([*local_variables(), *kept])], name="init_local")
+
+
+def initialize_all_variables() -> Mutation:
+    """Make it under TensorFlow's older name; see `global_variables_initializer`."""
+    return global_variables_initializer()
+
+
+def initialize_variables(var_list: Sequence[Variable], name: str = "init") -> Mutation:
+    """Make it under TensorFlow's older name; see `variables_initializer`."""
+    return variables_initializer(var_list, name)
+
+
+def initialize_local_variables() -> Mutation:
+    """Make it under TensorFlow's older name; see `local_variables_initializer`."""
+    return local_variables_initializer()
+
+
+def is_variable_initialized(variable: Variable) -> Node:
+    """Make a node that says whether a Variable has a value: a bool scalar."""
+    return Node("Identity", (_have_values([variable]),), lambda has: has[0], dtype=np.bool_, shape=())
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
+) -> Node:
+    """Make a node that names the Variables without a value.
+
+    Args:
+        var_list: Which Variables; default global and local ones.
+        name: Name of the node.
+
+    Returns:
+        A node whose value is an object array [n] of names as bytes, empty when all have one.
+    """
+    wanted = _default_list(var_list)
+    names = np.array([variable.op_name.encode() for variable in wanted] or [b""], dtype=object)[: len(wanted)]
+    return Node(
+        "BooleanMask", (_have_values(wanted),), lambda have: names[~have], name=name, dtype=np.object_,
+        shape=[None],
+    )  # fmt: skip
+
+
+def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Node:
+    """Make an operation that raises FailedPreconditionError if a Variable has no value.
+
+    Args:
+        var_list: Which Variables; default global and local ones.
+    """
+    wanted = _default_list(var_list)
+
+    def check(have: Any) -> None:
+        missing = [variable.op_name for variable, has in zip(wanted, have, strict=True) if not has]
+        if missing:
+            raise FailedPreconditionError(f"Attempting to use uninitialized value {missing[0]}")
+
+    return Node("Assert", (_have_values(wanted),), check, operation=True, stateful=True)
+
+
+def _default_list(var_list: Sequence[Variable] | None) -> list[Variable]:
+    return list(var_list) if var_list is not None else [*global_variables(), *local_variables()]
+
+
+def _have_values(variables: Sequence[Variable]) -> Node:
+    """A bool node [n], of which only the executor knows the value."""
+    return Node(
+        "IsVariableInitialized", name="IsVariableInitialized", dtype=np.bool_, shape=[len(variables)],
+        attrs={"variables": tuple(variables)}, stateful=True,
+    )  # fmt: skip

@@ -1,4 +1,0 @@
-"""Input queues, readers and batching.
-
-Layer: worker.
-"""

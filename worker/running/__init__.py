@@ -1,4 +1,0 @@
-"""Running a graph: plans, their execution, and the pushes that come of it.
-
-Layer: worker.
-"""
