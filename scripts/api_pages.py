@@ -47,6 +47,7 @@ MODULES = (
     "strings",
     "python_io",
     "debugging",
+    "distribute",
     "io",
     "io.gfile",
     "linalg",

@@ -63,6 +63,7 @@ MODULES = (
     "lookup",
     "losses",
     "debugging",
+    "distribute",
     "io",
     "io.gfile",
     "linalg",

@@ -24,6 +24,7 @@ NAMESPACES = (
             "layers",
             "lookup",
             "debugging",
+            "distribute",
             "distributions",
             "feature_column",
             "io",

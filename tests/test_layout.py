@@ -34,6 +34,7 @@ NAMESPACES = {
         "layers",
         "logging",
         "debugging",
+        "distribute",
         "io",
         "linalg",
         "math",

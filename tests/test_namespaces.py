@@ -18,6 +18,7 @@ NAMESPACES = [
             "initializers",
             "layers",
             "debugging",
+            "distribute",
             "io",
             "linalg",
             "math",
@@ -252,3 +253,9 @@ def test_stubs_are_up_to_date():
         [sys.executable, str(ROOT / "scripts" / "generate_stubs.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_server_has_its_newer_name_and_strategies_say_what_to_use():
+    assert gs.distribute.Server is gs.train.Server
+    with pytest.raises(AttributeError, match="replica_device_setter"):
+        _ = gs.distribute.MirroredStrategy

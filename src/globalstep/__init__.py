@@ -17,9 +17,9 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib core data debugging distributions dtypes errors examples feature_column flags gfile graph_util "
-    "image initializers io layers linalg logging lookup losses math metrics nest nn optim python python_io queue "
-    "random saved_model sparse strings summary test train"
+    "app compat contrib core data debugging distribute distributions dtypes errors examples feature_column flags gfile "
+    "graph_util image initializers io layers linalg logging lookup losses math metrics nest nn optim python python_io "
+    "queue random saved_model sparse strings summary test train"
 )
 
 _NAMES = {
@@ -112,7 +112,7 @@ _NAMES = {
     ),
     "globalstep.tf1.ops.parsing_ops": (
         "decode_csv decode_raw FixedLenFeature FixedLenSequenceFeature parse_example parse_single_example "
-        "sparse_tensor_to_dense sparse_to_dense VarLenFeature"
+        "sparse_tensor_to_dense sparse_to_dense SparseFeature VarLenFeature"
     ),
     "globalstep.tf1.ops.sequence_parsing": "parse_single_sequence_example",
     "globalstep.tf1.ops.partition_ops": ("dynamic_partition dynamic_stitch invert_permutation sequence_mask unique"),

@@ -6,6 +6,7 @@ from globalstep import contrib as contrib
 from globalstep import core as core
 from globalstep import data as data
 from globalstep import debugging as debugging
+from globalstep import distribute as distribute
 from globalstep import distributions as distributions
 from globalstep import dtypes as dtypes
 from globalstep import errors as errors
@@ -308,6 +309,7 @@ from globalstep.tf1.ops.ordering_ops import unique_with_counts as unique_with_co
 from globalstep.tf1.ops.ordering_ops import unravel_index as unravel_index
 from globalstep.tf1.ops.parsing_ops import FixedLenFeature as FixedLenFeature
 from globalstep.tf1.ops.parsing_ops import FixedLenSequenceFeature as FixedLenSequenceFeature
+from globalstep.tf1.ops.parsing_ops import SparseFeature as SparseFeature
 from globalstep.tf1.ops.parsing_ops import VarLenFeature as VarLenFeature
 from globalstep.tf1.ops.parsing_ops import decode_csv as decode_csv
 from globalstep.tf1.ops.parsing_ops import decode_raw as decode_raw

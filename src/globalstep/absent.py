@@ -10,6 +10,7 @@ __all__ = [
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_CONTRIB_LAYERS",
     "ABSENT_IN_DATA",
+    "ABSENT_IN_DISTRIBUTE",
     "ABSENT_IN_FRAMEWORK",
     "ABSENT_IN_IMAGE",
     "ABSENT_IN_LEARN",
@@ -54,7 +55,6 @@ ABSENT = {
     "audio_summary": "write sound to files; gs.summary has scalars, histograms and images.",
     "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
     "complex_abs": "use gs.abs.",
-    "distribute": _STRATEGY,
     "enable_eager_execution": _EAGER,
     "estimator": _HIGH_LEVEL,
     "function": "call a Python function while building the graph.",
@@ -76,6 +76,18 @@ ABSENT_IN_DATA = {
     "prefetch_to_device": "leave it out: computation is on the CPU.",
     "copy_to_device": "leave it out: computation is on the CPU.",
     "Options": "leave it out: elements are made one by one, in order.",
+}  # fmt: skip
+
+#: Absent from `globalstep.distribute`.
+ABSENT_IN_DISTRIBUTE = {
+    **dict.fromkeys(
+        ("CrossDeviceOps", "HierarchicalCopyAllReduce", "InputContext", "MirroredStrategy", "NcclAllReduce",
+         "OneDeviceStrategy", "ReduceOp", "ReductionToOneDevice", "ReplicaContext", "Strategy", "StrategyExtended",
+         "experimental", "experimental_set_strategy", "get_replica_context", "get_strategy", "has_strategy",
+         "in_cross_replica_context"),
+        _STRATEGY,
+    ),
+    "cluster_resolver": "use gs.train.from_tf_config.",
 }  # fmt: skip
 
 #: Absent from `globalstep.contrib.framework`.

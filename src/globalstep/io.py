@@ -12,7 +12,8 @@ _NAMES = {
         "decode_bmp decode_gif decode_image decode_jpeg decode_png encode_jpeg encode_png extract_jpeg_shape is_jpeg"
     ),
     "globalstep.tf1.ops.parsing_ops": (
-        "decode_csv decode_raw FixedLenFeature FixedLenSequenceFeature parse_example parse_single_example VarLenFeature"
+        "decode_csv decode_raw FixedLenFeature FixedLenSequenceFeature parse_example parse_single_example "
+        "SparseFeature VarLenFeature"
     ),
     "globalstep.tf1.ops.sequence_parsing": "parse_single_sequence_example",
     "globalstep.tf1.text.file_ops": "matching_files read_file write_file",

@@ -21,6 +21,7 @@ from globalstep.tf1.inputs.queues import QueueBase as QueueBase
 from globalstep.tf1.inputs.queues import RandomShuffleQueue as RandomShuffleQueue
 from globalstep.tf1.ops.parsing_ops import FixedLenFeature as FixedLenFeature
 from globalstep.tf1.ops.parsing_ops import FixedLenSequenceFeature as FixedLenSequenceFeature
+from globalstep.tf1.ops.parsing_ops import SparseFeature as SparseFeature
 from globalstep.tf1.ops.parsing_ops import VarLenFeature as VarLenFeature
 from globalstep.tf1.ops.parsing_ops import decode_csv as decode_csv
 from globalstep.tf1.ops.parsing_ops import decode_raw as decode_raw

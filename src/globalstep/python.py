@@ -139,6 +139,7 @@ _PATHS = {
     "training.training": "gs.train",
     "training.training_util": "gs.train",
     "util.compat": "gs.compat",
+    "util.function_utils": "gs.tf1.graph.callables",
     "util.nest": "gs.contrib.framework.nest",
 }
 

@@ -37,7 +37,8 @@ def evaluate(fetch, feeds=None):
 
     def resolve(item):
         if isinstance(item, (list, tuple)):
-            return type(item)([resolve(part) for part in item])
+            parts = [resolve(part) for part in item]
+            return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
         if isinstance(item, IndexedSlices):
             return IndexedSlices(resolve(item.values), resolve(item.indices), item.dense_shape)
         return None if item is None else value_of(item)

@@ -61,6 +61,7 @@ _OBJECTS = {
     "globalstep.tf1.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
     "globalstep.tf1.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
     "globalstep.tf1.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
+    "globalstep.tf1.ops.parsing_ops:SparseFeature": ("already_sorted", "dtype", "index_key", "size", "value_key"),
     "globalstep.tf1.ops.parsing_ops:VarLenFeature": ("dtype",),
     "globalstep.tf1.rnn.fused_lstm:LSTMOptions": (
         *("cell_clip", "forget_bias", "peepholes", "proj_clip", "projected", "units"),

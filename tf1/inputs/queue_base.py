@@ -84,6 +84,29 @@ class QueueBase:
                 self._ref.device,
             )
 
+    @staticmethod
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
+        """Make the queue that is queues[index] in each run.
+
+        Args:
+            index: Number of the queue, an integer or an integer node.
+            queues: What it is one of; their dtypes and names are the same.
+
+        Returns:
+            A queue whose operations are those of the one that a run chooses.
+
+        Raises:
+            TypeError: If `queues` is not a list of queues, or their dtypes or names differ.
+            InvalidArgumentError: When run, if there is no queue of that number.
+        """
+        if not queues or not isinstance(queues, list) or not all(isinstance(queue, QueueBase) for queue in queues):
+            raise TypeError("A list of queues expected")
+        if any(queue.dtypes != queues[0].dtypes for queue in queues):
+            raise TypeError("Queues do not have matching component dtypes.")
+        if any(queue.names != queues[0].names for queue in queues):
+            raise TypeError("Queues do not have matching component names.")
+        return _ChosenQueue(index, queues)
+
     def held(self, calls: QueueCalls) -> Held:
         """Give what holds its elements in a run of a session.
 
@@ -370,6 +393,31 @@ class QueueBase:
 
     def _own_name(self) -> str:
         return self.name.rpartition("/")[2]
+
+
+class _ChosenQueue(QueueBase):
+    """One of several queues, chosen anew in each run; see `QueueBase.from_list`. It holds nothing of its own."""
+
+    def __init__(self, index: Any, queues: Sequence[QueueBase]) -> None:
+        self._dtypes = queues[0].dtypes
+        self._names = queues[0].names
+        self._shapes = [_common(shapes) for shapes in zip(*(queue.shapes for queue in queues), strict=True)]
+
+        def choose(number: Any, *held: Held) -> Held:
+            if not 0 <= number < len(held):
+                raise InvalidArgumentError(f"indices = {number} is not in [0, {len(held)}): the list of queues.")
+            return held[int(number)]
+
+        inputs = [as_node(index, name="index"), *(queue.queue_ref for queue in queues)]
+        self._ref = Node("Gather", inputs, choose, name="Gather", dtype="string", shape=(), stateful=True)
+
+
+def _common(shapes: Sequence[TensorShape]) -> TensorShape:
+    """Give the shape that all of `shapes` are compatible with: sizes in which they differ are unknown."""
+    if any(shape.ndims is None or shape.ndims != shapes[0].ndims for shape in shapes):
+        return TensorShape(None)
+    sizes = zip(*(shape.as_list() for shape in shapes), strict=True)
+    return TensorShape([column[0] if len(set(column)) == 1 else None for column in sizes])
 
 
 def static_shape(node: Node) -> TensorShape:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ __all__ = [
     "FixedLengthRecordReader",
     "IdentityReader",
     "ReaderBase",
+    "ReaderRead",
+    "ReaderReadUpTo",
     "TFRecordReader",
     "TextLineReader",
     "WholeFileReader",
@@ -31,6 +33,30 @@ __all__ = [
 
 #: A key and a record.
 Pair = tuple[str, bytes]
+
+
+class ReaderRead(NamedTuple):
+    """What `read` gives.
+
+    Attributes:
+        key: Where the record comes from, a scalar string node.
+        value: The record, a scalar string node.
+    """
+
+    key: Node
+    value: Node
+
+
+class ReaderReadUpTo(NamedTuple):
+    """What `read_up_to` gives.
+
+    Attributes:
+        keys: Where the records come from, a string node [n].
+        values: The records, a string node [n].
+    """
+
+    keys: Node
+    values: Node
 
 
 class ReaderBase:
@@ -59,7 +85,7 @@ class ReaderBase:
         """
         raise TypeError(f"{type(self).__name__} says nothing about how to read; use one of its subclasses.")
 
-    def read(self, queue: QueueBase | Node, name: str | None = None) -> tuple[Node, Node]:
+    def read(self, queue: QueueBase | Node, name: str | None = None) -> ReaderRead:
         """Make the nodes of the next key and record.
 
         Args:
@@ -67,7 +93,7 @@ class ReaderBase:
             name: Name of the node; default the reader's name and "Read".
 
         Returns:
-            Two scalar string nodes: key, record.
+            `key` and `value`, two scalar string nodes.
 
         Raises:
             OutOfRangeError: When run, if there is none left and the queue is closed.
@@ -79,9 +105,9 @@ class ReaderBase:
             ((key, value),) = self._next(state, 1)
             return key, value
 
-        return self._pair("ReaderReadV2", "Read", [_ref(queue)], fn, (), name)
+        return ReaderRead(*self._pair("ReaderReadV2", "Read", [_ref(queue)], fn, (), name))
 
-    def read_up_to(self, queue: QueueBase | Node, num_records: Any, name: str | None = None) -> tuple[Node, Node]:
+    def read_up_to(self, queue: QueueBase | Node, num_records: Any, name: str | None = None) -> ReaderReadUpTo:
         """Make the nodes of the next keys and records of one work unit, at least one.
 
         Args:
@@ -90,7 +116,7 @@ class ReaderBase:
             name: Name of the node; default the reader's name and "ReadUpTo".
 
         Returns:
-            Two 1-D string nodes: keys, records.
+            `keys` and `values`, two string nodes of one dimension.
         """
 
         def fn(state: QueueState, limit: Any) -> Any:
@@ -98,7 +124,7 @@ class ReaderBase:
             return tuple(np.array(column, dtype=object) for column in zip(*pairs, strict=True))
 
         inputs = [_ref(queue), as_node(num_records, name="num_records")]
-        return self._pair("ReaderReadUpToV2", "ReadUpTo", inputs, fn, [None], name)
+        return ReaderReadUpTo(*self._pair("ReaderReadUpToV2", "ReadUpTo", inputs, fn, [None], name))
 
     def num_records_produced(self, name: str | None = None) -> Node:
         """Make the int64 node of how many records were read."""

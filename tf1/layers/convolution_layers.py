@@ -12,6 +12,7 @@ import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.layers.by_name import activation_of
 from globalstep.tf1.layers.core_layers import activated, require_floating
 from globalstep.tf1.layers.layer import (
     InputSpec,
@@ -47,7 +48,7 @@ class Conv2D(Layer):
         padding: str = "valid",
         data_format: str = "channels_last",
         dilation_rate: Any = (1, 1),
-        activation: Callable[..., Any] | None = None,
+        activation: Callable[..., Any] | str | None = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
         bias_initializer: Any = None,
@@ -62,7 +63,7 @@ class Conv2D(Layer):
     ) -> None:
         self._first = is_channels_first(data_format)
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
-        self.filters, self.activation, self.use_bias = int(filters), activation, bool(use_bias)
+        self.filters, self.activation, self.use_bias = int(filters), activation_of(activation), bool(use_bias)
         self.kernel_size, self.strides, self.dilation_rate = map(self._sizes, (kernel_size, strides, dilation_rate))
         self.padding = padding.upper()
         if max(self.strides) > 1 and max(self.dilation_rate) > 1:
@@ -169,7 +170,7 @@ class Conv2DTranspose(Conv2D):
         strides: Any = (1, 1),
         padding: str = "valid",
         data_format: str = "channels_last",
-        activation: Callable[..., Any] | None = None,
+        activation: Callable[..., Any] | str | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> None:

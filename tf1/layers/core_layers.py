@@ -11,6 +11,7 @@ from typing import Any
 
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.layers.by_name import activation_of
 from globalstep.tf1.layers.layer import InputSpec, Layer, chosen, is_channels_first, known_rank, last_size
 from globalstep.tf1.ops import nn_ops
 from globalstep.tf1.ops.array_ops import reshape
@@ -34,7 +35,7 @@ class Dense(Layer):
     def __init__(
         self,
         units: int,
-        activation: Callable[..., Any] | None = None,
+        activation: Callable[..., Any] | str | None = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
         bias_initializer: Any = None,
@@ -48,7 +49,7 @@ class Dense(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
-        self.units, self.activation, self.use_bias = int(units), activation, bool(use_bias)
+        self.units, self.activation, self.use_bias = int(units), activation_of(activation), bool(use_bias)
         self.kernel: Any = None
         self.bias: Any = None
         self._kernel = {

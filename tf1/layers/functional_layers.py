@@ -34,7 +34,7 @@ __all__ = [
 def dense(
     inputs: Any,
     units: int,
-    activation: Callable[..., Any] | None = None,
+    activation: Callable[..., Any] | str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = None,
     bias_initializer: Any = None,
@@ -52,7 +52,7 @@ def dense(
     Args:
         inputs: Floating node [..., n]; n must be known.
         units: Size of the last dimension of the result.
-        activation: Function of the result; default none.
+        activation: Function of the result, or the name of one ("relu"); default none.
         use_bias: Whether there is a bias.
         kernel_initializer: Initializer of "kernel" [n, units]; default the scope's, Glorot uniform.
         bias_initializer: Initializer of "bias" [units]; default zeros.
@@ -92,7 +92,7 @@ def conv2d(
     padding: str = "valid",
     data_format: str = "channels_last",
     dilation_rate: Any = (1, 1),
-    activation: Callable[..., Any] | None = None,
+    activation: Callable[..., Any] | str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = None,
     bias_initializer: Any = None,
@@ -115,7 +115,7 @@ def conv2d(
         padding: "valid" or "same".
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps along height and width between the elements of a filter, or one int for both.
-        activation: Function of the result; default none.
+        activation: Function of the result, or the name of one ("relu"); default none.
         use_bias: Whether there is a bias.
         kernel_initializer: As for `dense`, of shape [height, width, channels, filters].
         bias_initializer: As for `dense`.
@@ -151,7 +151,7 @@ def conv1d(
     padding: str = "valid",
     data_format: str = "channels_last",
     dilation_rate: Any = 1,
-    activation: Callable[..., Any] | None = None,
+    activation: Callable[..., Any] | str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = None,
     bias_initializer: Any = None,
@@ -174,7 +174,7 @@ def conv1d(
         padding: "valid" or "same".
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps between the elements of a filter.
-        activation: Function of the result; default none.
+        activation: Function of the result, or the name of one ("relu"); default none.
         use_bias: Whether there is a bias.
         kernel_initializer: As for `dense`, of shape [width, channels, filters].
         bias_initializer: As for `dense`.

@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.layers.by_name import initializer_of
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.conditional_ops import cond
 from globalstep.tf1.variables.named_variables import get_variable
@@ -211,7 +212,7 @@ class Layer:
             name: Its name within the scope.
             shape: Its shape.
             dtype: Its dtype; default the layer's.
-            initializer: As for `gs.get_variable`.
+            initializer: As for `gs.get_variable`, or the name of one ("glorot_uniform").
             regularizer: As for `gs.get_variable`.
             trainable: Whether optimizers train it by default, if they do the layer.
             constraint: As for `gs.get_variable`.
@@ -232,8 +233,9 @@ class Layer:
             if not partitioned:
                 entered.set_partitioner(None)
             variable = get_variable(
-                name, shape, dtype or self._dtype, initializer, None if regularizer is None else regularized,
-                trainable and self.trainable, constraint=constraint, **kwargs,
+                name, shape, dtype or self._dtype, initializer_of(initializer),
+                None if regularizer is None else regularized, trainable and self.trainable,
+                constraint=constraint, **kwargs,
             )  # fmt: skip
         self._weights += list(variable) if isinstance(variable, PartitionedVariable) else [variable]
         return variable

@@ -12,6 +12,7 @@ import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.layers.by_name import activation_of
 from globalstep.tf1.layers.core_layers import activated, require_floating
 from globalstep.tf1.layers.layer import InputSpec, Layer, channels_of, is_channels_first, pair, with_channels_last
 from globalstep.tf1.ops import more_conv_ops
@@ -39,7 +40,7 @@ class SeparableConv2D(Layer):
         data_format: str = "channels_last",
         dilation_rate: Any = (1, 1),
         depth_multiplier: int = 1,
-        activation: Callable[..., Any] | None = None,
+        activation: Callable[..., Any] | str | None = None,
         use_bias: bool = True,
         depthwise_initializer: Any = None,
         pointwise_initializer: Any = None,
@@ -58,7 +59,7 @@ class SeparableConv2D(Layer):
         self._first = is_channels_first(data_format)
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
         self.filters, self.depth_multiplier = int(filters), int(depth_multiplier)
-        self.activation, self.use_bias, self.padding = activation, bool(use_bias), padding.upper()
+        self.activation, self.use_bias, self.padding = activation_of(activation), bool(use_bias), padding.upper()
         self.kernel_size, self.strides, self.dilation_rate = map(self._sizes, (kernel_size, strides, dilation_rate))
         self.depthwise_kernel: Any = None
         self.pointwise_kernel: Any = None

@@ -5,7 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
@@ -27,6 +27,7 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import random_uniform
 
 __all__ = [
+    "TopKV2",
     "bias_add",
     "crelu",
     "dropout",
@@ -343,7 +344,19 @@ def dropout(
     )
 
 
-def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> tuple[Node, Node]:
+class TopKV2(NamedTuple):
+    """What `top_k` gives.
+
+    Attributes:
+        values: The largest values of each row, a node [..., k].
+        indices: Their places in it, an int32 node [..., k].
+    """
+
+    values: Node
+    indices: Node
+
+
+def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopKV2:
     """Give the `k` largest values of each row, and their places; of equal values the first.
 
     Args:
@@ -353,7 +366,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
         name: Name of the node.
 
     Returns:
-        Values [..., k] and indices [..., k], int32.
+        `values` [..., k] and `indices` [..., k], int32.
     """
     node = as_node(input)
     count = int(static_value(k)) if not is_node(k) or static_value(k) is not None else None
@@ -373,7 +386,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
     parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
     shape = TensorShape(None if known is None else [*known[:-1], count])
-    return (
+    return TopKV2(
         tuple_item(parts, 0, dtype=node.dtype, shape=shape),
         tuple_item(parts, 1, dtype="int32", shape=shape),
     )

@@ -5,7 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
@@ -20,6 +20,8 @@ from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, 
 from globalstep.tf1.ops.primitives import flip, running_sum
 
 __all__ = [
+    "ListDiff",
+    "UniqueWithCounts",
     "argsort",
     "batch_gather",
     "cumprod",
@@ -101,11 +103,37 @@ def argsort(
     )  # fmt: skip
 
 
-def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) -> tuple[Node, Node, Node]:
+class UniqueWithCounts(NamedTuple):
+    """What `unique_with_counts` gives: y[idx[i]] == x[i].
+
+    Attributes:
+        y: The distinct values, a node [m].
+        idx: The place of each element among them, a node [n].
+        count: How often each of them is there, a node [m].
+    """
+
+    y: Node
+    idx: Node
+    count: Node  # type: ignore[assignment]  # a name of tuple as well
+
+
+class ListDiff(NamedTuple):
+    """What `setdiff1d` gives: x[idx[i]] == out[i].
+
+    Attributes:
+        out: The values that are left, a node [m].
+        idx: Their places, a node [m].
+    """
+
+    out: Node
+    idx: Node
+
+
+def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) -> UniqueWithCounts:
     """Give the distinct values of a vector in order of first occurrence, the place of each element, and their counts.
 
     Returns:
-        Three nodes: values [m]; `out_idx` [n] with x[i] == values[places[i]]; `out_idx` [m].
+        The values [m] as `y`; of the dtype `out_idx` their places [n] as `idx` and their counts [m] as `count`.
     """
     node, kind = as_node(x), as_dtype(out_idx)
 
@@ -116,18 +144,18 @@ def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) 
         return values[first[order]], position.astype(kind.as_numpy_dtype), counts[order].astype(kind.as_numpy_dtype)
 
     parts = Node("UniqueWithCounts", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
-    return (
+    return UniqueWithCounts(
         tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
         tuple_item(parts, 1, dtype=kind, shape=node.shape),
         tuple_item(parts, 2, dtype=kind, shape=[None]),
     )
 
 
-def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = None) -> tuple[Node, Node]:
+def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = None) -> ListDiff:
     """Give the elements of a vector that are not in another one, in their order and as often as they are there.
 
     Returns:
-        Two nodes: values [m], and their places in `x`, `index_dtype` [m].
+        The values [m] as `out`, and their places in `x` [m], of the dtype `index_dtype`, as `idx`.
     """
     left, right = operands("ListDiff", x, y)
     kind = as_dtype(index_dtype)
@@ -137,7 +165,10 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
         return values[kept], kept.astype(kind.as_numpy_dtype)
 
     parts = Node("ListDiff", (left, right), find, name=name, attrs={"tuple": True, "stops_gradient": True})
-    return tuple_item(parts, 0, dtype=left.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=[None])
+    return ListDiff(
+        tuple_item(parts, 0, dtype=left.dtype, shape=[None]),
+        tuple_item(parts, 1, dtype=kind, shape=[None]),
+    )
 
 
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Node:

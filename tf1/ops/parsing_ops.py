@@ -28,6 +28,7 @@ from globalstep.tf1.ops.primitives import scatter_rows
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "SparseFeature",
     "VarLenFeature",
     "check_dtypes",
     "decode_csv",
@@ -75,6 +76,35 @@ class FixedLenSequenceFeature:
     dtype: DTypeLike
     allow_missing: bool = False
     default_value: Any = None
+
+
+@dataclass(frozen=True)
+class SparseFeature:
+    """Two or more features that are one SparseTensor: the places of values, and the values.
+
+    Attributes:
+        index_key: Name of the feature with the places, int64; a list of names for several dimensions.
+        value_key: Name of the feature with the values.
+        dtype: Of the values: float32, int64 or string.
+        size: Size of the dimension; a list of sizes for several.
+        already_sorted: Whether the places are in order, so that they need not be sorted.
+    """
+
+    index_key: Any
+    value_key: str
+    dtype: DTypeLike
+    size: Any
+    already_sorted: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the features with places, one a dimension."""
+        return list(self.index_key) if isinstance(self.index_key, (list, tuple)) else [self.index_key]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each dimension."""
+        return [int(size) for size in (self.size if isinstance(self.size, (list, tuple)) else [self.size])]
 
 
 @dataclass(frozen=True)
@@ -218,12 +248,12 @@ def parse_example(
 
     Args:
         serialized: 1-D strings.
-        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature, VarLenFeature or SparseFeature.
         name: Name of the node; default "ParseExample".
         example_names: Accepted as in TensorFlow.
 
     Returns:
-        Name to node [batch, *shape], or to SparseTensor [batch, longest].
+        Name to node [batch, *shape], or to SparseTensor: [batch, longest], or [batch, *size] of a SparseFeature.
 
     Raises:
         ValueError: If `features` is empty or a dtype is none that an Example has.
@@ -240,12 +270,12 @@ def parse_single_example(
 
     Args:
         serialized: A scalar string.
-        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature, VarLenFeature or SparseFeature.
         name: Name of the node; default "ParseSingleExample".
         example_names: Accepted as in TensorFlow.
 
     Returns:
-        Name to node of the feature's shape, or to SparseTensor [number of values].
+        Name to node of the feature's shape, or to SparseTensor: [number of values], or of a SparseFeature's size.
 
     Raises:
         ValueError: If `features` is empty or a dtype is none that an Example has.
@@ -328,11 +358,20 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
         if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
             raise ValueError("Unsupported: FixedLenSequenceFeature requires allow_missing to be True.")
 
+        if isinstance(feature, SparseFeature):
+            if not feature.value_key or not all(feature.keys):
+                raise ValueError(f"Missing index_key or value_key for SparseFeature {feature}.")
+            if len(feature.keys) != len(feature.sizes):
+                raise ValueError(f"index_key and size have to have equal lengths, in {feature}.")
+
     def fn(values: Any) -> Any:
         strings = np.asarray(values, dtype=object).reshape(-1)
         examples = [_example(item, index) for index, item in enumerate(strings)]
         found: list[Any] = []
         for key, feature in features.items():
+            if isinstance(feature, SparseFeature):
+                found.extend(_placed(examples, key, feature, batched))
+                continue
             columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
             if isinstance(feature, VarLenFeature):
                 found.extend(sparse_parts(columns, feature, batched))
@@ -358,25 +397,26 @@ def check_dtypes(features: Mapping[str, Any]) -> None:
 def outputs_of(
     node: Node, features: Mapping[str, Any], first: int, lead: list[int | None], rank: int
 ) -> dict[str, Any]:
-    """Give the outputs of a node that parses features: a node for each, a SparseTensor for a VarLenFeature.
+    """Give the outputs of a node that parses features: a node for each, a SparseTensor for a sparse one.
 
     Args:
         node: It gives a tuple.
         features: Name -> feature.
         first: Place in the tuple of the first feature's.
         lead: What a dense output's shape begins with.
-        rank: Rank of a sparse output.
+        rank: Rank of the output of a VarLenFeature.
     """
     result: dict[str, Any] = {}
     index = first
     with name_scope(f"{node.op_name}/"):
         for key, feature in features.items():
             dtype = as_dtype(feature.dtype)
-            if isinstance(feature, VarLenFeature):
+            if isinstance(feature, (VarLenFeature, SparseFeature)):
+                own = rank - 1 + len(feature.sizes) if isinstance(feature, SparseFeature) else rank
                 result[key] = SparseTensor(
-                    tuple_item(node, index, name="indices", dtype="int64", shape=[None, rank]),
+                    tuple_item(node, index, name="indices", dtype="int64", shape=[None, own]),
                     tuple_item(node, index + 1, name="values", dtype=dtype, shape=[None]),
-                    tuple_item(node, index + 2, name="dense_shape", dtype="int64", shape=[rank]),
+                    tuple_item(node, index + 2, name="dense_shape", dtype="int64", shape=[own]),
                 )
                 index += 3
             else:
@@ -464,6 +504,32 @@ def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequence
         row[: len(column or ())] = column or []
     padded = whole.reshape(len(columns), longest, *sizes)
     return padded if batched else padded[0]
+
+
+def _placed(examples: list[Any], key: str, feature: SparseFeature, batched: bool) -> tuple[Any, Any, Any]:
+    """Give indices, values and shape of a feature whose places are features of their own."""
+    places: list[list[int]] = []
+    given: list[Any] = []
+    for row, example in enumerate(examples):
+        values = _values(example, feature.value_key, feature, row) or []
+        columns = [_values(example, name, VarLenFeature("int64"), row) or [] for name in feature.keys]
+        for name, column in zip(feature.keys, columns, strict=True):
+            if len(column) != len(values):
+                raise InvalidArgumentError(
+                    f"Example {row}, key {key}: {feature.value_key} has {len(values)} values, and {name} has "
+                    f"{len(column)} places."
+                )
+        places += [[row, *place] if batched else [*place] for place in zip(*columns, strict=True)]
+        given += values
+    shape = [len(examples), *feature.sizes] if batched else feature.sizes
+    indices = np.array(places, dtype=np.int64).reshape(-1, len(shape))
+    array = np.empty(len(given), dtype=as_dtype(feature.dtype).as_numpy_dtype)
+    array[:] = given
+    if not feature.already_sorted:
+        # The last key of lexsort is the first one by which it sorts; equal places keep their order.
+        order = np.lexsort(indices.T[::-1])
+        indices, array = indices[order], array[order]
+    return indices, array, np.array(shape, dtype=np.int64)
 
 
 def sparse_parts(columns: list[list[Any] | None], feature: VarLenFeature, batched: bool) -> tuple[Any, Any, Any]:

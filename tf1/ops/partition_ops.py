@@ -6,7 +6,7 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
@@ -22,6 +22,7 @@ from globalstep.tf1.ops.building import (
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
 __all__ = [
+    "Unique",
     "dynamic_partition",
     "dynamic_stitch",
     "invert_permutation",
@@ -114,11 +115,23 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     return Node("DynamicStitch", (*ids, *values), stitch, name=name, dtype=values[0].dtype, shape=TensorShape(shape))
 
 
-def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> tuple[Node, Node]:
+class Unique(NamedTuple):
+    """What `unique` gives: y[idx[i]] == x[i].
+
+    Attributes:
+        y: The distinct values, a node [m].
+        idx: The place of each element among them, a node [n].
+    """
+
+    y: Node
+    idx: Node
+
+
+def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> Unique:
     """Give the distinct values of a vector in order of first occurrence, and for each element its place.
 
     Returns:
-        Two nodes: values [m], and `out_idx` [n] with x[i] == values[places[i]].
+        The values [m] as `y`, and their places [n], of the dtype `out_idx`, as `idx`.
     """
     node, kind = as_node(x), as_dtype(out_idx)
 
@@ -129,7 +142,7 @@ def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> tuple[Nod
         return values[np.sort(first)], position[inverse.reshape(-1)].astype(kind.as_numpy_dtype)
 
     parts = Node("Unique", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
-    return (
+    return Unique(
         tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
         tuple_item(parts, 1, dtype=kind, shape=node.shape),
     )

@@ -5,7 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,26 @@ from globalstep.tf1.ops.random_ops import Generator
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
+    "CandidateSampler",
     "log_uniform_candidate_sampler",
     "nce_loss",
     "sampled_softmax_loss",
     "uniform_candidate_sampler",
 ]
 
-Sampled = tuple[Node, Node, Node]
+
+class CandidateSampler(NamedTuple):
+    """What a `*_candidate_sampler` gives.
+
+    Attributes:
+        sampled_candidates: The classes drawn, an int64 node [num_sampled].
+        true_expected_count: How often each true class is expected in a draw, a float32 node [batch, num_true].
+        sampled_expected_count: The same for the drawn ones, a float32 node [num_sampled].
+    """
+
+    sampled_candidates: Node
+    true_expected_count: Node
+    sampled_expected_count: Node
 
 
 def _sampler(
@@ -40,7 +53,7 @@ def _sampler(
     range_max: int,
     seed: int | None,
     name: str | None,
-) -> Sampled:
+) -> CandidateSampler:
     if unique and num_sampled > range_max:
         raise ValueError(f"Sampler's range is too small: {range_max} classes, {num_sampled} unique samples.")
     classes = as_node(true_classes)
@@ -85,7 +98,7 @@ def _sampler(
         op_type, (classes,), sample, name=name or op_type, stateful=True,
         attrs={"tuple": True, "stops_gradient": True},
     )  # fmt: skip
-    return (
+    return CandidateSampler(
         tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
         tuple_item(parts, 1, dtype="float32", shape=classes.shape),
         tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
@@ -100,7 +113,7 @@ def log_uniform_candidate_sampler(
     range_max: int,
     seed: int | None = None,
     name: str | None = None,
-) -> Sampled:
+) -> CandidateSampler:
     """Draw classes with probability (log(k + 2) - log(k + 1)) / log(range_max + 1): Zipf's law.
 
     Args:
@@ -113,8 +126,7 @@ def log_uniform_candidate_sampler(
         name: Name of the node.
 
     Returns:
-        The classes drawn, int64 [num_sampled]; how often each true class is expected in the draw, float32
-        [batch, num_true]; the same for the drawn ones, float32 [num_sampled].
+        `sampled_candidates`, `true_expected_count` and `sampled_expected_count`.
 
     Raises:
         ValueError: If fewer classes than unique samples exist.
@@ -130,7 +142,7 @@ def uniform_candidate_sampler(
     range_max: int,
     seed: int | None = None,
     name: str | None = None,
-) -> Sampled:
+) -> CandidateSampler:
     """Draw classes evenly.
 
     Args:
@@ -143,7 +155,7 @@ def uniform_candidate_sampler(
         name: Name of the node.
 
     Returns:
-        As `log_uniform_candidate_sampler`: the classes drawn, and how often true and drawn ones are expected.
+        `sampled_candidates`, `true_expected_count` and `sampled_expected_count`.
 
     Raises:
         ValueError: If fewer classes than unique samples exist.

@@ -15,7 +15,9 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.layers.by_name import activation_of, initializer_of
 from globalstep.tf1.layers.layer import snake_case
+from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.constant_ops import zeros
 from globalstep.tf1.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.tf1.ops.joining_ops import concat, split
@@ -189,7 +191,7 @@ class RNNCell:
     ) -> Any:
         """Make a Variable in the cell's scope; see `gs.get_variable`."""
         made = get_variable(
-            name, shape, dtype or self.dtype, initializer, regularizer,
+            name, shape, dtype or self.dtype, initializer_of(initializer), regularizer,
             trainable and self.__dict__.get("trainable", True), partitioner=partitioner, constraint=constraint,
         )  # fmt: skip
         self.__dict__.setdefault("_weights", []).append(made)
@@ -263,15 +265,9 @@ def require_floating(node: Node) -> None:
         raise ValueError(f"RNN cell only supports floating point inputs, but saw dtype: {node.dtype.name}")
 
 
-def activation_of(given: Any) -> Callable[..., Any]:
-    """Give an activation: a function, its name, or tanh for None."""
-    if isinstance(given, str):
-        from globalstep.tf1.ops import math_ops, nn_ops
-
-        found: Any = getattr(nn_ops, given, None) or getattr(math_ops, given)
-        return found  # type: ignore[no-any-return]
-    chosen: Callable[..., Any] = tanh if given is None else given
-    return chosen
+def cell_activation(given: Callable[..., Any] | str | None) -> Callable[..., Any]:
+    """Return an activation: a function, the one of a name, or tanh for None."""
+    return tanh if given is None else activation_of(given) or identity
 
 
 def joined_product(parts: Sequence[Any], kernel: Any, bias: Any) -> Node:
@@ -297,7 +293,7 @@ class BasicRNNCell(RNNCell):
     ) -> None:  # fmt: skip
         super().__init__(name=name, dtype=dtype, _reuse=reuse, **kwargs)
         self._num_units = int(num_units)
-        self._activation = activation_of(activation)
+        self._activation = cell_activation(activation)
 
     @property
     def state_size(self) -> int:
@@ -356,7 +352,7 @@ class GRUCell(RNNCell):
     ) -> None:  # fmt: skip
         super().__init__(name=name, dtype=dtype, _reuse=reuse, **kwargs)
         self._num_units = int(num_units)
-        self._activation = activation_of(activation)
+        self._activation = cell_activation(activation)
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
 

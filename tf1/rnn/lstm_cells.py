@@ -19,7 +19,7 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.rnn.cells import (
     LSTMStateTuple,
     RNNCell,
-    activation_of,
+    cell_activation,
     is_own,
     joined_product,
     last_size,
@@ -90,7 +90,7 @@ class BasicLSTMCell(_LSTM):
         self._num_units = int(num_units)
         self._forget_bias = forget_bias
         self._state_is_tuple = state_is_tuple
-        self._activation = activation_of(activation)
+        self._activation = cell_activation(activation)
         self._warn_of_one_array()
 
     def build(self, inputs_shape: Any) -> None:
@@ -161,7 +161,7 @@ class LSTMCell(_LSTM):
         self._num_proj = None if num_proj is None else int(num_proj)
         self._forget_bias = forget_bias
         self._state_is_tuple = state_is_tuple
-        self._activation = activation_of(activation)
+        self._activation = cell_activation(activation)
         self._warn_of_one_array()
 
     def build(self, inputs_shape: Any) -> None:
@@ -273,7 +273,7 @@ class LayerNormBasicLSTMCell(_LSTM):
         super().__init__(name=name, _reuse=reuse)
         self._num_units = int(num_units)
         self._forget_bias = forget_bias
-        self._activation = activation_of(activation)
+        self._activation = cell_activation(activation)
         self._layer_norm = layer_norm
         self._gain, self._shift = norm_gain, norm_shift
         self._keep_prob, self._seed = dropout_keep_prob, dropout_prob_seed

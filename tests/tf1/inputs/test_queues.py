@@ -335,3 +335,29 @@ def test_strings_keep_the_zeros_at_their_ends(sess):
     sess.run(queue.enqueue_many([[b"a\0", b"\0\0"]]))
     sess.run(queue.enqueue([b"b\0"]))
     assert sess.run(queue.dequeue_many(3)).tolist() == [b"a\0", b"\0\0", b"b\0"]
+
+
+def test_a_queue_of_a_list_is_the_one_that_a_run_chooses(sess):
+    queues = [FIFOQueue(3, "float32", [shape], name=f"q{shape[0]}") for shape in ([3, 2], [4, 2])]
+    index = gs.placeholder("int32", [])
+    chosen = gs.QueueBase.from_list(index, queues)
+    assert (chosen.dtypes, chosen.names) == ([gs.float32], None)
+    assert chosen.shapes[0].as_list() == [None, 2]
+    value = gs.placeholder("float32")
+    put, taken = chosen.enqueue(value), chosen.dequeue()
+    sess.run(put, {index: 1, value: np.ones([4, 2])})
+    assert sess.run([queue.size() for queue in queues]) == [0, 1]
+    assert sess.run(chosen.size(), {index: 1}) == 1
+    assert sess.run(taken, {index: 1}).shape == (4, 2)
+    with pytest.raises(InvalidArgumentError, match=r"indices = 2 is not in \[0, 2\)"):
+        sess.run(put, {index: 2, value: np.ones([4, 2])})
+
+
+def test_queues_of_a_list_have_the_same_dtypes_and_names(sess):
+    floats, ints = FIFOQueue(3, "float32"), FIFOQueue(3, "int32")
+    with pytest.raises(TypeError, match="A list of queues expected"):
+        gs.QueueBase.from_list(0, [])
+    with pytest.raises(TypeError, match="matching component dtypes"):
+        gs.QueueBase.from_list(0, [floats, ints])
+    with pytest.raises(TypeError, match="matching component names"):
+        gs.QueueBase.from_list(0, [floats, FIFOQueue(3, "float32", names=["a"])])

@@ -178,3 +178,48 @@ def test_entries_of_examples_that_are_refused():
     example = gs.train.Example(features=gs.train.Features(feature={"a": feature})).SerializeToString()
     with gs.Session() as session, pytest.raises(gs.errors.InvalidArgumentError, match="not a multiple of stride"):
         session.run(gs.parse_example([example], pairs)["a"])
+
+
+def placed(places, values, other=None):
+    lists = {
+        "i": Feature(int64_list=Int64List(value=places)),
+        "j": Feature(int64_list=Int64List(value=places if other is None else other)),
+        "v": Feature(float_list=FloatList(value=values)),
+    }
+    return Example(features=Features(feature=lists)).SerializeToString()
+
+
+def sparse(parsed):
+    return [value(part).tolist() for part in (parsed.indices, parsed.values, parsed.dense_shape)]
+
+
+def test_a_sparse_feature_is_places_and_values_of_other_features():
+    feature = gs.SparseFeature(index_key="i", value_key="v", dtype=gs.float32, size=10)
+    batch = [placed([3, 1], [5.0, 6.0]), placed([], []), placed([9], [7.0])]
+    parsed = parsing.parse_example(batch, {"f": feature, "v": gs.VarLenFeature(gs.float32)})
+    assert sparse(parsed["f"]) == [[[0, 1], [0, 3], [2, 9]], [6.0, 5.0, 7.0], [3, 10]]
+    assert sparse(parsed["v"])[1] == [5.0, 6.0, 7.0]
+    single = parsing.parse_single_example(batch[0], {"f": feature})["f"]
+    assert sparse(single) == [[[1], [3]], [6.0, 5.0], [10]]
+    in_order = gs.SparseFeature("i", "v", gs.float32, 10, already_sorted=True)
+    assert sparse(parsing.parse_single_example(batch[0], {"f": in_order})["f"]) == [[[3], [1]], [5.0, 6.0], [10]]
+
+
+def test_a_sparse_feature_of_several_dimensions():
+    feature = gs.SparseFeature(["i", "j"], "v", gs.float32, [10, 20])
+    parsed = parsing.parse_example([placed([3, 3], [5.0, 6.0], [2, 1])], {"f": feature})["f"]
+    assert sparse(parsed) == [[[0, 3, 1], [0, 3, 2]], [6.0, 5.0], [1, 10, 20]]
+    assert parsed.indices.shape.as_list() == [None, 3]
+
+
+def test_a_sparse_feature_that_does_not_fit_is_refused():
+    feature = gs.SparseFeature("i", "v", gs.float32, 10)
+    with pytest.raises(InvalidArgumentError, match="Example 1, key f: v has 2 values, and i has 1 places"):
+        value(parsing.parse_example([placed([], []), placed([1], [5.0, 6.0])], {"f": feature})["f"].values)
+    for wrong, text in (
+        (gs.SparseFeature(["i", "j"], "v", gs.float32, [10]), "equal lengths"),
+        (gs.SparseFeature(None, "v", gs.float32, 10), "Missing index_key"),
+        (gs.SparseFeature("i", "v", gs.int32, 10), "dtype"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            parsing.parse_example([placed([], [])], {"f": wrong})

@@ -1,0 +1,11 @@
+"""`gs.distribute`: the server of a task under its newer name; of strategies there are none.
+
+Layer: namespace.
+"""
+
+from globalstep.absent import ABSENT_IN_DISTRIBUTE
+from globalstep.lazy import namespace
+
+_NAMES = {"globalstep.deploy.server": "Server"}
+
+__all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_DISTRIBUTE)
