@@ -18,9 +18,9 @@ import numpy.typing as npt
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable
 from globalstep.chief.checkpoints.saveables import Saveable
-from globalstep.cluster.placement import declarations
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
+from globalstep.tf1.variables.graph_program import declarations
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl, nbytes_of
 from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.protocol.splitting import whole_name

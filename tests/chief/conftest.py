@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from globalstep.cluster.placement import declarations
+from globalstep.tf1.variables.graph_program import declarations
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe

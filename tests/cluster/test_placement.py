@@ -2,16 +2,22 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.cluster.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
+from globalstep.cluster.placement import SPLITTABLE_KINDS, describe
+from globalstep.cluster.placement import plan as plan_of
 from globalstep.errors import InvalidArgumentError, UnimplementedError
 from globalstep.ps.rules import _BUILT_IN, get_rule
 from globalstep.tf1.graph.graph import as_node, get_default_graph
 from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
+from globalstep.tf1.variables.graph_program import declarations, program_variable, steps_of
 from globalstep.wire.declarations import OpKind, RowRange
 
 
 def _variable(name, size, **options):
     return gs.Variable(np.zeros(size, np.float32), name=name, **options)
+
+
+def plan(variables, *rest, **options):
+    return plan_of([program_variable(variable) for variable in variables], *rest, **options)
 
 
 def test_largest_first_to_the_emptiest():

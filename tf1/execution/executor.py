@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.cluster.placement import optimizers_of
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.memory import seal
@@ -27,6 +26,7 @@ from globalstep.tf1.execution.tracing import Trace
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.variables.own_variables import claim_own_variables
 from globalstep.tf1.variables.variables import Variable, variables_of
+from globalstep.tf1.variables.graph_program import optimizers_of, program_variable
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
@@ -330,9 +330,12 @@ class Executor:
             InvalidArgumentError: If it does; see declared_alike.
         """
         run = self.cluster.run.side()
-        check_variables(variables_of(self.graph), run)
+        check_variables(map(program_variable, self._shared()), run)
         check_optimizers((spec.declaration() for spec in optimizers_of(self.graph)), run)
         self._alike = (self.cluster.incarnation, frozenset(run.variables))
+
+    def _shared(self) -> list[Variable]:
+        return [variable for variable in variables_of(self.graph) if not variable.is_local]
 
     def _require_declared(self, names: Sequence[str]) -> None:
         incarnation, alike = self._alike
@@ -346,7 +349,7 @@ class Executor:
                     raise FailedPreconditionError(f"Attempting to use uninitialized value {name}")
         run = self.cluster.run.side()
         wanted = frozenset(names)
-        check_variables((variable for variable in variables_of(self.graph) if variable.op_name in wanted), run)
+        check_variables([program_variable(item) for item in self._shared() if item.op_name in wanted], run)
         known = alike if incarnation == self.cluster.incarnation else frozenset[str]()
         self._alike = (self.cluster.incarnation, known | wanted)
 

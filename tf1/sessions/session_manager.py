@@ -29,7 +29,7 @@ from globalstep.chief.sessions.log_recovery import absolute, come_back
 from globalstep.chief.sessions.readiness import initialize_own, initialize_rest, why_not_ready
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
-from globalstep.cluster.placement import declarations, describe
+from globalstep.cluster.placement import describe
 from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.files.storage import storage_for
@@ -38,6 +38,7 @@ from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.variables.training_util import integer_step
+from globalstep.tf1.variables.graph_program import declarations
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer

@@ -188,7 +188,7 @@ class Candidate:
         holder, tasks = self._lease.task, cluster.run.session_tasks
         if self.task == holder or not {self.task, holder} <= set(tasks):
             return False
-        if DeviceSpec.from_string(self.task).job in CHIEF_JOBS:
+        if self.task.removeprefix("/job:").partition("/")[0] in CHIEF_JOBS:
             return False
         mine, theirs = _run_of(cluster), RunIdentity.decode(self._lease.run)
         if mine.is_other(theirs):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from globalstep.cluster.program import ProgramVariable
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OptimizerDecl, VariableDecl
 from globalstep.wire.expressions import Expr
 from globalstep.worker.protocol.splitting import whole_name
@@ -49,24 +49,23 @@ class RunSide:
         )
 
 
-def check_variables(variables: Iterable[Variable], run: RunSide) -> None:
+def check_variables(variables: Iterable[ProgramVariable], run: RunSide) -> None:
     """Compare a program's Variables with those of the same name that the run has.
 
     Raises:
         InvalidArgumentError: If one has another shape or dtype, or is trainable in one of the two only.
     """
     for variable in variables:
-        held = run.variables.get(variable.op_name)
-        if held is None or variable.is_local:
+        held = run.variables.get(variable.name)
+        if held is None:
             continue
-        dtype = variable.dtype.name
-        fits = variable.shape.is_compatible_with(list(held.shape))
-        if not fits or dtype != held.dtype:
-            shape = variable.shape.as_list() if variable.shape.ndims is not None else "of any shape"
-            raise run.differ(f"Variable {variable.op_name!r}", f"{dtype} {shape}", f"{held.dtype} {list(held.shape)}")
+        if not variable.fits(held.shape) or variable.dtype != held.dtype:
+            shape = "of any shape" if variable.shape is None else list(variable.shape)
+            mine, theirs = f"{variable.dtype} {shape}", f"{held.dtype} {list(held.shape)}"
+            raise run.differ(f"Variable {variable.name!r}", mine, theirs)
         if variable.trainable != held.trainable:
             words = {True: "trainable", False: "not trainable"}
-            raise run.differ(f"Variable {variable.op_name!r}", words[bool(variable.trainable)], words[held.trainable])
+            raise run.differ(f"Variable {variable.name!r}", words[bool(variable.trainable)], words[held.trainable])
 
 
 def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:

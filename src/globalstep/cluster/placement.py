@@ -12,17 +12,14 @@ Layer: shared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from globalstep.errors import InvalidArgumentError, UnimplementedError
-from globalstep.tf1.graph.device import DeviceSpec
-from globalstep.tf1.graph.graph import Graph, GraphKeys
-from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
-from globalstep.tf1.variables.variables import Variable, variables_of
+from globalstep.cluster.program import Program, ProgramVariable
+from globalstep.errors import InvalidArgumentError
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl, nbytes_of
 from globalstep.wire.expressions import names_in
 
-__all__ = ["Declarations", "declarations", "describe", "optimizers_of", "plan", "steps_of"]
+__all__ = ["Declarations", "declared_by", "describe", "plan"]
 
 #: Smaller Variables are not split: each part costs a step some time of its own.
 SPLIT_BYTES = 4 << 20
@@ -56,11 +53,11 @@ SPLITTABLE_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What a graph declares to the PS.
+    """What a program declares to the PS, and where it goes.
 
     Attributes:
         variables: Every global Variable of known shape, with its shard, or its parts where it is split.
-        optimizers: Every optimizer that a mutation uses.
+        optimizers: Every optimizer of the program.
         sequencer: Index of the PS that orders all pushes.
         shards: Every Variable's shard, those of unknown shape too; of a split one, its first part's.
     """
@@ -71,53 +68,48 @@ class Declarations:
     shards: dict[str, int]
 
 
-def declarations(
-    graph: Graph,
+def declared_by(
+    program: Program,
     shards: int,
     sequencer: int | None = None,
     placed: Mapping[str, int] | None = None,
     held: Mapping[str, VariableDecl] | None = None,
 ) -> Declarations:
-    """Give what a graph declares to `shards` PS tasks.
+    """Give what a program declares to `shards` PS tasks.
 
     Args:
-        graph: The whole graph, train ops included.
+        program: The whole program.
         shards: Number of PS tasks, at least 1.
         sequencer: The sequencer, where the cluster has begun with one already.
         placed: Variables that the cluster holds already, and where; they stay there.
         held: Declarations of those; slots of a split one are split alike.
 
     Returns:
-        The declarations, the same in every process that builds the same graph.
+        The declarations, the same in every process that has the same program.
 
     Raises:
         InvalidArgumentError: As `plan`.
     """
-    variables = [variable for variable in variables_of(graph) if not variable.is_local]
-    optimizers = tuple(spec.declaration() for spec in optimizers_of(graph))
-    steps = {step.op_name for step in steps_of(graph)}
-    amounts = _amounts_of(graph)
+    variables, optimizers = program.variables, tuple(program.optimizers)
+    steps = {variable.name for variable in variables if variable.is_step}
     scalars = {name for optimizer in optimizers for name in optimizer.scalars}
     named = {name for decl in optimizers for expr in decl.hypers.values() for name in names_in(expr)}
-    parts = _splits(graph, variables, shards, steps | scalars | named, optimizers, placed or {}, held or {})
-    whole = [variable for variable in variables if variable.op_name not in parts]
+    parts = _splits(program, shards, steps | scalars | named, placed or {}, held or {})
+    whole = [variable for variable in variables if variable.name not in parts]
     where, sequencer = plan(whole, shards, steps, scalars | named, sequencer, placed or {})
     where.update((name, ranges[0].shard) for name, ranges in parts.items())
     known = tuple(
-        replace(
-            variable.declaration(shard=where[variable.op_name]),
-            is_step=variable.op_name in steps,
-            increments=tuple(sorted(amounts.get(variable.op_name, ()))),
-            parts=parts.get(variable.op_name, ()),
+        variable.declaration(
+            shape, where[variable.name], program.increments.get(variable.name, frozenset()), parts.get(variable.name, ())
         )
         for variable in variables
-        if variable.shape.is_fully_defined()
+        if (shape := variable.known_shape) is not None
     )
     return Declarations(known, optimizers, sequencer, where)
 
 
 def plan(
-    variables: Sequence[Variable],
+    variables: Sequence[ProgramVariable],
     shards: int,
     steps: Set[str] = frozenset(),
     scalars: Set[str] = frozenset(),
@@ -138,108 +130,122 @@ def plan(
         Variable name -> shard, and the sequencer.
 
     Raises:
-        InvalidArgumentError: If a device names a PS task that does not exist.
+        InvalidArgumentError: If one asks for a PS task that does not exist.
     """
     placed = placed or {}
-    asked = {variable.op_name: _asked_task(variable, shards) for variable in variables}
+    root_of = _Roots(variables)
+    asked = {variable.name: _asked_task(variable, shards) for variable in variables}
     if sequencer is None:
-        first = next((asked[v.op_name] for v in variables if v.op_name in steps), None)
+        first = next((asked[v.name] for v in variables if v.name in steps), None)
         sequencer = 0 if first is None else first
     where: dict[str, int] = {}
     loads = [0] * shards
-    free: list[Variable] = []
+    free: list[ProgramVariable] = []
     for variable in variables:
-        name, task = variable.op_name, asked[variable.op_name]
+        name, task = variable.name, asked[variable.name]
         if name in placed:
             where[name] = placed[name]
         elif name in steps or name in scalars:
             where[name] = sequencer
-        elif variable.primary is None and task is not None:
+        elif not variable.primary and task is not None:
             where[name] = task
-        elif variable.primary is None:
+        elif not variable.primary:
             free.append(variable)
         if name in where:
-            loads[where[name]] += _nbytes(variable)
-    weights = {variable.op_name: _nbytes(variable) for variable in free}
-    slots = [v for v in variables if v.primary is not None and v.op_name not in where]
+            loads[where[name]] += variable.nbytes
+    weights = {variable.name: variable.nbytes for variable in free}
+    slots = [v for v in variables if v.primary and v.name not in where]
     for slot in slots:
-        root = _root(slot).op_name
+        root = root_of(slot.name)
         if root in weights:
-            weights[root] += _nbytes(slot)
+            weights[root] += slot.nbytes
         else:
-            loads[where.get(root, sequencer)] += _nbytes(slot)
+            loads[where.get(root, sequencer)] += slot.nbytes
     # A stable sort: equal sizes keep the order of creation, so every process places alike.
-    for variable in sorted(free, key=lambda v: -weights[v.op_name]):
+    for variable in sorted(free, key=lambda v: -weights[v.name]):
         shard = loads.index(min(loads))
-        where[variable.op_name] = shard
-        loads[shard] += weights[variable.op_name]
+        where[variable.name] = shard
+        loads[shard] += weights[variable.name]
     for slot in slots:
-        where[slot.op_name] = where.get(_root(slot).op_name, sequencer)
+        where[slot.name] = where.get(root_of(slot.name), sequencer)
     return where, sequencer
 
 
 def _splits(
-    graph: Graph,
-    variables: Sequence[Variable],
+    program: Program,
     shards: int,
     scalars: Set[str],
-    optimizers: Sequence[OptimizerDecl],
     placed: Mapping[str, int],
     held: Mapping[str, VariableDecl],
 ) -> dict[str, tuple[RowRange, ...]]:
     """Decide which Variables are split, and how; slots of their Variable's shape are split as it is."""
-    whole = _kept_whole(graph, variables, optimizers)
-    sizes = {variable.op_name: _nbytes(variable) for variable in variables}
+    variables, root_of = program.variables, _Roots(program.variables)
+    by_name = {variable.name: variable for variable in variables}
+    whole = _kept_whole(program, by_name, root_of)
+    sizes = {variable.name: variable.nbytes for variable in variables}
     weights = dict.fromkeys(sizes, 0)
     for variable in variables:
-        weights[_root(variable).op_name] = weights.get(_root(variable).op_name, 0) + sizes[variable.op_name]
+        root = root_of(variable.name)
+        weights[root] = weights.get(root, 0) + sizes[variable.name]
     fair_share = sum(sizes.values()) / shards
     parts: dict[str, tuple[RowRange, ...]] = {}
     for variable in variables:
-        name = variable.op_name
+        name, shape = variable.name, variable.known_shape
         if name in placed:
             if name in held and held[name].parts:
                 parts[name] = held[name].parts
             continue
-        root = _root(variable)
-        if root is not variable:
-            if root.op_name in parts and _has_its_rows(variable, root):
-                parts[name] = parts[root.op_name]
+        root = root_of(name)
+        if root != name:
+            if root in parts and root in by_name and _has_its_rows(variable, by_name[root]):
+                parts[name] = parts[root]
             continue
         if (
             shards > 1
             and sizes[name] >= SPLIT_BYTES
             and weights[name] > fair_share
             and name not in scalars | whole
-            and variable.declaration().shape[0] >= shards
+            and shape
+            and shape[0] >= shards
             and _asked_task(variable, shards) is None
         ):
-            parts[name] = _even_rows(variable.declaration().shape[0], shards)
+            parts[name] = _even_rows(shape[0], shards)
     return parts
 
 
-def _kept_whole(graph: Graph, variables: Sequence[Variable], optimizers: Sequence[OptimizerDecl]) -> set[str]:
+def _kept_whole(program: Program, by_name: Mapping[str, ProgramVariable], root_of: _Roots) -> set[str]:
     """Give the names of Variables that parts could not stand for: their rule, or a copy of them, needs all of it."""
-    by_name = {variable.op_name: variable for variable in variables}
     whole: set[str] = set()
-    for optimizer in optimizers:
+    for optimizer in program.optimizers:
         for name, slots in optimizer.slots.items():
             if name not in by_name:
                 continue
             alike = all(_has_its_rows(by_name[slot], by_name[name]) for slot in slots if slot in by_name)
             if optimizer.kind not in SPLITTABLE_KINDS or not alike:
-                whole.add(_root(by_name[name]).op_name)
-    for node in graph.nodes:
-        for part in node.parts if isinstance(node, Mutation) else ():
-            if part.source is not None and _root(part.source) is not _root(part.variable):
-                whole |= {_root(part.source).op_name, _root(part.variable).op_name}
+                whole.add(root_of(name))
+    for pair in program.copied:
+        source, target = map(root_of, pair)
+        if source != target:
+            whole |= {source, target}
     return whole
 
 
-def _has_its_rows(slot: Variable, variable: Variable) -> bool:
+def _has_its_rows(slot: ProgramVariable, variable: ProgramVariable) -> bool:
     """Say whether a slot has a row for each of its Variable: as wide, or of one element."""
-    found, shape = slot.shape.as_list(), variable.shape.as_list()
-    return found == shape or (len(shape) > 1 and found == [shape[0], 1])
+    found, shape = slot.shape, variable.shape
+    return found == shape or (shape is not None and len(shape) > 1 and found == (shape[0], 1))
+
+
+class _Roots:
+    """Gives the Variable that a slot, or a slot of one, belongs to in the end."""
+
+    def __init__(self, variables: Sequence[ProgramVariable]) -> None:
+        self._primary = {variable.name: variable.primary for variable in variables}
+
+    def __call__(self, name: str) -> str:
+        while primary := self._primary.get(name, ""):
+            name = primary
+        return name
 
 
 def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:
@@ -274,61 +280,11 @@ def describe(planned: Declarations, labels: Sequence[str]) -> str:
     return "\n".join(["Placement:", *(f"  {line}" for line in lines + split)])
 
 
-def steps_of(graph: Graph) -> list[Variable]:
-    """Give the Variables that count as steps: marked as one, in GLOBAL_STEP, or incremented by a push."""
-    found = [node for node in graph.get_collection(GraphKeys.GLOBAL_STEP) if isinstance(node, Variable)]
-    found += [variable for variable in variables_of(graph) if variable.is_step]
-    found += [step for node in graph.nodes if isinstance(node, Mutation) for step, _ in node.increments]
-    return [step for step in dict.fromkeys(found) if not step.is_local]
-
-
-def _amounts_of(graph: Graph) -> dict[str, set[int]]:
-    """Give by how much the mutations of a graph move its steps on, where that is not by 1."""
-    found: dict[str, set[int]] = {}
-    for node in graph.nodes:
-        if isinstance(node, Mutation):
-            for step, by in node.increments:
-                if by != 1:
-                    found.setdefault(step.op_name, set()).add(by)
-    return found
-
-
-def optimizers_of(graph: Graph) -> list[OptimizerSpec]:
-    """Give the optimizers of what is on the PS that a graph's mutations use, each once, in order of creation."""
-    used: dict[str, OptimizerSpec] = {}
-    for node in graph.nodes:
-        if isinstance(node, Mutation):
-            for spec in (*node.uses, *(part.optimizer for part in node.parts)):
-                if spec is not None and not spec.is_local:
-                    used.setdefault(spec.name, spec)
-    return list(used.values())
-
-
-def _root(variable: Variable) -> Variable:
-    while variable.primary is not None:
-        variable = variable.primary
-    return variable
-
-
-def _nbytes(variable: Variable) -> int:
-    if variable.dtype.name == "string":
-        raise UnimplementedError(
-            f"Variable {variable.op_name!r} holds strings, and a PS task holds numbers. Keep it in the session, with "
-            "collections=[gs.GraphKeys.LOCAL_VARIABLES], or use a constant or a lookup table."
-        )
-    return nbytes_of(variable.declaration()) if variable.shape.is_fully_defined() else 0
-
-
-def _asked_task(variable: Variable, shards: int) -> int | None:
-    """The PS task that the device names; a device of another job leaves it open."""
-    if not variable.device:
-        return None
-    device = DeviceSpec.from_string(variable.device)
-    if device.job != "ps" or device.task is None:
-        return None
-    if device.task >= shards:
+def _asked_task(variable: ProgramVariable, shards: int) -> int | None:
+    """The PS task that the program asks for."""
+    if variable.task is not None and variable.task >= shards:
         raise InvalidArgumentError(
-            f"Variable {variable.op_name!r} is placed on {variable.device!r}, but the cluster has "
+            f"Variable {variable.name!r} is placed on {variable.device!r}, but the cluster has "
             f"{shards} PS task(s): 0 to {shards - 1}."
         )
-    return device.task
+    return variable.task

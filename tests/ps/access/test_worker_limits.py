@@ -8,7 +8,7 @@ from counting_run import SHAPES, STEP, USES, declarations, initialize, state, st
 from served_tasks import TokenTasks
 
 import globalstep as gs
-from globalstep.cluster.placement import declarations as declarations_of
+from globalstep.tf1.variables.graph_program import declarations as declarations_of
 from globalstep.errors import LayoutUnknownError, PermissionDeniedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, PushId, VariableDecl

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.cluster.placement import optimizers_of
+from globalstep.tf1.variables.graph_program import optimizers_of
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.local import drop
 

@@ -1,0 +1,121 @@
+"""What a program declares to the PS tasks: its Variables, optimizers and steps, by names.
+
+A graph is one thing that declares so (`globalstep.tf1.variables.graph_program`), a model's parameters with an optimizer
+are another (`globalstep.optimizers.declared`).
+
+Layer: shared. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from globalstep.errors import UnimplementedError
+from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl
+
+__all__ = ["Program", "ProgramVariable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramVariable:
+    """A Variable as a program has it.
+
+    Attributes:
+        name: Its name.
+        dtype: numpy's name of its dtype, or "string".
+        shape: Its shape, None for a size that is not known yet; None where not even their number is.
+        trainable: Whether it is trained.
+        primary: For a slot, the Variable it belongs to.
+        optimizer: For a slot, the optimizer's name.
+        slot: For a slot, its own name.
+        is_step: Whether the program marked it as a step.
+        task: Index of the PS task that the program asks for; None for any.
+        device: What asked for it, for messages.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    trainable: bool = False
+    primary: str = ""
+    optimizer: str = ""
+    slot: str = ""
+    is_step: bool = False
+    task: int | None = None
+    device: str = ""
+
+    @property
+    def known_shape(self) -> tuple[int, ...] | None:
+        """Its shape where all of it is known, else None."""
+        if self.shape is None:
+            return None
+        sizes = tuple(size for size in self.shape if size is not None)
+        return sizes if len(sizes) == len(self.shape) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its value; 0 where that is not known.
+
+        Raises:
+            UnimplementedError: If it holds strings.
+        """
+        if self.dtype == "string":
+            raise UnimplementedError(
+                f"Variable {self.name!r} holds strings, and a PS task holds numbers. Keep it in the session, with "
+                "collections=[gs.GraphKeys.LOCAL_VARIABLES], or use a constant or a lookup table."
+            )
+        shape = self.known_shape
+        return 0 if shape is None else int(np.dtype(self.dtype).itemsize) * math.prod(shape)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a value of this shape can be its own."""
+        return self.shape is None or (
+            len(self.shape) == len(shape)
+            and all(mine is None or mine == size for mine, size in zip(self.shape, shape, strict=True))
+        )
+
+    def declaration(
+        self, shape: tuple[int, ...], shard: int, increments: Set[int] = frozenset(), parts: tuple[RowRange, ...] = ()
+    ) -> VariableDecl:
+        """Give it as the PS tasks know it.
+
+        Args:
+            shape: Its shape.
+            shard: The PS task that holds it.
+            increments: For a step, by how much pushes move it on besides 1.
+            parts: Where its rows lie, if it is split.
+        """
+        return VariableDecl(
+            name=self.name,
+            dtype=self.dtype,
+            shape=shape,
+            shard=shard,
+            trainable=self.trainable,
+            is_step=self.is_step,
+            primary=self.primary,
+            optimizer=self.optimizer,
+            slot=self.slot,
+            parts=parts,
+            increments=tuple(sorted(increments)),
+        )
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that a program declares.
+
+    Attributes:
+        variables: Its Variables, in order of creation; those that are steps say so.
+        optimizers: Its optimizers, in order of creation.
+        increments: Step -> by how much its pushes move it on, where that is not by 1.
+        copied: Pairs of Variables of which one is assigned to the other on the PS.
+    """
+
+    variables: Sequence[ProgramVariable]
+    optimizers: Sequence[OptimizerDecl] = ()
+    increments: Mapping[str, Set[int]] = field(default_factory=dict[str, Set[int]])
+    copied: Sequence[tuple[str, str]] = ()

@@ -1,0 +1,101 @@
+"""A graph as a program: the Variables, optimizers and steps that it declares to the PS tasks.
+
+Layer: tf1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from globalstep.cluster.placement import Declarations, declared_by
+from globalstep.cluster.program import Program, ProgramVariable
+from globalstep.tf1.graph.device import DeviceSpec
+from globalstep.tf1.graph.graph import Graph, GraphKeys
+from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
+from globalstep.tf1.variables.variables import Variable, variables_of
+from globalstep.wire.declarations import VariableDecl
+
+__all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "steps_of"]
+
+
+def declarations(
+    graph: Graph,
+    shards: int,
+    sequencer: int | None = None,
+    placed: Mapping[str, int] | None = None,
+    held: Mapping[str, VariableDecl] | None = None,
+) -> Declarations:
+    """Give what a graph declares to `shards` PS tasks; see placement.declared_by."""
+    return declared_by(as_program(graph), shards, sequencer, placed, held)
+
+
+def as_program(graph: Graph) -> Program:
+    """Give what a graph, train ops included, declares."""
+    steps = set(steps_of(graph))
+    variables = [
+        replace(program_variable(variable), is_step=variable in steps)
+        for variable in variables_of(graph)
+        if not variable.is_local
+    ]
+    copied = [
+        (part.source.op_name, part.variable.op_name)
+        for node in graph.nodes
+        for part in (node.parts if isinstance(node, Mutation) else ())
+        if part.source is not None
+    ]
+    return Program(variables, [spec.declaration() for spec in optimizers_of(graph)], _amounts_of(graph), copied)
+
+
+def program_variable(variable: Variable) -> ProgramVariable:
+    """Give a Variable of a graph as programs declare it."""
+    return ProgramVariable(
+        name=variable.op_name,
+        dtype=variable.dtype.name,
+        shape=None if variable.shape.ndims is None else tuple(variable.shape.as_list()),
+        trainable=variable.trainable,
+        primary="" if variable.primary is None else variable.primary.op_name,
+        optimizer=variable.optimizer_name,
+        slot=variable.slot_name,
+        is_step=variable.is_step,
+        task=_asked_task(variable),
+        device=variable.device,
+    )
+
+
+def steps_of(graph: Graph) -> list[Variable]:
+    """Give the Variables that count as steps: marked as one, in GLOBAL_STEP, or incremented by a push."""
+    found = [node for node in graph.get_collection(GraphKeys.GLOBAL_STEP) if isinstance(node, Variable)]
+    found += [variable for variable in variables_of(graph) if variable.is_step]
+    found += [step for node in graph.nodes if isinstance(node, Mutation) for step, _ in node.increments]
+    return [step for step in dict.fromkeys(found) if not step.is_local]
+
+
+def _amounts_of(graph: Graph) -> dict[str, set[int]]:
+    """Give by how much the mutations of a graph move its steps on, where that is not by 1."""
+    found: dict[str, set[int]] = {}
+    for node in graph.nodes:
+        if isinstance(node, Mutation):
+            for step, by in node.increments:
+                if by != 1:
+                    found.setdefault(step.op_name, set()).add(by)
+    return found
+
+
+def optimizers_of(graph: Graph) -> list[OptimizerSpec]:
+    """Give the optimizers of what is on the PS that a graph's mutations use, each once, in order of creation."""
+    used: dict[str, OptimizerSpec] = {}
+    for node in graph.nodes:
+        if isinstance(node, Mutation):
+            for spec in (*node.uses, *(part.optimizer for part in node.parts)):
+                if spec is not None and not spec.is_local:
+                    used.setdefault(spec.name, spec)
+    return list(used.values())
+
+
+def _asked_task(variable: Variable) -> int | None:
+    """The PS task that the device names; a device of another job leaves it open."""
+    if not variable.device:
+        return None
+    device = DeviceSpec.from_string(variable.device)
+    return device.task if device.job == "ps" else None
