@@ -1,4 +1,4 @@
-"""Restoring a checkpoint: its tensors are read, checked against the graph and pushed as one mutation.
+"""Restoring a checkpoint: its tensors are read, checked against the program and pushed as one mutation.
 
 Of large ones, such as tables, no client holds the whole: their rows come first, a push for each piece, once all of
 their checksums have been compared. On which shard a tensor was saved does not matter, so a checkpoint restores onto any
@@ -10,24 +10,22 @@ Layer: chief.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy.typing as npt
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable
 from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.cluster.placement import Declarations, declared_by
+from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
-from globalstep.tf1.variables.graph_program import declarations
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl, nbytes_of
+from globalstep.worker.access import ClusterAccess
 from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.protocol.splitting import whole_name
-
-if TYPE_CHECKING:
-    from globalstep.tf1.sessions.session import Session
-
 
 __all__ = ["restore_into"]
 
@@ -35,12 +33,17 @@ Array = npt.NDArray[Any]
 
 
 def restore_into(
-    session: Session, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool = False
+    cluster: ClusterAccess,
+    program: Callable[[], Program],
+    reader: CheckpointReader,
+    saveables: Sequence[Saveable],
+    reshape: bool = False,
 ) -> None:
     """Give Variables the values of a checkpoint, in one push but for large ones; nothing changes if anything is wrong.
 
     Args:
-        session: The session, with `cluster` and `graph`.
+        cluster: A client of the PS tasks.
+        program: Gives what declares the Variables, where some are not declared yet.
         reader: The open checkpoint.
         saveables: What to restore; parts of a whole may be others than those that were saved.
         reshape: Accept a tensor of another shape with as many elements.
@@ -50,11 +53,11 @@ def restore_into(
         InvalidArgumentError: If a shape or dtype is another.
         CheckpointError: If a tensor is corrupt.
     """
-    decls = _declarations(session, reader, saveables, reshape)
+    decls = _declarations(cluster, program, reader, saveables, reshape)
     ops: list[Op] = []
     in_pieces: dict[str, Iterator[tuple[int, Array]]] = {}
     for saveable in saveables:
-        name, saved = saveable.variable.op_name, reader.index.variables[saveable.name]
+        name, saved = saveable.variable, reader.index.variables[saveable.name]
         offset: Sequence[int] = (0,) * len(saved.shape)
         shape: Sequence[int] = saved.shape
         if saveable.part is not None:
@@ -64,7 +67,6 @@ def restore_into(
         else:
             value = reader.get_slice(saveable.name, offset, shape)
             ops.append(Op(OpKind.ASSIGN, name, value=value.reshape(decls[name].shape)))
-    cluster = session.cluster
     without = {whole_name(name) for status in cluster.refresh() for name in status.uninitialized} if in_pieces else ()
     for name, rows in in_pieces.items():
         if name in without:
@@ -75,29 +77,33 @@ def restore_into(
 
 
 def _declarations(
-    session: Session, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool
+    cluster: ClusterAccess,
+    program: Callable[[], Program],
+    reader: CheckpointReader,
+    saveables: Sequence[Saveable],
+    reshape: bool,
 ) -> dict[str, VariableDecl]:
     """Check every Variable against its tensor, then declare those that the cluster does not know yet."""
-    cluster = session.cluster
-    if any(saveable.variable.op_name not in cluster.variables for saveable in saveables):
+    if any(saveable.variable not in cluster.variables for saveable in saveables):
         cluster.refresh()
     known: dict[str, VariableDecl] = dict(cluster.variables)
-    planned = None
+    planned: Declarations | None = None
+    of_program: Sequence[ProgramVariable] = ()
     for saveable in saveables:
         name, variable = saveable.name, saveable.variable
         saved = reader.index.variables.get(name)
         if saved is None:
-            raise NotFoundError(
-                f"Key {name} not found in checkpoint {reader.prefix} (for Variable {variable.op_name!r})"
-            )
-        if variable.op_name not in known:
+            raise NotFoundError(f"Key {name} not found in checkpoint {reader.prefix} (for Variable {variable!r})")
+        if variable not in known:
             if planned is None:
-                planned = declarations(session.graph, cluster.shards)
+                whole = program()
+                planned, of_program = declared_by(whole, cluster.shards), whole.variables
                 known = {decl.name: decl for decl in planned.variables} | known
             # A Variable made with validate_shape=False has the shape of what is assigned to it.
-            if variable.op_name not in known:
-                known[variable.op_name] = variable.declaration(saved.shape, planned.shards[variable.op_name])
-        decl = known[variable.op_name]
+            if variable not in known:
+                unshaped = next(item for item in of_program if item.name == variable)
+                known[variable] = unshaped.declaration(saved.shape, planned.shards[variable])
+        decl = known[variable]
         if saveable.part is None:
             _require_match(reader.prefix, name, saved, decl, decl.shape, reshape)
         else:

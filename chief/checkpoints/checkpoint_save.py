@@ -215,7 +215,7 @@ def _stream(
     names = {saveable.tensor: saveable.stored_name for saveable in saveables}
     specs: list[TensorSpec] = []
     for saveable in saveables:
-        decl = declared[saveable.variable.op_name]
+        decl = declared[saveable.variable]
         part = saveable.part
         specs.append(TensorSpec(saveable.tensor, decl.dtype, decl.shape if part is None else tuple(part.var_shape)))
     return write_shard_from(
@@ -243,7 +243,7 @@ def _index_of(
     variables: dict[str, SavedVariable] = {}
     for saveable in saveables:
         number, saved = tensors[saveable.tensor]
-        decl = declared[saveable.variable.op_name]
+        decl = declared[saveable.variable]
         whole = saveable.part
         part = SavedPart.of(number, saved, None if whole is None else whole.var_offset)
         known = variables.get(saveable.name)

@@ -9,34 +9,21 @@ at once.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import operator
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
-from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
-from globalstep.chief.checkpoints.checkpoint_restore import restore_into
-from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
-from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
-from globalstep.chief.checkpoints.retention import Retention
-from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
+from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes
+from globalstep.chief.checkpoints.cluster_saver import STATE_FILE, ClusterSaver
+from globalstep.chief.checkpoints.graph_saveables import saveables_of
+from globalstep.chief.checkpoints.saveables import Saveable
 from globalstep.chief.sessions.causes import why_not_written
-from globalstep.errors import (
-    AbortedError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    OpError,
-    UnavailableError,
-)
-from globalstep.files.storage import Storage, directory_of, storage_for
+from globalstep.files.storage import Storage, directory_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.exporting.meta_graph_files import GraphFile, export_meta_graph
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.tf1.variables.graph_program import as_program
 from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
@@ -44,16 +31,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Saver", "SaverDef"]
-
-_log = logging.getLogger("globalstep")
-
-#: How often the journal is asked for before a checkpoint comes into being.
-_JOURNAL_TRIES = 3
-
-_RESTORE_FAILED = (
-    "Restoring from checkpoint failed. This is most likely due to {} from the checkpoint. Please ensure "
-    "that you have not altered the graph expected based on the checkpoint. Original error:\n\n{}"
-)
 
 
 class SaverDef:
@@ -127,17 +104,18 @@ class Saver:
         self._reshape = reshape
         self._sharded = sharded
         self._allow_empty = allow_empty
-        self._pad_step_number = pad_step_number
         self._clock = clock
-        self._storage = storage
-        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours, clock)
+        self._saver = ClusterSaver(
+            max_to_keep,
+            keep_checkpoint_every_n_hours,
+            reshape=reshape,
+            pad_step_number=pad_step_number,
+            save_relative_paths=save_relative_paths,
+            clock=clock,
+            storage=storage,
+        )
         self._saveables: list[Saveable] | None = None
-        self._keeping = CheckpointKeeping(self._retention, save_relative_paths)
-        self._told_streamed = False
         self._graph_file = GraphFile()
-        # Orders whole saves, files and all: a Supervisor's thread and its program save with one Saver, and
-        # each clears away what an interrupted save of the same path left. Nothing else takes it.
-        self._saving = threading.Lock()
         if not defer_build:
             self.build()
 
@@ -161,7 +139,7 @@ class Saver:
     @property
     def last_checkpoints(self) -> list[str]:
         """The checkpoints that were saved and are not deleted, oldest first."""
-        return self._retention.paths
+        return self._saver.retention.paths
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
         """Set the list of checkpoints; the times are those of the files, or now.
@@ -170,7 +148,9 @@ class Saver:
             last_checkpoints: Prefixes, oldest first.
         """
         now = self._clock.time()
-        self._retention.recover((path, next(iter(get_checkpoint_mtimes([path])), now)) for path in last_checkpoints)
+        self._saver.retention.recover(
+            (path, next(iter(get_checkpoint_mtimes([path])), now)) for path in last_checkpoints
+        )
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Iterable[tuple[str, float]]) -> None:
         """Set the list of checkpoints.
@@ -178,8 +158,7 @@ class Saver:
         Args:
             last_checkpoints_with_time: (prefix, seconds since the epoch), oldest first.
         """
-        self._keeping.list_is_given = True
-        self._retention.recover(last_checkpoints_with_time)
+        self._saver.set_last(last_checkpoints_with_time)
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
         """Take over the checkpoints of an earlier run, so that they count for `max_to_keep`.
@@ -187,8 +166,7 @@ class Saver:
         Args:
             checkpoint_paths: Prefixes, oldest first; those that are not there are left out.
         """
-        there = [path for path in checkpoint_paths if checkpoint_exists(path)]
-        self._retention.recover(zip(there, get_checkpoint_mtimes(there), strict=True))
+        self._saver.recover_last(checkpoint_paths)
 
     def save(
         self,
@@ -271,54 +249,42 @@ class Saver:
     ) -> str | None:
         """Save; call `on_taken` with the checkpoint's prefix when nothing that happens later is in it any more."""
         saveables = self._built("save")
-        latest_filename = latest_filename or "checkpoint"
+        latest_filename = latest_filename or STATE_FILE
         if directory_of(latest_filename):
             raise ValueError("'latest_filename' must not contain path components")
         save_path = str(save_path)
-        directory = directory_of(save_path)
-        storage = self._storage_of(save_path)
-        if global_step is None and not self._sharded and save_path == storage.join(directory, latest_filename):
+        storage = self._saver.storage_of(save_path)
+        if (
+            global_step is None
+            and not self._sharded
+            and save_path == storage.join(directory_of(save_path), latest_filename)
+        ):
             raise ValueError(f"'latest_filename' collides with 'save_path': '{latest_filename}' and '{save_path}'")
         cluster = _cluster_of(sess)
         if not saveables:
             return None
-        if not storage.is_directory(directory):
-            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
-        names = [saveable.variable.op_name for saveable in saveables]
-        if any(name not in cluster.variables for name in names):
-            cluster.refresh()
-        missing = [name for name in names if name not in cluster.variables]
-        if missing:
-            raise FailedPreconditionError(
-                f"Attempting to use uninitialized value {missing[0]}: run its initializer, or restore it, "
-                "before saving."
-            )
-        with self._saving:
-            term = _term_for(cluster, storage, save_path, latest_filename)
-            self._keeping.prepare(storage, save_path, latest_filename, term)
+
+        def step() -> str | int | None:
             # A step Variable names the checkpoint by its value in the snapshot; anything else is evaluated now.
-            if isinstance(global_step, Node) and not _is_step(cluster, global_step):
-                global_step = int(sess.run(global_step))
-            with cluster.snapshot() as snapshot:
-                step = snapshot.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
-                prefix = self._prefix(save_path, step)
-                on_taken(prefix)
-                if cluster.journal is not None:
-                    # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
-                    any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
-                now = self._clock.time()
-                with _unless_replaced(cluster, storage, prefix, term):
-                    streamed = save_snapshot(snapshot, cluster, saveables, prefix, storage, now, write_state, term)
-            self._tell_streamed(streamed, directory)
-            with _unless_replaced(cluster, storage, prefix, term):
-                if term:
-                    # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
-                    cluster.chief_lease.candidate.confirm(cluster)
-                if write_state:
-                    self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix or "meta", term)
+            if isinstance(global_step, Node):
+                return global_step.op_name if _is_step(cluster, global_step) else int(sess.run(global_step))
+            return None if global_step is None else operator.index(global_step)
+
+        def also(prefix: str, storage: Storage) -> None:
             if meta_graph_suffix is not None:
                 self._graph_file.write(sess.graph, f"{prefix}.{meta_graph_suffix}", storage, self)
-            return prefix
+
+        return self._saver.save(
+            cluster,
+            saveables,
+            save_path,
+            step,
+            state_file=latest_filename,
+            write_state=write_state,
+            suffix=meta_graph_suffix or "meta",
+            on_taken=on_taken,
+            also=also,
+        )
 
     def export_meta_graph(
         self,
@@ -349,12 +315,12 @@ class Saver:
         """Give the names of what it saves: in the checkpoint -> of the Variables, several for the parts of one."""
         found: dict[str, list[str]] = {}
         for saveable in self._saveables or ():
-            found.setdefault(saveable.name, []).append(saveable.variable.op_name)
+            found.setdefault(saveable.name, []).append(saveable.variable)
         return found
 
     def options(self) -> dict[str, Any]:
         """Give the arguments besides its Variables that a Saver of an imported graph is made with."""
-        return {"max_to_keep": self._retention.max_to_keep, "sharded": self._sharded, "reshape": self._reshape}
+        return {"max_to_keep": self._saver.retention.max_to_keep, "sharded": self._sharded, "reshape": self._reshape}
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Give the Variables their values from a checkpoint, all at once.
@@ -374,48 +340,12 @@ class Saver:
             return
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
-        save_path = str(save_path)
-        try:
-            reader = CheckpointReader(save_path, self._storage)
-        except NotFoundError as error:
-            raise ValueError(f"The passed save_path is not a valid checkpoint: {save_path}. {error.message}") from error
-        _log.info("Restoring parameters from %s", save_path)
-        with reader:
-            try:
-                restore_into(sess, reader, saveables, self._reshape)
-            except NotFoundError as error:
-                raise NotFoundError(
-                    _RESTORE_FAILED.format("a Variable name or other graph key that is missing", error)
-                ) from error
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(
-                    _RESTORE_FAILED.format("a mismatch between the current graph and the graph", error)
-                ) from error
+        self._saver.restore(sess.cluster, lambda: as_program(sess.graph), saveables, str(save_path))
 
     def _built(self, what: str) -> list[Saveable]:
         if self._saveables is None:
             raise RuntimeError(f"`build()` should be called before {what} if defer_build==True")
-        return [saveable for saveable in self._saveables if not saveable.variable.is_own]
-
-    def _storage_of(self, path: str) -> Storage:
-        return self._storage if self._storage is not None else storage_for(path)
-
-    def _prefix(self, save_path: str, step: Any) -> str:
-        if step is None:
-            return save_path
-        number = operator.index(step)
-        return f"{save_path}-{number:08d}" if self._pad_step_number else f"{save_path}-{number}"
-
-    def _tell_streamed(self, shards: Sequence[int], directory: str) -> None:
-        if shards and not self._told_streamed:
-            self._told_streamed = True
-            _log.info(
-                "PS task(s) %s do not see this host's directory %s, so their part of each checkpoint goes "
-                "through the chief, which is slower. Put checkpoints on storage that all hosts share "
-                "(a network file system, or a URL such as s3://...) to write them in parallel.",
-                ", ".join(map(str, shards)),
-                directory or ".",
-            )
+        return [saveable for saveable in self._saveables if not saveable.own]
 
 
 def _cluster_of(sess: Any) -> Any:
@@ -423,46 +353,6 @@ def _cluster_of(sess: Any) -> Any:
     if cluster is None or not hasattr(cluster, "snapshot"):
         raise TypeError(f"'sess' must be a Session; {sess}")
     return cluster
-
-
-@contextlib.contextmanager
-def _unless_replaced(cluster: ClusterAccess, storage: Storage, prefix: str, term: int) -> Iterator[None]:
-    """Find out, where a save fails, whether this chief was replaced: its successor clears away what it writes.
-
-    Raises:
-        AbortedError: If it was; what it has left of the checkpoint without all of its files is deleted.
-    """
-    try:
-        yield
-    except (OpError, OSError):
-        candidate = cluster.chief_lease.candidate
-        if not term or candidate is None:
-            raise
-        try:
-            with contextlib.suppress(UnavailableError):
-                candidate.confirm(cluster)
-        except AbortedError:
-            with contextlib.suppress(OSError):
-                if lacks_a_file(storage, prefix):
-                    delete_checkpoint(prefix, storage, term=term)
-            raise
-        raise
-
-
-def _term_for(cluster: ClusterAccess, storage: Storage, save_path: str, latest_filename: str) -> int:
-    """The term that a save of this chief bears; 0 without one.
-
-    Raises:
-        AbortedError: If the files are of a chief that has replaced this one.
-    """
-    lease = cluster.chief_lease
-    if not lease.term:
-        return 0
-    found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
-    if found > lease.term and lease.candidate is not None:
-        # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
-        lease.candidate.confirm(cluster, above=found)
-    return int(lease.term)
 
 
 def _is_step(cluster: ClusterAccess, node: Node) -> bool:

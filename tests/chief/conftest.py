@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from globalstep.tf1.variables.graph_program import declarations
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe
 from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.variables.graph_program import declarations
 from globalstep.wire.declarations import OpKind
 
 

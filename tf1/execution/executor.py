@@ -24,9 +24,9 @@ from globalstep.tf1.execution.pushing import Declarer
 from globalstep.tf1.execution.run import PlanRun
 from globalstep.tf1.execution.tracing import Trace
 from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.variables.graph_program import optimizers_of, program_variable
 from globalstep.tf1.variables.own_variables import claim_own_variables
 from globalstep.tf1.variables.variables import Variable, variables_of
-from globalstep.tf1.variables.graph_program import optimizers_of, program_variable
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables

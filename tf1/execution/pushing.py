@@ -15,8 +15,8 @@ from globalstep.cluster.placement import Declarations
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import MutationPart
-from globalstep.tf1.variables.variables import Variable
 from globalstep.tf1.variables.graph_program import declarations
+from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, OptimizerUse
 
 if TYPE_CHECKING:

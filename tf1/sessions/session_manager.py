@@ -37,8 +37,8 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_run_hook import SessionRunHook
-from globalstep.tf1.variables.training_util import integer_step
 from globalstep.tf1.variables.graph_program import declarations
+from globalstep.tf1.variables.training_util import integer_step
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer

@@ -17,6 +17,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.files.whole_part import WholePart
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
@@ -44,24 +45,10 @@ class PartitionInfo:
     var_offset: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class SaveSliceInfo:
-    """Which part of which whole a Variable is, so that a checkpoint holds the whole under one name."""
+class SaveSliceInfo(WholePart):
+    """Which part of which whole a Variable is, as TensorFlow calls it."""
 
-    full_name: str
-    full_shape: list[int]
-    var_offset: list[int]
-    var_shape: list[int]
-
-    @property
-    def spec(self) -> str:
-        """The part in TensorFlow's notation: "10 4 0,5:-", whole sizes then offset and size of each axis."""
-        sizes = " ".join(map(str, self.full_shape))
-        extents = ":".join(
-            "-" if size == whole else f"{offset},{size}"
-            for whole, offset, size in zip(self.full_shape, self.var_offset, self.var_shape, strict=True)
-        )
-        return f"{sizes} {extents}"
+    __slots__ = ()
 
 
 class PartitionedVariable:

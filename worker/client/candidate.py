@@ -17,7 +17,6 @@ from globalstep.cluster.run_identity import TAKE_OVER_HOW, RunIdentity, other_ru
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.worker.access import ClusterAccess
 
 __all__ = ["Candidate"]

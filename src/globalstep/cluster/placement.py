@@ -100,7 +100,10 @@ def declared_by(
     where.update((name, ranges[0].shard) for name, ranges in parts.items())
     known = tuple(
         variable.declaration(
-            shape, where[variable.name], program.increments.get(variable.name, frozenset()), parts.get(variable.name, ())
+            shape,
+            where[variable.name],
+            program.increments.get(variable.name, frozenset()),
+            parts.get(variable.name, ()),
         )
         for variable in variables
         if (shape := variable.known_shape) is not None

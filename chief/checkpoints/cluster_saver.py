@@ -1,0 +1,289 @@
+"""The saver of a cluster: names, keeps and restores checkpoints of what PS tasks hold, by names.
+
+A checkpoint is one consistent snapshot of the whole cluster, and may be named by the step of that snapshot.
+
+Layer: chief. A ClusterSaver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
+at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
+from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
+from globalstep.chief.checkpoints.checkpoint_restore import restore_into
+from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
+from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
+from globalstep.chief.checkpoints.retention import Retention
+from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.chief.sessions.causes import why_not_written
+from globalstep.cluster.program import Program
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
+from globalstep.files.storage import Storage, directory_of, storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.worker.access import ClusterAccess
+
+__all__ = ["STATE_FILE", "ClusterSaver"]
+
+_log = logging.getLogger("globalstep")
+
+#: Name of the file that lists a directory's checkpoints.
+STATE_FILE = "checkpoint"
+#: How often the journal is asked for before a checkpoint comes into being.
+_JOURNAL_TRIES = 3
+
+_RESTORE_FAILED = (
+    "Restoring from checkpoint failed. This is most likely due to {} from the checkpoint. Please ensure "
+    "that you have not altered the graph expected based on the checkpoint. Original error:\n\n{}"
+)
+
+
+class ClusterSaver:
+    """Saves Variables of a cluster to checkpoints, and gives them values from there.
+
+    Args:
+        max_to_keep: How many checkpoints to keep; None or 0 for all.
+        keep_every_n_hours: Of those beyond, keep one every so many hours for good.
+        reshape: When restoring, accept another shape with as many elements.
+        pad_step_number: Write steps with at least 8 digits.
+        save_relative_paths: Write relative paths to the state file, so that its directory can be moved.
+        clock: Where time comes from.
+        storage: Where checkpoints go; by default as their path says.
+
+    Attributes:
+        retention: The list of checkpoints.
+    """
+
+    def __init__(
+        self,
+        max_to_keep: int | None = 5,
+        keep_every_n_hours: float = 10000.0,
+        *,
+        reshape: bool = False,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+        storage: Storage | None = None,
+    ) -> None:
+        self.retention = Retention(max_to_keep, keep_every_n_hours, clock)
+        self._reshape = reshape
+        self._pad_step_number = pad_step_number
+        self._clock = clock
+        self._storage = storage
+        self._keeping = CheckpointKeeping(self.retention, save_relative_paths)
+        self._told_streamed = False
+        # Orders whole saves, files and all: a Supervisor's thread and its program save with one saver, and
+        # each clears away what an interrupted save of the same path left. Nothing else takes it.
+        self._saving = threading.Lock()
+
+    def set_last(self, checkpoints: Iterable[tuple[str, float]]) -> None:
+        """Set the list of checkpoints: (prefix, seconds since the epoch), oldest first."""
+        self._keeping.list_is_given = True
+        self.retention.recover(checkpoints)
+
+    def recover_last(self, prefixes: Sequence[str]) -> None:
+        """Take over the checkpoints of an earlier run, so that they count; those that are not there are left out."""
+        there = [path for path in prefixes if checkpoint_exists(path)]
+        self.retention.recover(zip(there, get_checkpoint_mtimes(there), strict=True))
+
+    def start_save(
+        self,
+        cluster: ClusterAccess,
+        saveables: Sequence[Saveable],
+        save_path: str,
+        step: str | int | None = None,
+        *,
+        also: Callable[[str, Storage], None] = lambda prefix, storage: None,
+    ) -> BackgroundSave:
+        """Save without waiting for the disk: returns once the snapshot is taken; see `save`.
+
+        Returns:
+            The save; its `result()` waits for the end, and raises what went wrong after the snapshot.
+        """
+        return BackgroundSave(
+            lambda on_taken: self.save(cluster, saveables, save_path, step, on_taken=on_taken, also=also),
+            lambda: why_not_written(cluster, directory_of(save_path)),
+        )
+
+    def save(
+        self,
+        cluster: ClusterAccess,
+        saveables: Sequence[Saveable],
+        save_path: str,
+        step: str | int | Callable[[], str | int | None] | None = None,
+        *,
+        state_file: str = STATE_FILE,
+        write_state: bool = True,
+        suffix: str = "meta",
+        on_taken: Callable[[str], None] = lambda prefix: None,
+        also: Callable[[str, Storage], None] = lambda prefix, storage: None,
+    ) -> str:
+        """Write a checkpoint of one consistent snapshot of the cluster; it is durable when this returns.
+
+        Args:
+            cluster: A client of the PS tasks.
+            saveables: What to save.
+            save_path: Path of the checkpoint without its step.
+            step: A number to put to the name; or the name of a step, whose value in the snapshot it is then; or what
+                gives one of these just before the snapshot.
+            state_file: Name of the state file.
+            write_state: Whether to update the state file and delete old checkpoints.
+            suffix: What the name of a further file of a checkpoint ends with, deleted along with it.
+            on_taken: Called with the checkpoint's prefix when nothing that happens later is in it any more.
+            also: Called with the prefix, before another save begins, to write what goes beside the checkpoint.
+
+        Returns:
+            The checkpoint's prefix.
+
+        Raises:
+            ValueError: If the directory is not there.
+            FailedPreconditionError: If a Variable is not initialized.
+            OpError: If a file cannot be written; the checkpoints from before are still there.
+        """
+        directory, storage = directory_of(save_path), self.storage_of(save_path)
+        if not storage.is_directory(directory):
+            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
+        names = [saveable.variable for saveable in saveables]
+        if any(name not in cluster.variables for name in names):
+            cluster.refresh()
+        missing = [name for name in names if name not in cluster.variables]
+        if missing:
+            raise FailedPreconditionError(
+                f"Attempting to use uninitialized value {missing[0]}: run its initializer, or restore it, "
+                "before saving."
+            )
+        with self._saving:
+            term = _term_for(cluster, storage, save_path, state_file)
+            self._keeping.prepare(storage, save_path, state_file, term)
+            step = step() if callable(step) else step
+            with cluster.snapshot() as snapshot:
+                prefix = self._prefix(save_path, snapshot.steps[step] if isinstance(step, str) else step)
+                on_taken(prefix)
+                if cluster.journal is not None:
+                    # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
+                    any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
+                now = self._clock.time()
+                with _unless_replaced(cluster, storage, prefix, term):
+                    streamed = save_snapshot(snapshot, cluster, saveables, prefix, storage, now, write_state, term)
+            self._tell_streamed(streamed, directory)
+            with _unless_replaced(cluster, storage, prefix, term):
+                if term and cluster.chief_lease.candidate is not None:
+                    # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
+                    cluster.chief_lease.candidate.confirm(cluster)
+                if write_state:
+                    self._keeping.commit(storage, directory, prefix, state_file, suffix, term)
+            also(prefix, storage)
+            return prefix
+
+    def restore(
+        self,
+        cluster: ClusterAccess,
+        program: Callable[[], Program],
+        saveables: Sequence[Saveable],
+        prefix: str,
+    ) -> None:
+        """Give Variables their values from a checkpoint, all at once.
+
+        Args:
+            cluster: A client of the PS tasks.
+            program: Gives what declares the Variables, where some are not declared yet.
+            saveables: What to restore.
+            prefix: The checkpoint's, as `save` or `latest_checkpoint` gave it.
+
+        Raises:
+            ValueError: If there is no such checkpoint.
+            NotFoundError: If it lacks a Variable.
+            InvalidArgumentError: If a Variable's shape or dtype is another.
+            CheckpointError: If it is corrupt; nothing was changed.
+        """
+        try:
+            reader = CheckpointReader(prefix, self._storage)
+        except NotFoundError as error:
+            raise ValueError(f"The passed save_path is not a valid checkpoint: {prefix}. {error.message}") from error
+        _log.info("Restoring parameters from %s", prefix)
+        with reader:
+            try:
+                restore_into(cluster, program, reader, saveables, self._reshape)
+            except NotFoundError as error:
+                raise NotFoundError(
+                    _RESTORE_FAILED.format("a Variable name or other graph key that is missing", error)
+                ) from error
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(
+                    _RESTORE_FAILED.format("a mismatch between the current graph and the graph", error)
+                ) from error
+
+    def storage_of(self, path: str) -> Storage:
+        """Give where a path's checkpoints go."""
+        return self._storage if self._storage is not None else storage_for(path)
+
+    def _prefix(self, save_path: str, step: Any) -> str:
+        if step is None:
+            return save_path
+        number = operator.index(step)
+        return f"{save_path}-{number:08d}" if self._pad_step_number else f"{save_path}-{number}"
+
+    def _tell_streamed(self, shards: Sequence[int], directory: str) -> None:
+        if shards and not self._told_streamed:
+            self._told_streamed = True
+            _log.info(
+                "PS task(s) %s do not see this host's directory %s, so their part of each checkpoint goes "
+                "through the chief, which is slower. Put checkpoints on storage that all hosts share "
+                "(a network file system, or a URL such as s3://...) to write them in parallel.",
+                ", ".join(map(str, shards)),
+                directory or ".",
+            )
+
+
+@contextlib.contextmanager
+def _unless_replaced(cluster: ClusterAccess, storage: Storage, prefix: str, term: int) -> Iterator[None]:
+    """Find out, where a save fails, whether this chief was replaced: its successor clears away what it writes.
+
+    Raises:
+        AbortedError: If it was; what it has left of the checkpoint without all of its files is deleted.
+    """
+    try:
+        yield
+    except (OpError, OSError):
+        candidate = cluster.chief_lease.candidate
+        if not term or candidate is None:
+            raise
+        try:
+            with contextlib.suppress(UnavailableError):
+                candidate.confirm(cluster)
+        except AbortedError:
+            with contextlib.suppress(OSError):
+                if lacks_a_file(storage, prefix):
+                    delete_checkpoint(prefix, storage, term=term)
+            raise
+        raise
+
+
+def _term_for(cluster: ClusterAccess, storage: Storage, save_path: str, latest_filename: str) -> int:
+    """The term that a save of this chief bears; 0 without one.
+
+    Raises:
+        AbortedError: If the files are of a chief that has replaced this one.
+    """
+    lease = cluster.chief_lease
+    if not lease.term:
+        return 0
+    found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
+    if found > lease.term and lease.candidate is not None:
+        # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
+        lease.candidate.confirm(cluster, above=found)
+    return int(lease.term)
