@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes
 from globalstep.chief.checkpoints.cluster_saver import STATE_FILE, ClusterSaver
-from globalstep.chief.checkpoints.graph_saveables import saveables_of
 from globalstep.chief.checkpoints.saveables import Saveable
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.files.storage import Storage, directory_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.exporting.meta_graph_files import GraphFile, export_meta_graph
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.tf1.sessions.graph_saveables import saveables_of
 from globalstep.tf1.variables.graph_program import as_program
 from globalstep.tf1.variables.variables import Variable
 

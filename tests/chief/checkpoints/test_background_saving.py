@@ -236,8 +236,7 @@ def test_savers_own_background_saves_take_turns_with_its_saves(make_session, tmp
     storage = SlowStorage(".index.json")
     session = make_session(shards=2, storage=storage)
     session.initialize()
-    saver = Saver([w])
-    saver._storage = storage
+    saver = Saver([w], storage=storage)
     storage.armed = True
     first = saver.start_save(session, str(tmp_path / "m"), global_step=1)
     assert (first.prefix, first.done()) == (str(tmp_path / "m-1"), False)

@@ -1,6 +1,6 @@
 """What a Saver's `var_list` means: saveables of the Variables of a graph.
 
-Layer: chief. Threads: functions only.
+Layer: tf1. Threads: functions only.
 """
 
 from __future__ import annotations
