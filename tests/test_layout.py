@@ -73,9 +73,7 @@ LOWER = {
 }
 #: Modules outside of TensorFlow 1's library that still import it. None may be added.
 STILL_ON_TF1 = {
-    "chief.checkpoints.checkpoint_restore",
     "chief.checkpoints.checkpoint_variables",
-    "chief.checkpoints.saveables",
     "chief.checkpoints.saver",
     "chief.events.file_writer",
     "chief.hooks.checkpoint",
@@ -94,7 +92,6 @@ STILL_ON_TF1 = {
     "chief.training.evaluation",
     "chief.training.trainer",
     "chief.training.training_graph",
-    "cluster.placement",
     "losses",
     "optimizers.lowering",
     "optimizers.minimized",
@@ -109,10 +106,6 @@ STILL_ON_TF1 = {
     "optimizers.slots",
     "optimizers.torch_optimizers",
     "optimizers.torch_schedules",
-    "ps.access.authorization",
-    "worker.client.candidate",
-    "worker.client.client",
-    "worker.client.declared_alike",
     "worker.frameworks.foreign_loss",
     "worker.frameworks.jax_front",
     "worker.frameworks.jax_training",

@@ -22,7 +22,7 @@ from globalstep.tf1.inputs.queue_state import Made, QueueState
 from globalstep.tf1.inputs.shared_queue import SharedQueue, shared_place
 
 if TYPE_CHECKING:
-    from globalstep.tf1.inputs.queue_calls import QueueCalls
+    from globalstep.worker.client.queue_calls import QueueCalls
 
 __all__ = ["QueueBase", "dtype_list", "shape_list", "static_shape"]
 

@@ -13,7 +13,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.queueing.elements import decode_element, encode_element
 from globalstep.tf1.graph.device import DeviceSpec
-from globalstep.tf1.inputs.queue_calls import QueueCalls
+from globalstep.worker.client.queue_calls import QueueCalls
 
 __all__ = ["SharedPlace", "SharedQueue", "shared_place"]
 

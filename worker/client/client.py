@@ -25,7 +25,6 @@ from globalstep.runtime.metrics_port import can_be_open, port_of_environ
 from globalstep.security.credentials import new_client_id
 from globalstep.testing.faulty_transport import with_faults
 from globalstep.testing.planned_faults import faults_of_this_process
-from globalstep.tf1.inputs.queue_calls import QueueCalls
 from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
@@ -37,6 +36,7 @@ from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.own_clients import note_client
+from globalstep.worker.client.queue_calls import QueueCalls
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.client.snapshot import Releases, Snapshot
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers

@@ -10,7 +10,7 @@ from served_tasks import TokenTasks
 import globalstep as gs
 from globalstep.errors import LayoutUnknownError, PermissionDeniedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.variables.graph_program import declarations as declarations_of
+from globalstep.tf1.variables.graph_program import declarations as declarations_of
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, PushId, VariableDecl
 from globalstep.wire.expressions import constant
 

@@ -8,7 +8,7 @@ import pytest
 import globalstep as gs
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.local import drop
-from globalstep.variables.graph_program import optimizers_of
+from globalstep.tf1.variables.graph_program import optimizers_of
 
 LOCAL = {"collections": [gs.GraphKeys.LOCAL_VARIABLES]}
 OPTIMIZERS = {

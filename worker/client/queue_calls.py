@@ -2,7 +2,7 @@
 
 docs/design/queues.md is the law: calls that are made at the same time have slots, and each slot counts its calls.
 
-Layer: tf1. Threads: a QueueCalls is thread-safe; a call runs, and waits, in its caller's.
+Layer: worker. Threads: a QueueCalls is thread-safe; a call runs, and waits, in its caller's.
 """
 
 from __future__ import annotations
