@@ -1180,7 +1180,6 @@ class RunPolicy(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     ON_NAN_FIELD_NUMBER: _builtins.int
-    HOGWILD_FIELD_NUMBER: _builtins.int
     KEEP_LOG_FIELD_NUMBER: _builtins.int
     durability: _builtins.str
     """"checkpoint" or "log"."""
@@ -1190,7 +1189,6 @@ class RunPolicy(_message.Message):
     """For "drop", in steps."""
     on_nan: _builtins.str
     """"apply", "drop" or "stop"."""
-    hogwild: _builtins.bool
     keep_log: _builtins.bool
     def __init__(
         self,
@@ -1199,12 +1197,11 @@ class RunPolicy(_message.Message):
         staleness: _builtins.str = ...,
         max_staleness: _builtins.int = ...,
         on_nan: _builtins.str = ...,
-        hogwild: _builtins.bool = ...,
         keep_log: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "hogwild", b"hogwild", "keep_log", b"keep_log", "max_staleness", b"max_staleness", "on_nan", b"on_nan", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "keep_log", b"keep_log", "max_staleness", b"max_staleness", "on_nan", b"on_nan", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -147,7 +147,6 @@ PURE = (
         "ps.shard.sequencer",
         "ps.shard.reads",
         "ps.shard.shard",
-        "ps.shard.hogwild",
         "ps.members.ending",
     ),
     *(

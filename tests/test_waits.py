@@ -72,7 +72,6 @@ ALLOWED = {
     "ps/service/handler.py": {"Handler.unary": "a context variable"},
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
-    "ps/shard/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
     "ps/links/sequencer_link.py": {
         "SequencerLink.end": "tells the kernel only",
         "LinkKeeper.stop": _SHUT,

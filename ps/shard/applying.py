@@ -1,12 +1,11 @@
 """What is done to the values once a push is admitted: its changes, its reads, and the reply that is kept.
 
-Layer: ps. Threads: used under the shard's lock, but for what `ps/shard/hogwild.py` calls without it.
+Layer: ps. Threads: used under the shard's lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -32,23 +31,11 @@ from globalstep.ps.store.store import PushPlan
 from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
-__all__ = ["Applier", "Deferred"]
+__all__ = ["Applier"]
 
 Array = npt.NDArray[Any]
 
 _NO_PARTS = PushParts()
-
-
-@dataclass(slots=True)
-class Deferred:
-    """A push that was admitted, and whose changes are made outside of the lock; see ps/shard/hogwild.py."""
-
-    now: Incarnation
-    entry: Entry
-    parts: PushParts
-    #: Right after its admission: the steps, and the pieces of its reads that no gradient changes, by their place.
-    steps: Mapping[str, int]
-    exact: Mapping[int, Array]
 
 
 class Applier:
@@ -56,14 +43,10 @@ class Applier:
 
     Args:
         resources: Of the shard.
-
-    Attributes:
-        deferred: Pushes whose changes are made outside of the lock, with what is to be made once they are admitted.
     """
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self.deferred: dict[PushId, Deferred | None] = {}
 
     def apply_entries(
         self,
@@ -171,9 +154,6 @@ class Applier:
         Everything that could fail was checked before; what fails all the same takes the shard out of service
         (`fail_stop`), so that no client sees a push that is applied in part.
         """
-        if entry.push in self.deferred:
-            self._defer(now, entry, uses)
-            return
         faults = self._resources.faults
         snapshot = entry.kind is EntryKind.SNAPSHOT
         faults.at(BEFORE, CUT if snapshot else APPLY)
@@ -264,17 +244,6 @@ class Applier:
         else:
             presence.forget(list(expired))
         now.snapshots.take(push, now.store, ledger_dump)
-
-    def _defer(self, now: Incarnation, entry: Entry, uses: Sequence[OptimizerUse]) -> None:
-        """Do what must be done under the lock of a push whose changes are made without it."""
-        now.applied = entry.index
-        parts = now.staged.pop(entry.push).parts
-        plan = parts.layout.plan if parts.layout is not None else None
-        ledger = now.sequencing()
-        self._move_on(now, ledger, parts.ops, uses, entry.hyper_map)
-        pieces = plan.reads if plan is not None else ()
-        exact = {at: piece.view.copy() for at, piece in enumerate(pieces) if piece.view.dtype.kind != "f"}
-        self.deferred[entry.push] = Deferred(now, entry, parts, dict(ledger.steps), exact)
 
     def make_changes(
         self,

@@ -66,7 +66,7 @@ class StateReader:
         now.check(event.incarnation, event.client)
         ledger, plan = now.sequencing(), event.layout.plan
         visible = ledger.visible
-        if visible.get(event.step, event.base) == event.base or visible != ledger.steps or now.policy.hogwild:
+        if visible.get(event.step, event.base) == event.base or visible != ledger.steps:
             return None
         if plan is None or plan.version != now.store.version:
             return None
@@ -77,7 +77,7 @@ class StateReader:
         now.check(event.incarnation, event.client)
         self._sequencer.raise_floors(now, event.floors)
         last = {}
-        if now.ledger is not None and not now.policy.hogwild:
+        if now.ledger is not None:
             last = {shard: now.ledger.last_of(shard) for shard in event.shards}
         return now.store.read(event.reads, event.buffer), now.applied, last
 

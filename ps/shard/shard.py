@@ -29,7 +29,6 @@ from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Event, R
 from globalstep.ps.shard.fail_stop import FailStop
-from globalstep.ps.shard.hogwild import Racing
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
 from globalstep.ps.shard.reads import StateReader, prepare_room, prepare_room_for_made
@@ -75,7 +74,6 @@ class Shard:
         applier = self._applier = Applier(self.resources)
         sequencer = self._sequencer = Sequencer(self.resources, applier)
         reader, life, closing = StateReader(sequencer), LifeCycle(self.resources), Closing(self.resources)
-        self._racing = Racing(self, self._lock, applier)
         self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
             events.Push: sequencer.push,
             events.Stage: sequencer.stage,
@@ -141,17 +139,8 @@ class Shard:
         prepare = self._preparations.get(kind)
         if prepare is not None:
             prepare(event)
-        if self.now.policy.hogwild:
-            raced: R = self._racing.handle(event)
-            return raced
         with self._lock:
             reply: R = self._handlers[kind](self.now, event)
-            return reply
-
-    def carry_out(self, event: Event[R]) -> R:
-        """Carry out an event that was prepared, and that need not wait for pushes that race; see `handle`."""
-        with self._lock:
-            reply: R = self._handlers[type(event)](self.now, event)
             return reply
 
     @property

@@ -16,9 +16,9 @@ from globalstep.wire import codec
         ("durability=disk", "durability is 'disk'"),
         ("staleness=drop,max_staleness=-1", "cannot be negative"),
         ("max_staleness=many", "must be a number"),
-        ("hogwild=perhaps", "must be true or false"),
+        ("keep_log=perhaps", "must be true or false"),
         ("speed=11", "has no 'speed'; it has durability"),
-        ("hogwild,durability=log", "exclude each other"),
+        ("hogwild", "no 'hogwild' any more.*Leave it out"),
         ("keep_log", "with durability"),
     ],
 )
@@ -30,9 +30,9 @@ def test_a_policy_that_cannot_be_is_refused(text, problem):
 def test_a_configuration_beats_the_environment():
     waits = {"GLOBALSTEP_RUN_POLICY": "staleness=wait,max_staleness=4"}
     assert policy_of(None, waits) == RunPolicy(staleness="wait", max_staleness=4, on_nan="apply")
-    environ = {"GLOBALSTEP_RUN_POLICY": "staleness=scale, hogwild"}
-    assert policy_of(None, environ) == RunPolicy(staleness="scale", on_nan="apply", hogwild=True)
-    assert policy_of(gs.ConfigProto(), environ) == RunPolicy(staleness="scale", on_nan="apply", hogwild=True)
+    environ = {"GLOBALSTEP_RUN_POLICY": "staleness=scale, durability=log"}
+    assert policy_of(None, environ) == RunPolicy(staleness="scale", on_nan="apply", durability="log")
+    assert policy_of(gs.ConfigProto(), environ) == RunPolicy(staleness="scale", on_nan="apply", durability="log")
     assert policy_of(gs.ConfigProto(run_policy=RunPolicy(on_nan="drop")), environ) == RunPolicy(on_nan="drop")
     assert policy_of(None, {}) == RunPolicy(on_nan="apply")
 

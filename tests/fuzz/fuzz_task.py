@@ -151,7 +151,6 @@ class FuzzedTasks:
         policy = pb.RunPolicy(
             staleness=rng.choice(("accept", "drop", "scale")),
             on_nan=rng.choice(("apply", "drop", "stop")),
-            hogwild=rng.randrange(4) == 0,
         )
         for shard, task in enumerate(self.tasks):
             begin = pb.BeginRequest(incarnation=7, shard=shard, shards=2, sequencer=0, owner="owner", policy=policy)

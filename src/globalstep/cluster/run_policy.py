@@ -28,6 +28,13 @@ _WORDS = {
 }
 
 
+#: Options of earlier versions, and what to do instead.
+_GONE = {
+    "hogwild": "a PS task applies each push as a whole. Leave it out; a large push has several threads "
+    "(--apply-threads), and more PS tasks apply pushes at the same time."
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
     """How a run treats late pushes, bad gradients and lost PS tasks.
@@ -43,8 +50,6 @@ class RunPolicy:
         on_nan: What becomes of a push with a gradient that is not finite. "apply": it is applied, as in TensorFlow.
             "drop": it is not. "stop": it is not, and its worker gets an error that ends the job. "", the default:
             "drop" for `gs.fit` and a `gs.Trainer`, "apply" for other programs.
-        hogwild: Whether pushes of several workers are applied at the same time, without a lock, so that each may
-            see the other half done. Faster on PS tasks of many cores; excludes durability="log".
         keep_log: With durability="log": keep the log of the whole run, so that `globalstep replay` can begin at its
             first step; else the log goes back to the newest checkpoint.
 
@@ -59,7 +64,6 @@ class RunPolicy:
     staleness: str = "accept"
     max_staleness: int = 0
     on_nan: str = ""
-    hogwild: bool = False
     keep_log: bool = False
 
     def __post_init__(self) -> None:
@@ -68,11 +72,6 @@ class RunPolicy:
                 raise InvalidArgumentError(f"RunPolicy: {name} is {getattr(self, name)!r}; it must be one of {words}.")
         if self.max_staleness < 0:
             raise InvalidArgumentError(f"RunPolicy: max_staleness is {self.max_staleness}; it cannot be negative.")
-        if self.hogwild and self.durability == "log":
-            raise InvalidArgumentError(
-                'RunPolicy: hogwild=True and durability="log" exclude each other: what pushes leave that are applied '
-                "at the same time depends on chance, so a log of them cannot bring it back."
-            )
         if self.keep_log and self.durability != "log":
             raise InvalidArgumentError('RunPolicy: keep_log=True has a meaning with durability="log" only.')
 
@@ -103,6 +102,8 @@ class RunPolicy:
         given: dict[str, Any] = {}
         for item in filter(None, (item.strip() for item in text.split(","))):
             name, _, value = item.partition("=")
+            if name in _GONE:
+                raise InvalidArgumentError(f"RunPolicy has no {name!r} any more: {_GONE[name]}")
             if name not in kinds:
                 raise InvalidArgumentError(f"RunPolicy has no {name!r}; it has {', '.join(kinds)}.")
             given[name] = _read(name, value, kinds[name])

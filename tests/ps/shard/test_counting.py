@@ -68,7 +68,7 @@ def some_pushes(rng, sequences, count):
     return out
 
 
-@pytest.mark.parametrize("policy", [RunPolicy(), RunPolicy(staleness="drop", max_staleness=3), RunPolicy(hogwild=True)])
+@pytest.mark.parametrize("policy", [RunPolicy(), RunPolicy(staleness="drop", max_staleness=3)])
 @pytest.mark.parametrize("seed", range(20))
 def test_together_and_one_by_one_are_the_same(seed, policy):
     rng = random.Random(seed)

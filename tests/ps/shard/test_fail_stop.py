@@ -222,10 +222,9 @@ def test_a_step_is_not_moved_by_more_than_an_int64(count):
 # ---- What fails all the same ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [RunPolicy(), RunPolicy(hogwild=True)], ids=["in turn", "hogwild"])
 @pytest.mark.parametrize("error", [ValueError("a rule's own"), MemoryError(), KeyError("x")], ids=repr)
-def test_a_push_that_fails_halfway_leaves_nothing(policy, error, monkeypatch):
-    shard = small(policy)
+def test_a_push_that_fails_halfway_leaves_nothing(error, monkeypatch):
+    shard = small()
     ones(shard)
     failing(monkeypatch, error)
     with pytest.raises(LostStateError, match=type(error).__name__):
