@@ -214,14 +214,14 @@ def increment(step: Variable, by: int = 1, *, name: str | None = None) -> Mutati
 
     Args:
         step: An integer scalar Variable.
-        by: How far, at least 1.
+        by: How far; a push that moves it by 0 only reads it.
         name: Wanted name.
 
     Returns:
         A node that counts as one accepted push carrying the step.
     """
-    if by < 1:
-        raise ValueError(f"Step {step.op_name!r} can be moved on by 1 or more, not by {by}.")
+    if by < 0:
+        raise ValueError(f"Step {step.op_name!r} can be moved on, not by {by}.")
     return Mutation([], increments=[(step, by)], op_type="AssignAdd", name=name, value_of=step)
 
 

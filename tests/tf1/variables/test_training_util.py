@@ -61,3 +61,43 @@ def test_global_step():
         sess.run(step.initializer)
         assert gs.train.global_step(sess, step) == 10
         assert gs.train.global_step(sess, "global_step:0") == 10
+
+
+def test_a_step_takes_an_addition_of_nothing():
+    step = gs.train.create_global_step()
+    nothing, one = gs.assign_add(step, 0), step.assign_add(1)
+    with gs.train.MonitoredSession(hooks=[gs.train.StopAtStepHook(last_step=2)]) as session:
+        assert session.run(nothing) == 0
+        assert session.run([one, nothing]) in ([1, 0], [1, 1])
+        assert session.run(nothing) == 1
+        assert not session.should_stop()
+
+
+def steps_under_a_scope():
+    with gs.variable_scope("bar"):
+        names = [gs.GraphKeys.GLOBAL_STEP, gs.GraphKeys.GLOBAL_VARIABLES]
+        return gs.get_variable("foo", initializer=0, trainable=False, collections=names)
+
+
+def steps_of_a_train_op():
+    step = gs.Variable(0, name="mine", trainable=False)
+    gs.train.GradientDescentOptimizer(0.1).minimize(gs.square(gs.Variable(1.0)), global_step=step)
+    return step
+
+
+@pytest.mark.parametrize("make", [steps_under_a_scope, steps_of_a_train_op])
+def test_any_variable_that_counts_as_a_step_can_be_added_to(make):
+    step = make()
+    moved = gs.assign_add(step, 2)
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        assert [session.run(moved), session.run(moved)] == [2, 4]
+
+
+def test_hooks_count_a_step_under_a_scope():
+    step = steps_under_a_scope()
+    moved = gs.assign_add(step, 1)
+    with gs.train.MonitoredSession(hooks=[gs.train.StopAtStepHook(last_step=3)]) as session:
+        while not session.should_stop():
+            last = session.run(moved)
+    assert last == 3
