@@ -13,10 +13,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from globalstep.cluster.cluster import CHIEF_JOBS
+from globalstep.cluster.cluster import is_chief
 from globalstep.cluster.process_place import ALIVE_SECS
 from globalstep.runtime.clock import Clock
-from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.waits.polling_wait import PollingWait
 
@@ -45,7 +44,7 @@ def first_task(session_tasks: Sequence[str]) -> str:
     >>> first_task(["/job:worker/task:0", "/job:chief/task:0"])
     '/job:chief/task:0'
     """
-    chiefs = [task for task in session_tasks if DeviceSpec.from_string(task).job in CHIEF_JOBS]
+    chiefs = [task for task in session_tasks if is_chief(task)]
     return next(iter([*chiefs, *session_tasks]), "")
 
 

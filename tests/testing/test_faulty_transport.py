@@ -67,7 +67,7 @@ def test_a_transport_around_another_one_can_do_what_that_one_can(make, name):
 
 def test_every_transport_around_another_one_is_tried_here():
     found = set()
-    for folder in ("src", "ps", "worker", "chief", "deploy", "benchmarks"):
+    for folder in ("src", "ps", "worker", "chief", "deploy", "tf1", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             for node in ast.walk(ast.parse(text)) if "ransport.send" in text else ():

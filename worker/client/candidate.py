@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 
-from globalstep.cluster.cluster import CHIEF_JOBS
+from globalstep.cluster.cluster import is_chief
 from globalstep.cluster.process_place import Process, is_gone, this_process
 from globalstep.cluster.run_identity import TAKE_OVER_HOW, RunIdentity, other_run, takes_over
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
@@ -187,7 +187,7 @@ class Candidate:
         holder, tasks = self._lease.task, cluster.run.session_tasks
         if self.task == holder or not {self.task, holder} <= set(tasks):
             return False
-        if self.task.removeprefix("/job:").partition("/")[0] in CHIEF_JOBS:
+        if is_chief(self.task):
             return False
         mine, theirs = _run_of(cluster), RunIdentity.decode(self._lease.run)
         if mine.is_other(theirs):

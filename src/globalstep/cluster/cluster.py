@@ -23,6 +23,7 @@ __all__ = [
     "TaskConfig",
     "described_task",
     "from_tf_config",
+    "is_chief",
     "is_address",
     "is_port",
     "session_tasks",
@@ -244,6 +245,15 @@ def described_task(address: str) -> tuple[ClusterSpec, str, int] | None:
 
 def _runs_sessions(job: str) -> bool:
     return job == "worker" or job in CHIEF_JOBS
+
+
+def is_chief(task: str) -> bool:
+    """Return whether a task is its cluster's chief by its job's name.
+
+    >>> is_chief("/job:chief/task:0"), is_chief("/job:worker/task:0")
+    (True, False)
+    """
+    return task.removeprefix("/job:").partition("/")[0] in CHIEF_JOBS
 
 
 def session_tasks(cluster: ClusterSpec) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ TREE = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", 
 #: What the image is built from.
 CONTEXT = (
     *("pyproject.toml", "docs/package.md", "LICENSE", "scripts/image_requirements.py"),
-    *("src", "proto", "ps", "worker", "chief", "deploy", "examples"),
+    *("src", "proto", "ps", "worker", "chief", "deploy", "tf1", "examples"),
 )
 #: A private /run hides another container engine of this machine from ours, and ours from it.
 START = """

@@ -22,9 +22,9 @@ from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
 from globalstep.testing.faulty_transport import FaultyTransport
-from globalstep.tf1.inputs import queue_calls
 from globalstep.tf1.inputs.queue_runner import QueueRunner
 from globalstep.tf1.sessions.coordinator import Coordinator
+from globalstep.worker.client import queue_calls
 from globalstep.worker.client.client import ClusterClient
 
 
