@@ -103,8 +103,6 @@ STILL_ON_TF1 = {
     "optimizers.schedule_formula",
     "optimizers.schedules",
     "optimizers.slots",
-    "optimizers.torch_optimizers",
-    "optimizers.torch_schedules",
     "worker.frameworks.foreign_loss",
     "worker.frameworks.jax_front",
     "worker.frameworks.jax_training",

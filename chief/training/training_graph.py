@@ -17,12 +17,13 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers import torch_optimizers
 from globalstep.optimizers.moving_averages import ExponentialMovingAverage
 from globalstep.optimizers.optimizer import Optimizer
-from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.graph.graph import Node, control_dependencies, get_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.clipping import clip_by_global_norm, clip_by_value
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.summary_ops import scalar
+from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.tf1.variables.variables import Variable
@@ -188,8 +189,10 @@ class TrainingGraph:
     def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, float, list[str]]]:
         """Give each optimizer with its weight decay, and the names of its parameters."""
         alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
-        source = StepSource(self.step, self.known_step)
-        return [(*_made_of(optimizer, source), names) for optimizer, names in _grouped(alone, list(trained))]
+        return [
+            (*_made_of(optimizer, self.step, self.known_step), names)
+            for optimizer, names in _grouped(alone, list(trained))
+        ]
 
     def _clipped(self, grads: Sequence[Any]) -> list[Any]:
         found = list(grads)
@@ -231,10 +234,12 @@ def _grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]
     return groups
 
 
-def _made_of(optimizer: TorchOptimizer | Optimizer, step: StepSource) -> tuple[Optimizer, float]:
+def _made_of(
+    optimizer: TorchOptimizer | Optimizer, step: Variable, known: Callable[[], int]
+) -> tuple[Optimizer, float]:
     """Give an optimizer as a graph has it, and its weight decay."""
     if isinstance(optimizer, TorchOptimizer):
-        return optimizer.make(step), optimizer.weight_decay
+        return optimizer_of(optimizer, step, known), optimizer.weight_decay
     return optimizer, 0.0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.optimizers.torch_optimizers import StepSource
+from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
 
@@ -40,7 +40,7 @@ def trained_here(optimizer, gradients):
         w = gs.Variable(START, name="w")
         grad = gs.placeholder(gs.float32, START.shape)
         known = [0]
-        made = optimizer.make(StepSource(step, lambda: known[0]))
+        made = optimizer_of(optimizer, step, lambda: known[0])
         decayed = grad + optimizer.weight_decay * w
         train_op = made.apply_gradients([(decayed, w)], global_step=step)
         session.run(gs.global_variables_initializer())
@@ -81,7 +81,7 @@ def test_sparse_adam_and_adagrad_change_rows_as_torch_does():
         with gs.Graph().as_default(), gs.Session() as session:
             step = gs.train.create_global_step()
             w = gs.Variable(START, name="w")
-            made = getattr(gs.optim, name)(lr=0.1).make(StepSource(step, lambda: 0))
+            made = optimizer_of(getattr(gs.optim, name)(lr=0.1), step, lambda: 0)
             slices = gs.IndexedSlices(gs.constant(rows), gs.constant(ids), gs.constant(list(START.shape)))
             train_op = made.apply_gradients([(slices, w)], global_step=step)
             session.run(gs.global_variables_initializer())

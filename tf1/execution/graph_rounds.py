@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.memory import seal
-from globalstep.tf1.execution.local_optimizers import OwnOptimizer, OwnState
 from globalstep.tf1.execution.push_form import PushForm
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OutcomeKind, Read
+from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
 
 if TYPE_CHECKING:
     from globalstep.tf1.execution.executor import Executor

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.tf1.execution.local_optimizers import apply_rule
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
+from globalstep.worker.step.own_optimizer import apply_rule
 
 __all__ = ["LocalVariables"]
 
@@ -127,7 +127,7 @@ class LocalVariables:
                     f"Variable {variable.op_name!r} has shape {old.shape}; its gradient has shape {gradient.shape}."
                 )
             new = tuple(values[one.op_name].copy() for one in changed)
-            apply_rule(optimizer, new, gradient, rows, hypers)
+            apply_rule(optimizer.kind, new, gradient, rows, hypers)
             for one, value in zip(changed, new, strict=True):
                 value.flags.writeable = False
                 values[one.op_name] = value

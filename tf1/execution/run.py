@@ -16,7 +16,6 @@ from globalstep.errors import JobDoneError
 from globalstep.tf1.execution.evaluation import compiled, evaluate
 from globalstep.tf1.execution.fetches import fetched
 from globalstep.tf1.execution.graph_rounds import rounds_in
-from globalstep.tf1.execution.local_optimizers import moved_scalars
 from globalstep.tf1.execution.plan import EMPTY, Plan, Round
 from globalstep.tf1.execution.prefetching import Lookup
 from globalstep.tf1.execution.push_form import PushForm
@@ -25,6 +24,7 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, Push, Read
 from globalstep.worker.protocol.gradients_ahead import sending
+from globalstep.worker.step.own_optimizer import moved_scalars
 
 if TYPE_CHECKING:
     from globalstep.tf1.execution.executor import Executor
@@ -239,7 +239,7 @@ class PlanRun:
                 local.apply(part.optimizer, part.variable, operand, rows, hypers[part.optimizer])
         for use in form.local_uses:
             if use.finish and use.spec.scalars:
-                for scalar, moved in zip(use.spec.scalars, moved_scalars(use.spec, hypers[use.spec]), strict=True):
+                for scalar, moved in zip(use.spec.scalars, moved_scalars(use.spec.kind, hypers[use.spec]), strict=True):
                     local.change(OpKind.ASSIGN, scalar, moved)
 
 

@@ -7,14 +7,14 @@ Layer: tf1. Source: DiLoCo, arXiv 2311.08105.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.minimized import remember_loss
 from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.optimizer_arguments import Gradient, as_gradient, require_fit, require_variable
-from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.execution.graph_rounds import (
     GraphRounds,
     InnerSteps,
@@ -22,11 +22,12 @@ from globalstep.tf1.execution.graph_rounds import (
     OuterPush,
     rounds_in,
 )
-from globalstep.tf1.execution.local_optimizers import OwnOptimizer
+from globalstep.tf1.execution.local_optimizers import own_optimizer_of
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Hyper, Mutation
 from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 from globalstep.tf1.variables.training_util import assert_global_step
 from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.training_model import number_of_at_least
@@ -120,12 +121,12 @@ class LocalStepsOptimizer(Optimizer):
         with graph.as_default(), graph.name_scope(name or self._name) as scope:
             with graph.control_dependencies(None):
                 count = placeholder("int64", [], name="own_steps")
-                inner = _made(self._inner, StepSource(count, lambda: known.own))
+                inner = _made(self._inner, count, lambda: known.own)
                 hypers, computed = _split(inner.hypers())
-                self._applied = _made(self._outer, StepSource(global_step, lambda: known.counted))
+                self._applied = _made(self._outer, global_step, lambda: known.counted)
                 pushed, differences = _pushed(self._applied, list(applied), global_step, self._replicas)
             push = OuterPush(pushed, differences, global_step, getattr(self._outer, "weight_decay", 0.0))
-            own = OwnOptimizer(inner, getattr(self._inner, "weight_decay", 0.0))
+            own = own_optimizer_of(inner, getattr(self._inner, "weight_decay", 0.0))
             sparse = {variable: isinstance(grad, IndexedSlices) for variable, grad in applied.items()}
             rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known)
             rounds_in(graph).append(rounds)
@@ -221,8 +222,8 @@ def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradi
     return found
 
 
-def _made(given: Any, step: StepSource) -> Optimizer:
-    made: Optimizer = given.make(step) if isinstance(given, TorchOptimizer) else given
+def _made(given: Any, step: Node, known: Callable[[], int]) -> Optimizer:
+    made: Optimizer = optimizer_of(given, step, known) if isinstance(given, TorchOptimizer) else given
     return made
 
 

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.tf1.execution.graph_rounds import TOO_LATE
-from globalstep.tf1.execution.local_optimizers import OwnOptimizer, OwnState
-from globalstep.tf1.graph.graph import Graph, Node
-from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
+from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
 
 __all__ = ["LocalRounds", "LocalSteps"]
+
+#: What schedules of a worker's own optimizer call the steps that they count.
+_OWN_STEPS = "own_steps"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,10 @@ class _InnerOptimizer:
         self._steps = 0
         self.names: Sequence[str] = ()
         self.bad_steps: BadSteps | None = None
-        with Graph().as_default():
-            step = create_global_step()
-            made = inner.make(StepSource(step, lambda: self._steps))
-        self._step_name = step.op_name
-        self._optimizer = OwnOptimizer(made, inner.weight_decay)
-        self._hypers = {name: _number_of(value) for name, value in made.hypers().items()}
+        rule = inner.rule(StepSource(_OWN_STEPS, lambda: self._steps))
+        slots = [slot.initial for slot in rule.slots]
+        self._optimizer = OwnOptimizer(rule.kind, slots, rule.scalars, inner.weight_decay)
+        self._hypers = {name: _number_of(value) for name, value in rule.hypers.items()}
 
     def begun(self) -> OwnState:
         """Give the state that it begins with."""
@@ -97,7 +95,7 @@ class _InnerOptimizer:
         if self.bad_steps is not None and self.bad_steps.leaves_out(gradients, self._name_of):
             return
         self._steps = state.steps
-        hypers = {name: number({self._step_name: state.steps}) for name, number in self._hypers.items()}
+        hypers = {name: number({_OWN_STEPS: state.steps}) for name, number in self._hypers.items()}
         self._optimizer.step(state, values, {key: (gradient, None) for key, gradient in gradients.items()}, hypers)
 
     def _name_of(self, key: Any) -> str:
@@ -173,10 +171,8 @@ class LocalRounds:
 
 def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:
     """Give what computes a hyper-parameter from the number of own steps."""
-    if isinstance(hyper, Node):
-        expr = lower(hyper)
-        assert isinstance(expr, Expr)
-        return lambda names: evaluate(expr, names)
+    if isinstance(hyper, Expr):
+        return lambda names: evaluate(hyper, names)
     if callable(hyper):
         return lambda names: float(hyper())
     return lambda names: float(hyper)

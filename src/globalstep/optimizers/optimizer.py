@@ -25,6 +25,7 @@ from globalstep.optimizers.optimizer_arguments import (
     unique_optimizer_name,
     variables_in,
 )
+from globalstep.optimizers.optimizer_rule import Slot
 from globalstep.optimizers.slots import scalar_variable, slot_variable
 from globalstep.tf1.gradients.gradients import gradients
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
@@ -37,23 +38,6 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
 __all__ = ["Optimizer", "Slot", "check_hyper", "unique_optimizer_name"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A slot that an optimizer keeps for each Variable.
-
-    Attributes:
-        name: The slot's name, as `get_slot` takes it.
-        initial: What every element starts as.
-        variable_name: Last part of its Variable's name; default the optimizer's name.
-        by_rows: Whether it has one element for each row, [rows, 1].
-    """
-
-    name: str
-    initial: float = 0.0
-    variable_name: str = ""
-    by_rows: bool = False
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Formulas of schedules, written with operators over operands that are numbers or nodes.
+"""Operands of schedules that are numbers or nodes.
 
 Layer: shared.
 """
@@ -10,54 +10,13 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType
+from globalstep.optimizers.formula import Formula
 from globalstep.optimizers.lowering import lower
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import static_value
 from globalstep.wire.expressions import Expr, constant, evaluate
 
-__all__ = ["Formula", "Operands"]
-
-
-class Formula:
-    """An expression being written down over operands that are numbers or nodes."""
-
-    def __init__(self, expr: Expr) -> None:
-        self.expr = expr
-
-    def _join(self, op: str, *others: Any, first: bool = True) -> Formula:
-        args = [other.expr if isinstance(other, Formula) else constant(other) for other in others]
-        return Formula(Expr(op, (self.expr, *args) if first else (*args, self.expr)))
-
-    def __add__(self, other: Any) -> Formula:
-        return self._join("add", other)
-
-    def __radd__(self, other: Any) -> Formula:
-        return self._join("add", other, first=False)
-
-    def __sub__(self, other: Any) -> Formula:
-        return self._join("sub", other)
-
-    def __rsub__(self, other: Any) -> Formula:
-        return self._join("sub", other, first=False)
-
-    def __mul__(self, other: Any) -> Formula:
-        return self._join("mul", other)
-
-    def __rmul__(self, other: Any) -> Formula:
-        return self._join("mul", other, first=False)
-
-    def __truediv__(self, other: Any) -> Formula:
-        return self._join("div", other)
-
-    def __rtruediv__(self, other: Any) -> Formula:
-        return self._join("div", other, first=False)
-
-    def __pow__(self, other: Any) -> Formula:
-        return self._join("pow", other)
-
-    def apply(self, op: str, *others: Any) -> Formula:
-        """Give `op` of this and `others`."""
-        return self._join(op, *others)
+__all__ = ["Operands"]
 
 
 class Operands:

@@ -13,14 +13,15 @@ Layer: shared.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.optimizers.schedule_formula import Formula, Operands
+from globalstep.optimizers import formula
+from globalstep.optimizers.formula import Formula
+from globalstep.optimizers.schedule_formula import Operands
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.ops.random_ops import random_normal
@@ -55,10 +56,6 @@ def _rate_dtype(rate: Any) -> DType:
     return as_dtype("float32")
 
 
-def _zero_to_pi_cosine(fraction: Formula) -> Formula:
-    return 0.5 * (1.0 + (math.pi * fraction).apply("cos"))
-
-
 def exponential_decay(
     learning_rate: Any,
     global_step: Any,
@@ -84,9 +81,8 @@ def exponential_decay(
         ValueError: Without a `global_step`.
     """
     operands, rate, step, dtype = _start("global_step is required for exponential_decay.", learning_rate, global_step)
-    p = step / operands.take(decay_steps)
-    p = p.apply("floor") if staircase else p
-    return operands.node("ExponentialDecay", rate * operands.take(decay_rate) ** p, dtype, name)
+    rate = formula.exponential(rate, step, operands.take(decay_steps), operands.take(decay_rate), staircase)
+    return operands.node("ExponentialDecay", rate, dtype, name)
 
 
 def natural_exp_decay(
@@ -156,13 +152,8 @@ def polynomial_decay(
     """
     operands, rate, step, dtype = _start("global_step is required for polynomial_decay.", learning_rate, global_step)
     steps, end = operands.take(decay_steps), operands.take(end_learning_rate)
-    if cycle:
-        cycles = (step / steps).apply("ceil")
-        steps = steps * step.apply("equal", 0.0).apply("where", 1.0, cycles)
-    else:
-        step = step.apply("min", steps)
-    falling = (1.0 - step / steps) ** operands.take(power)
-    return operands.node("PolynomialDecay", (rate - end) * falling + end, dtype, name)
+    rate = formula.polynomial(rate, step, steps, end, operands.take(power), cycle)
+    return operands.node("PolynomialDecay", rate, dtype, name)
 
 
 def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None) -> Node:
@@ -193,10 +184,7 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
             raise ValueError(f"Values must have elements all with the same dtype ({kinds[0].name} vs {kind.name}).")
     operands = Operands()
     step = operands.take(x)
-    chosen = operands.take(values[-1])
-    for boundary, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
-        below = step.apply("less_equal", operands.take(boundary))
-        chosen = below.apply("where", operands.take(value), chosen)
+    chosen = formula.piecewise(step, list(map(operands.take, boundaries)), list(map(operands.take, values)))
     return operands.node("PiecewiseConstant", chosen, kinds[0], name)
 
 
@@ -231,8 +219,7 @@ def cosine_decay(
     """
     operands, rate, step, dtype = _start("cosine decay requires global_step", learning_rate, global_step)
     steps, least = operands.take(decay_steps), operands.take(alpha)
-    cosine = _zero_to_pi_cosine(step.apply("min", steps) / steps)
-    return operands.node("CosineDecay", rate * ((1.0 - least) * cosine + least), dtype, name)
+    return operands.node("CosineDecay", formula.cosine(rate, step, steps, least), dtype, name)
 
 
 # At a restart the logarithm below is a whole number, which rounding may have made a little smaller.
@@ -273,7 +260,7 @@ def cosine_decay_restarts(
     restarts = equally_long.apply("where", done, growing + _ROUNDING).apply("floor")
     before = equally_long.apply("where", restarts, (1.0 - t**restarts) / (1.0 - t))
     fraction = (done - before) / t**restarts
-    cosine = m**restarts * _zero_to_pi_cosine(fraction)
+    cosine = m**restarts * formula.zero_to_pi_cosine(fraction)
     return operands.node("SGDRDecay", rate * ((1.0 - least) * cosine + least), dtype, name)
 
 
@@ -309,7 +296,7 @@ def linear_cosine_decay(
     steps = operands.take(decay_steps)
     step = step.apply("min", steps)
     linear = (steps - step) / steps
-    cosine = _zero_to_pi_cosine(2.0 * operands.take(num_periods) * (step / steps))
+    cosine = formula.zero_to_pi_cosine(2.0 * operands.take(num_periods) * (step / steps))
     decayed = (operands.take(alpha) + linear) * cosine + operands.take(beta)
     return operands.node("LinearCosineDecay", rate * decayed, dtype, name)
 
@@ -353,7 +340,7 @@ def noisy_linear_cosine_decay(
     variance = operands.take(initial_variance) / (1.0 + step) ** operands.take(variance_decay)
     noise = operands.take(random_normal([], dtype="float64")) * variance.apply("sqrt")
     linear = (steps - step) / steps + noise
-    cosine = _zero_to_pi_cosine(2.0 * operands.take(num_periods) * (step / steps))
+    cosine = formula.zero_to_pi_cosine(2.0 * operands.take(num_periods) * (step / steps))
     decayed = (operands.take(alpha) + linear) * cosine + operands.take(beta)
     return operands.node("NoisyLinearCosineDecay", rate * decayed, dtype, name)
 

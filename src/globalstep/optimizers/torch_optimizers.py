@@ -1,8 +1,7 @@
 """`gs.optim`: optimizers with PyTorch's names, arguments, defaults and numbers.
 
-Each is a description, made outside of any graph and used as often as wanted; `gs.fit` and `gs.Trainer` make the
-optimizer of the run from it. The parameter servers apply the formulas (`globalstep.ps.rules`). What differs from
-TensorFlow's optimizers of the same names: docs/frameworks.md.
+Each is a description, used as often as wanted: `rule` says what the parameter servers are to do, which apply the
+formulas (`globalstep.ps.rules`). What differs from TensorFlow's optimizers of the same names: docs/frameworks.md.
 
 Layer: shared. Source of names, defaults and formulas: PyTorch 2.13 `torch.optim`.
 """
@@ -15,18 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from globalstep.optimizers.optimizer import Optimizer, Slot
-from globalstep.optimizers.optimizers import (
-    AdadeltaOptimizer,
-    AdamOptimizer,
-    GradientDescentOptimizer,
-    MomentumOptimizer,
-)
-from globalstep.optimizers.optimizers_modern import AdamWOptimizer, LazyAdamOptimizer
+from globalstep.optimizers.formula import Formula, step_named
+from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot
 from globalstep.optimizers.torch_schedules import Schedule
-from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.mutations import Hyper
-from globalstep.tf1.ops.math_ops import cast, sqrt
 
 __all__ = [
     "SGD",
@@ -51,12 +41,17 @@ class StepSource:
     """Where a run's step comes from.
 
     Attributes:
-        node: The global step.
+        name: The step's name on the PS tasks.
         known: Gives the step that this worker knows of.
     """
 
-    node: Node
+    name: str
     known: Callable[[], int]
+
+    @property
+    def formula(self) -> Formula:
+        """The step as the PS tasks know it."""
+        return step_named(self.name)
 
 
 class TorchOptimizer:
@@ -95,13 +90,13 @@ class TorchOptimizer:
                 "function of the step."
             )
 
-    def make(self, step: StepSource) -> Optimizer:
-        """Make the optimizer of a graph.
+    def rule(self, step: StepSource) -> OptimizerRule:
+        """Give what the PS tasks are to do.
 
         Args:
             step: The run's step.
         """
-        raise TypeError(f"{type(self).__name__} must define make().")
+        raise TypeError(f"{type(self).__name__} must define rule().")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
@@ -116,9 +111,9 @@ class TorchOptimizer:
             raise ValueError(f"{type(self).__name__}: betas are {betas!r}; they must be two numbers from 0 to below 1.")
         return betas[0], betas[1]
 
-    def _rate(self, step: StepSource) -> Hyper:
+    def _rate(self, step: StepSource) -> RuleHyper:
         if isinstance(self.lr, Schedule):
-            return self.lr.node(step.node)
+            return self.lr.rate(step.formula).expr
         if callable(self.lr):
             rate = self.lr
             return lambda: self._rate_at(rate, step.known())
@@ -163,11 +158,16 @@ class SGD(TorchOptimizer):
         self.momentum = momentum
         self.nesterov = nesterov
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         if not self.momentum:
-            return GradientDescentOptimizer(self._rate(step), name="SGD")
-        return MomentumOptimizer(self._rate(step), self.momentum, use_nesterov=self.nesterov, name="SGD")
+            return OptimizerRule("SGD", "gradient_descent", {"learning_rate": self._rate(step)})
+        hypers: dict[str, RuleHyper] = {
+            "learning_rate": self._rate(step),
+            "momentum": float(self.momentum),
+            "use_nesterov": float(self.nesterov),
+        }
+        return OptimizerRule("SGD", "momentum", hypers, (Slot("momentum"),))
 
 
 class Adam(TorchOptimizer):
@@ -196,14 +196,15 @@ class Adam(TorchOptimizer):
         self.betas = self._check_betas(betas)
         self.eps = eps
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
-        return AdamOptimizer(self._rate(step), *self.betas, epsilon=self._epsilon_hat(step), name="Adam")
+        return _adam("Adam", "adam", self._rate(step), self.betas, self._epsilon_hat(step))
 
-    def _epsilon_hat(self, step: StepSource) -> Node:
+    def _epsilon_hat(self, step: StepSource) -> RuleHyper:
         """Give the epsilon of the rule, which divides after the correction of the moments: PyTorch before."""
-        count = cast(step.node, "float64") + 1.0
-        return self.eps * sqrt(1.0 - self.betas[1] ** count)
+        corrected: Formula = 1.0 - self.betas[1] ** (step.formula + 1.0)
+        epsilon: Formula = self.eps * corrected.apply("sqrt")
+        return epsilon.expr
 
 
 class AdamW(Adam):
@@ -226,9 +227,10 @@ class AdamW(Adam):
         self._check(weight_decay=weight_decay)
         self._decay = weight_decay
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
-        return AdamWOptimizer(self._rate(step), self._decay, *self.betas, epsilon=self._epsilon_hat(step), name="AdamW")
+        more = {"weight_decay": float(self._decay)}
+        return _adam("AdamW", "adamw", self._rate(step), self.betas, self._epsilon_hat(step), more)
 
 
 class SparseAdam(TorchOptimizer):
@@ -251,9 +253,9 @@ class SparseAdam(TorchOptimizer):
         self.betas = self._check_betas(betas)
         self.eps = eps
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
-        return LazyAdamOptimizer(self._rate(step), *self.betas, epsilon=self.eps, name="SparseAdam")
+        return _adam("SparseAdam", "lazy_adam", self._rate(step), self.betas, float(self.eps))
 
 
 class Adagrad(TorchOptimizer):
@@ -288,13 +290,14 @@ class Adagrad(TorchOptimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.eps = eps
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         rate = self._rate(step)
         if self.lr_decay and isinstance(rate, float):
-            rate = rate / (1.0 + cast(step.node, "float64") * self.lr_decay)
+            decayed: Formula = rate / (1.0 + step.formula * self.lr_decay)
+            rate = decayed.expr
         slots = (Slot("accumulator", self.initial_accumulator_value),)
-        return _OfRule("Adagrad", "root_adagrad", {"learning_rate": rate, "epsilon": self.eps}, slots)
+        return OptimizerRule("Adagrad", "root_adagrad", {"learning_rate": rate, "epsilon": self.eps}, slots)
 
 
 class RowWiseAdagrad(TorchOptimizer):
@@ -319,11 +322,11 @@ class RowWiseAdagrad(TorchOptimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.eps = eps
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         slots = (Slot("accumulator", self.initial_accumulator_value, by_rows=True),)
         hypers = {"learning_rate": self._rate(step), "epsilon": self.eps}
-        return _OfRule("RowWiseAdagrad", "row_wise_adagrad", hypers, slots)
+        return OptimizerRule("RowWiseAdagrad", "row_wise_adagrad", hypers, slots)
 
 
 class Adadelta(TorchOptimizer):
@@ -347,9 +350,10 @@ class Adadelta(TorchOptimizer):
         self.rho = rho
         self.eps = eps
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
-        return AdadeltaOptimizer(self._rate(step), self.rho, self.eps, name="Adadelta")
+        hypers = {"learning_rate": self._rate(step), "rho": float(self.rho), "epsilon": float(self.eps)}
+        return OptimizerRule("Adadelta", "adadelta", hypers, (Slot("accum"), Slot("accum_update")))
 
 
 class RMSprop(TorchOptimizer):
@@ -385,9 +389,9 @@ class RMSprop(TorchOptimizer):
         self.momentum = momentum
         self.centered = centered
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
-        hypers: dict[str, Hyper] = {
+        hypers: dict[str, RuleHyper] = {
             "learning_rate": self._rate(step),
             "decay": self.alpha,
             "momentum": self.momentum,
@@ -395,7 +399,7 @@ class RMSprop(TorchOptimizer):
         }
         middle = (Slot("mg"),) if self.centered else ()
         kind = "root_centered_rmsprop" if self.centered else "root_rmsprop"
-        return _OfRule("RMSprop", kind, hypers, (Slot("rms"), *middle, Slot("momentum")))
+        return OptimizerRule("RMSprop", kind, hypers, (Slot("rms"), *middle, Slot("momentum")))
 
 
 class DelayedNesterov(TorchOptimizer):
@@ -429,42 +433,22 @@ class DelayedNesterov(TorchOptimizer):
         self.momentum = momentum
         self.delay = delay
 
-    def make(self, step: StepSource) -> Optimizer:
+    def rule(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         hypers = {"learning_rate": self._rate(step), "momentum": self.momentum, "delay": float(self.delay)}
         slots = (Slot("momentum"), Slot("waiting"))
-        return _OfRule("DelayedNesterov", "delayed_nesterov", hypers, slots, {"waiting_pushes": 0.0})
+        return OptimizerRule("DelayedNesterov", "delayed_nesterov", hypers, slots, {"waiting_pushes": 0.0})
 
 
-class _OfRule(Optimizer):
-    """An optimizer of a given rule."""
-
-    def __init__(
-        self,
-        name: str,
-        rule: str,
-        hypers: Mapping[str, Hyper],
-        slots: Sequence[Slot],
-        scalars: Mapping[str, Hyper] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(False, name)
-        self._scalars = scalars
-        self._rule = rule
-        self._hypers = dict(hypers)
-        self._slots = tuple(slots)
-
-    def rule(self) -> str:
-        """See Optimizer."""
-        return self._rule
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return self._hypers
-
-    def slots(self) -> Sequence[Slot]:
-        """See Optimizer."""
-        return self._slots
-
-    def scalars(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return self._scalars
+def _adam(
+    name: str,
+    kind: str,
+    rate: RuleHyper,
+    betas: tuple[float, float],
+    epsilon: RuleHyper,
+    more: Mapping[str, RuleHyper] = MappingProxyType({}),
+) -> OptimizerRule:
+    """Give a rule of two moments, whose powers of the decays are its state."""
+    first, second = map(float, betas)
+    hypers = {"learning_rate": rate, "beta1": first, "beta2": second, "epsilon": epsilon, **more}
+    return OptimizerRule(name, kind, hypers, (Slot("m"), Slot("v")), {"beta1_power": first, "beta2_power": second})

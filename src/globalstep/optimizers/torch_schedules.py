@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.optimizers.schedules import (
-    cosine_decay,
-    exponential_decay,
-    piecewise_constant,
-    polynomial_decay,
-)
-from globalstep.tf1.graph.graph import Node
+from globalstep.optimizers.formula import Formula, cosine, exponential, number, piecewise, polynomial
 
 __all__ = ["CosineAnnealingLR", "ExponentialLR", "LinearLR", "MultiStepLR", "Schedule", "StepLR"]
 
@@ -41,13 +35,13 @@ class Schedule:
                 least = "above 0" if name in positive else "of at least 0"
                 raise ValueError(f"{type(self).__name__}: {name} is {number!r}; it must be a number {least}.")
 
-    def node(self, step: Node) -> Node:
-        """Give the rate at a step, as a node that the parameter servers can evaluate.
+    def rate(self, step: Formula) -> Formula:
+        """Give the rate at a step, as a formula that the parameter servers can evaluate.
 
         Args:
             step: The global step.
         """
-        raise TypeError(f"{type(self).__name__} must define node().")
+        raise TypeError(f"{type(self).__name__} must define rate().")
 
 
 @dataclass(frozen=True)
@@ -67,9 +61,9 @@ class StepLR(Schedule):
     def __post_init__(self) -> None:
         self._check("step_size")
 
-    def node(self, step: Node) -> Node:
+    def rate(self, step: Formula) -> Formula:
         """See Schedule."""
-        return exponential_decay(self.lr, step, self.step_size, self.gamma, staircase=True)
+        return exponential(number(self.lr), step, number(self.step_size), number(self.gamma), staircase=True)
 
 
 @dataclass(frozen=True)
@@ -89,11 +83,11 @@ class MultiStepLR(Schedule):
     def __post_init__(self) -> None:
         self._check()
 
-    def node(self, step: Node) -> Node:
+    def rate(self, step: Formula) -> Formula:
         """See Schedule."""
         rates = [self.lr * self.gamma**count for count in range(len(self.milestones) + 1)]
         # Here a boundary still has the rate before it.
-        return piecewise_constant(step, [int(at) - 1 for at in self.milestones], rates)
+        return piecewise(step, [number(int(at) - 1) for at in self.milestones], [number(rate) for rate in rates])
 
 
 @dataclass(frozen=True)
@@ -111,9 +105,9 @@ class ExponentialLR(Schedule):
     def __post_init__(self) -> None:
         self._check()
 
-    def node(self, step: Node) -> Node:
+    def rate(self, step: Formula) -> Formula:
         """See Schedule."""
-        return exponential_decay(self.lr, step, 1, self.gamma)
+        return exponential(number(self.lr), step, number(1), number(self.gamma))
 
 
 @dataclass(frozen=True)
@@ -133,9 +127,9 @@ class CosineAnnealingLR(Schedule):
     def __post_init__(self) -> None:
         self._check("lr", "T_max")
 
-    def node(self, step: Node) -> Node:
+    def rate(self, step: Formula) -> Formula:
         """See Schedule."""
-        return cosine_decay(self.lr, step, self.T_max, alpha=self.eta_min / self.lr)
+        return cosine(number(self.lr), step, number(self.T_max), number(self.eta_min / self.lr))
 
 
 @dataclass(frozen=True)
@@ -157,7 +151,7 @@ class LinearLR(Schedule):
     def __post_init__(self) -> None:
         self._check("total_iters")
 
-    def node(self, step: Node) -> Node:
+    def rate(self, step: Formula) -> Formula:
         """See Schedule."""
         begin, end = self.lr * self.start_factor, self.lr * self.end_factor
-        return polynomial_decay(begin, step, self.total_iters, end)
+        return polynomial(number(begin), step, number(self.total_iters), number(end), number(1.0))
