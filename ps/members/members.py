@@ -45,11 +45,15 @@ class Members:
     def claim_chief(self, claim: Claim, term: int) -> tuple[bool, ChiefLeaseView, bool]:
         """Give the chief's lease, or take a sign of life of who holds it in `term`; see ChiefLease.
 
+        Once the job is done, nobody takes a chief's place: there is nothing left to do, and the PS tasks end.
+
         Returns:
             Whether the caller has it, who has it, and whether the caller would get it if that one stayed silent.
         """
         with self._lock:
             self.lease.adopt(claim.known_term)
+            if self.presence.finished and claim.after_secs and not term:
+                return False, self.lease.view(), False
             granted = self.lease.claim_or_sign(claim, term)
             return granted, self.lease.view(), not (term or granted) and self.lease.contests(claim)
 

@@ -172,6 +172,11 @@ class Presence:
         """Tasks that the chief expects."""
         return sorted(self._expected)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the job is done."""
+        return self._finished_at is not None
+
     def finish(self) -> None:
         """Take note that the job is done."""
         if self._finished_at is None:

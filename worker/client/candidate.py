@@ -218,8 +218,12 @@ class Candidate:
         )
 
     def try_to_claim(self, cluster: ClusterAccess) -> bool:
-        """Ask for the chief's lease if that is due; one that cannot be asked for now is not given."""
-        if self._term or not self._due:
+        """Ask for the chief's lease if that is due; one that cannot be asked for now is not given.
+
+        Nobody asks for it whose job is done: its chief has left it, and there is nothing left for another one to do.
+        """
+        # The client hears of the end of its job before, or with, its chief's leaving.
+        if self._term or not self._due or cluster.job_done():
             return False
         try:
             return self.claim(cluster)

@@ -70,9 +70,10 @@ def test_one_worker_takes_the_place_of_a_chief_that_died(launched, processes, tm
     printed = ends_exactly(processes, tmp_path)
     assert printed.count(TAKEN) == 1
     acting = re.search(rf"\[(worker:\d)\].*{TAKEN}", printed)[1]
-    saved = re.findall(rf"\[{acting}\].*Saving checkpoints for (\d+) into", printed.partition(TAKEN)[2])
+    # Each line says the step before its save: others push meanwhile, so the last one may name an earlier one.
+    saved = re.findall(r"\[(.*?)\].*Saving checkpoints for \d+ into", printed.partition(TAKEN)[2])
     assert len(saved) >= 3
-    assert int(saved[-1]) == LAST_STEP
+    assert set(saved) == {acting}
     assert "/job:chief/task:0 is gone: nothing was heard of it for" in printed
     assert "go back" not in printed
 

@@ -114,3 +114,23 @@ def test_it_ends_no_ps_task(ps, sleeper):
         )[1]
     sleeper.membership.let_end([0])
     assert [request.chief_term > 0 for request in asked] == [True]
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
+def test_nobody_takes_the_place_of_a_chief_that_has_ended_the_job(ps, heard):
+    first, other = chief_of(ps, "/job:chief/task:0", 3.0), chief_of(ps, "/job:worker/task:0", 3.0)
+    try:
+        assert first.chief_lease.candidate.claim(first)
+        initialize(first)
+        other.refresh()
+        other.chief_lease.candidate._due = True  # of silence that it has heard of before
+        first.finish()
+        first.chief_lease.given_up_on_leaving = True
+        first.close()
+        if heard:
+            other.heartbeat.beat()
+            assert other.chief_lease.candidate.due, "the chief's lease is free"
+        assert not other.chief_lease.candidate.try_to_claim(other)
+        assert not ps.controls[0].handler.shard.members.lease.view().holder
+    finally:
+        other.close()
