@@ -3960,12 +3960,17 @@ class VoteRequest(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     GREETING_FIELD_NUMBER: _builtins.int
     DURABLE_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     shard: _builtins.int
     greeting: _builtins.bytes
     """In the first message of a link: that the sender is this shard, signed with the incarnation's key."""
     durable: _builtins.int
     """Up to which entry all is on its disk that it has applied; comes with `floor`. 0: not known."""
+    full: _builtins.bool
+    """Contributions to steps that are not made yet take all the memory that they may have there: until a floor comes
+    without this, only those are to be admitted that free some. Comes with `floor`.
+    """
     @_builtins.property
     def votes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Vote]: ...
     @_builtins.property
@@ -3981,10 +3986,11 @@ class VoteRequest(_message.Message):
         floor: Global___Floor | None = ...,
         greeting: _builtins.bytes = ...,
         durable: _builtins.int = ...,
+        full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "floor", b"floor", "greeting", b"greeting", "incarnation", b"incarnation", "shard", b"shard", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "floor", b"floor", "full", b"full", "greeting", b"greeting", "incarnation", b"incarnation", "shard", b"shard", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -240,11 +240,6 @@ class Contributions:
         """Bytes of all that is held."""
         return sum(held.nbytes for held in self._open.values())
 
-    def next_unit(self, step: str) -> int:
-        """Give the unit of work that comes next to what is held of a step: it is added, and need not wait."""
-        held = self._open.get(step)
-        return 1 if held is None else held.folded + 1
-
     def add_alike(self, step: str, layout: Layout, runs: Sequence[ApplySpan], data: memoryview, first: bool) -> bool:
         """Add a contribution as it lies, if those before it are laid out alike.
 

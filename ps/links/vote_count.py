@@ -63,6 +63,8 @@ class _LineOf:
         self._sent = 0
         #: What the shard has said with a vote to have applied, for the next decision.
         self.floor: Floor | None = None
+        #: Whether the shard has said to have no memory for more contributions to steps that are not made yet.
+        self.is_full = False
 
     def send(self, pending: Sequence[Entry]) -> None:
         """Send the entries that were not sent before."""
@@ -151,6 +153,7 @@ class VoteCount:
             )
         if message.HasField("floor"):
             floor = Floor(message.floor.index, message.floor.signature, message.durable)
+            held.is_full = message.full
             if message.votes:
                 held.floor = floor
             else:
@@ -322,6 +325,10 @@ class VoteCount:
             if held.floor is not None:
                 said[shard], held.floor = held.floor, None
         return said
+
+    def full(self) -> list[int]:
+        """Give the shards that have said to have no memory for more contributions to steps that are not made yet."""
+        return [shard for shard, held in list(self._lines.items()) if held.is_full]
 
     def announce(self, push: PushId, outcome: Outcome, pending: Mapping[int, Sequence[Entry]]) -> set[int]:
         """Tell participants of a decision, which will not be forgotten.

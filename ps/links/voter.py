@@ -84,6 +84,8 @@ class Voter:
         self._said_durable = 0
         #: Whether the sequencer keeps entries until they are on the disk here, as it last said over this link.
         self._kept = False
+        #: Whether it has heard over this link that there is no memory here for more contributions.
+        self._said_full = False
         self._look_at = 0.0
 
     # ---- The link -----------------------------------------------------------------------------
@@ -96,7 +98,7 @@ class Voter:
     def linked(self, link: VoteLink) -> None:
         """Use a link, which has sent its greeting."""
         with self._lock:
-            self._link, self._said_durable, self._kept = link, 0, False
+            self._link, self._said_durable, self._kept, self._said_full = link, 0, False, False
             missed, self._missed = list(self._missed), {}
         for push in missed:
             self._send(link, pb.Vote(push=codec.encode_push_id(push)))
@@ -193,6 +195,7 @@ class Voter:
             applied = applied if now.log is NO_LOG else now.log.durable
             request.floor.signature = now.signer.floor(now.shard, applied)
         request.floor.shard, request.floor.index = now.shard, applied
+        self._said_full = request.full = self._shard.is_full
 
     # ---- Decisions ----------------------------------------------------------------------------
 
@@ -213,6 +216,7 @@ class Voter:
             for call, _ in answered:
                 call.resume(staged)  # its client asks for what became of it
             raise
+        self.say_if_full()
         for call, make in answered:
             call.resume(make)
         if self._shard.now.applied != before:
@@ -291,6 +295,11 @@ class Voter:
                 return self._say_at - now
             self.say_applied()
         return LONGEST_SECS / 4 if self._parked else None
+
+    def say_if_full(self) -> None:
+        """Say what is applied here where that has filled, or freed, the memory that contributions may have."""
+        if self._shard.is_full != self._said_full:
+            self.say_applied()
 
     def say_applied(self) -> None:
         """Say what is applied here."""

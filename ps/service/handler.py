@@ -377,6 +377,7 @@ class Handler:
 
     def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
+        self.voting.voter.say_if_full()
         parts = parts_of(message, data, memory, self.shard)
         not_finite = self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
         memory.remember()
@@ -430,6 +431,7 @@ class Handler:
             not_finite,
             message.reads_only,
             carried_parts(message, self.shard.now.shard),
+            self.voting.count.full(),
         )
 
     def _decide(

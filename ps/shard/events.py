@@ -9,7 +9,7 @@ Layer: ps. Pure: nothing but data. An event is not changed once it is given to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -211,6 +211,8 @@ class Admit(Event[Admission]):
     reads_only: bool = False
     #: Participant -> its part, where they go with the entries: of all of them but this shard, or of none.
     carried: Mapping[int, CarriedPart] | None = None
+    #: Shards that have no memory for more contributions to steps that are not made yet.
+    full: Collection[int] = ()
 
 
 @dataclass(slots=True)

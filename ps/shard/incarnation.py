@@ -148,6 +148,10 @@ class Incarnation:
         self.raised: dict[int, int] = {}
         self.behind = False
 
+    def has_too_much(self, most_bytes: int) -> bool:
+        """Whether contributions to steps that are not made yet have more than `most_bytes`, beyond what values have."""
+        return bool(self.contributions) and self.contributions.nbytes > most_bytes + self.store.value_bytes
+
     def emptied(self, most_read_bytes: int) -> Incarnation:
         """Give what is left after a loss: vacant, but for which run and log it was."""
         left = Incarnation(most_read_bytes)

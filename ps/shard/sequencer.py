@@ -284,11 +284,13 @@ class Sequencer:
             check_covered(staged.parts.optimizers, hypers, store)
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
-            if staged is not None and not self._resources.replaying:
-                self._check_contributed(now, ledger, contribution)
+            if not self._resources.replaying:
+                self._check_contributed(now, ledger, contribution, participants, asked.full)
         return hypers
 
-    def _check_contributed(self, now: Incarnation, ledger: Ledger, wanted: Increment) -> None:
+    def _check_contributed(
+        self, now: Incarnation, ledger: Ledger, wanted: Increment, participants: Sequence[int], full: Collection[int]
+    ) -> None:
         """Refuse a contribution that would be kept where there is no memory for it.
 
         The sums may have as much as the values. One that completes its step, or is the next unit, frees memory.
@@ -296,14 +298,17 @@ class Sequencer:
         Raises:
             ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
         """
-        held, most = now.contributions.nbytes, self._resources.most_held_bytes
-        if held <= most + now.store.value_bytes or ledger.aggregates.is_last(wanted, ledger.steps[wanted.step]):
+        base, most = ledger.steps[wanted.step], self._resources.most_held_bytes
+        if now.shard in participants and now.has_too_much(most):
+            why = f"have {now.contributions.nbytes:,} bytes here, beyond the {now.store.value_bytes:,}"
+        elif others := sorted(set(full).intersection(participants)):
+            why = f"have more bytes on PS tasks {others} than those"
+        else:
             return
-        if not wanted.unit or wanted.unit != now.contributions.next_unit(wanted.step):
+        if not (ledger.aggregates.is_last(wanted, base) or ledger.aggregates.is_next(wanted, base)):
             raise ResourceExhaustedError(
-                f"The contributions to steps that are not made yet have {held:,} bytes here, beyond the "
-                f"{now.store.value_bytes:,} of the values and --max-inflight-bytes {most:,}: there is no memory for "
-                f"another one to step {shown(wanted.step)}.",
+                f"The contributions to steps that are not made yet {why} of the values and --max-inflight-bytes "
+                f"{most:,}: there is no memory for another one to step {shown(wanted.step)}.",
                 retry_secs=RETRY_SECS,
             )
 

@@ -374,6 +374,12 @@ class Shard:
             )
 
     @property
+    def is_full(self) -> bool:
+        """Whether contributions to steps that are not made yet have all the memory here that they may have."""
+        with self._lock:
+            return self.now.has_too_much(self.resources.most_held_bytes)
+
+    @property
     def variable_count(self) -> int:
         """How many Variables are held, slots included."""
         return self.now.store.variable_count

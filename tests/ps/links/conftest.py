@@ -28,9 +28,9 @@ def serving():
 def joined():
     clients = []
 
-    def join(servers, transport, policy=None):
+    def join(servers, transport, policy=None, **more):
         addresses = ",".join(server.address for server in servers)
-        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3), policy=policy))
+        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3), policy=policy, **more))
         return clients[-1]
 
     yield join
