@@ -34,8 +34,10 @@ MAX_DONE_LEASE_SECS = 60.0
 UNLEASED_SECS = 15.0
 #: Silence after which a client tries nothing again: sessions give up before.
 GONE_SECS = 600.0
-#: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started
-#: again. A client that lives, and gives signs of it, keeps its own lease.
+#: How long a finished PS waits for those who are there to leave, however often they give signs of life.
+MOST_DONE_SECS = 3600.0
+#: Lease, since its last sign of life, of a client whose task another one has joined as, by the same token: a task that
+#: was started again. A client that lives, and gives signs of it, keeps its own lease.
 REPLACED_LEASE_SECS = 5.0
 #: Tasks that are remembered to have been here, of which a run may come to expect some.
 _MOST_SEEN = 1 << 14
@@ -59,6 +61,8 @@ class Standing:
     chief_term: int = 0
     #: The greatest term of a chief that it knows of.
     known_term: int = 0
+    #: The name of the token that it was let in by; "" where tokens have none.
+    token: str = ""
 
 
 #: Of a client that says nothing.
@@ -197,7 +201,7 @@ class Presence:
             self._evict()
         if lease is None and task:
             for other in self._leases.values():
-                if other.task == task:
+                if (other.task, other.standing.token) == (task, standing.token):
                     other.lease_secs = min(other.lease_secs, REPLACED_LEASE_SECS)
         most = MAX_LEASE_SECS if self._finished_at is None else MAX_DONE_LEASE_SECS
         lease_secs = min(max(lease_secs, 0.1), most)
@@ -358,8 +362,8 @@ class Presence:
 
     def empty(self) -> bool:
         """Whether no client is here and none is waited for any longer."""
-        if self.clients():
-            return False
-        missing = self._expected - self._seen_tasks
         waited = self._clock.monotonic() - (self._finished_at or 0.0)
+        if self.clients():
+            return waited > MOST_DONE_SECS
+        missing = self._expected - self._seen_tasks
         return not missing or waited > LINGER_SECS

@@ -243,7 +243,9 @@ class Control:
         known_term = request.known_term if CALLER.get().may_be_chief else 0
         run = RunIdentity.decode(request.run)
         process = Process.decode(request.process)
-        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term)
+        line = CALLER.get().line
+        token = line.name if line is not None else ""
+        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term, token)
         heartbeat = events.Heartbeat(request.client, request.task, request.lease_secs, standing)
         state, incarnation, chief = shard.handle(heartbeat)
         if CALLER.get().may_be_chief:
@@ -251,7 +253,7 @@ class Control:
         else:
             # A task that lost its state knows by its clock alone which incarnations may have been.
             newest = max(incarnation, shard.spent_incarnations)
-            read_progress(shard.members.known_progress, request.told, most_incarnation=newest)
+            read_progress(shard.members.known_progress, request.told, most_incarnation=newest, vouched=False)
         reply = pb.HeartbeatReply(
             process=self.process,
             state=int(state),  # type: ignore[arg-type]

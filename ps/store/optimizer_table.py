@@ -140,6 +140,7 @@ class OptimizerTable:
             self._check_owned(name, owner, find, growth)
             self._check_free(name, owner, find(name), name in declared_now, name in trained_now)
         for variable, optimizer in growth.trained:
+            self._check_of_its_own(variable, optimizer)
             _check_trained(find(variable), optimizer)
         for new in fresh:
             known = self._owners.get(new.name)
@@ -206,6 +207,15 @@ class OptimizerTable:
         raise AlreadyExistsError(
             f"Variable {shown(name)} is declared as {owner}, but {what}. Give the slot or scalar another name."
         )
+
+    def _check_of_its_own(self, name: str, optimizer: str) -> None:
+        """Refuse to train what is another's slot or scalar."""
+        owner = self._owners.get(name)
+        if owner is not None:
+            raise AlreadyExistsError(
+                f"Optimizer {shown(optimizer)} is declared for Variable {shown(name)}, which this run has as {owner}; "
+                "what is an optimizer's own is trained by none. Name a Variable of the model."
+            )
 
     def _check_owned(self, name: str, owner: _Owner, find: Find, growth: Growth) -> None:
         """Refuse a slot or a scalar that is not as its rule wants it; what is not known yet is looked at when it is."""

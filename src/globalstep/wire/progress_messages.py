@@ -19,7 +19,11 @@ _MOST = 2**63 - 1
 
 
 def read_progress(
-    progress: KnownProgress, messages: Iterable[pb.Told], trusted: bool = False, most_incarnation: int = _MOST
+    progress: KnownProgress,
+    messages: Iterable[pb.Told],
+    trusted: bool = False,
+    most_incarnation: int = _MOST,
+    vouched: bool = True,
 ) -> bool:
     """Take note of what messages say; gives whether there was news.
 
@@ -29,6 +33,7 @@ def read_progress(
         trusted: Of a PS task, whose word on the last entry of an incarnation counts.
         most_incarnation: Later ones are passed over: there was none, and what is said of them would take the place of
             what is known of those that were.
+        vouched: Of who may be chief, or of a PS task; see KnownProgress.hear.
     """
     news = False
     for message in list(messages)[:MOST_INCARNATIONS]:
@@ -36,7 +41,7 @@ def read_progress(
         fits = 0 < message.incarnation <= most_incarnation and max(message.index, message.steps_index) <= _MOST
         if fits and len(steps) <= _MOST_STEPS:
             known = Known(message.index, steps, message.steps_index, message.last and trusted)
-            news = progress.hear(message.incarnation, known) or news
+            news = progress.hear(message.incarnation, known, vouched) or news
     return news
 
 

@@ -298,6 +298,18 @@ def test_a_worker_tells_of_no_incarnation_that_never_was(cluster, attacker):
         assert {told.incarnation for told in status.told} <= {before}
 
 
+def test_incarnations_that_a_worker_invents_take_the_place_of_none_that_the_chief_knows(cluster, attacker):
+    known = attacker.incarnation - 100
+    cluster.chief.run.known_progress.hear(known, Known(7, {"global_step": 7}, 7))
+    cluster.chief.heartbeat.beat()
+    for transport in attacker.transports:
+        request = pb.HeartbeatRequest(client=attacker.name, lease_secs=5.0)
+        request.told.extend(pb.Told(incarnation=known + more, index=2**40) for more in range(1, 9))
+        transport.unary("Heartbeat", request, 10.0).result()
+    for status in cluster.chief.statuses():
+        assert {told.incarnation: told.index for told in status.told}[known] == 7
+
+
 def test_the_end_that_a_sequencer_told_of_is_not_topped_by_others():
     told = KnownProgress()
     told.ended(7, 3, {"global_step": 3})

@@ -2,7 +2,14 @@
 
 import pytest
 
-from globalstep.ps.members.presence import _MOST_SEEN, LINGER_SECS, REPLACED_LEASE_SECS, Presence
+from globalstep.ps.members.presence import (
+    _MOST_SEEN,
+    LINGER_SECS,
+    MOST_DONE_SECS,
+    REPLACED_LEASE_SECS,
+    Presence,
+    Standing,
+)
 from globalstep.runtime.clock import ManualClock
 
 WORKER = "/job:worker/task:0"
@@ -61,6 +68,25 @@ def test_a_ghost_keeps_a_finished_ps_no_longer_than_the_longest_lease(presence, 
     presence.heard("another", WORKER, 1e9)
     clock.advance(60.1)
     assert presence.empty()
+
+
+def test_a_ghost_that_gives_signs_of_life_keeps_a_finished_ps_for_an_hour_at_most(presence, clock):
+    presence.heard("ghost", WORKER, LEASE_SECS)
+    presence.finish()
+    for _ in range(int(MOST_DONE_SECS / 10.0)):
+        clock.advance(10.0)
+        presence.heard("ghost", WORKER, LEASE_SECS)
+    assert not presence.empty()
+    clock.advance(0.1)
+    assert presence.empty()
+
+
+@pytest.mark.parametrize(("token", "stays"), [("b", True), ("a", False)])
+def test_who_takes_a_tasks_name_by_another_token_shortens_no_lease(presence, clock, token, stays):
+    presence.heard("a", WORKER, LEASE_SECS, Standing(token="a"))
+    presence.heard("newcomer", WORKER, LEASE_SECS, Standing(token=token))
+    clock.advance(REPLACED_LEASE_SECS + 1.0)
+    assert ("a" in here(presence)) == stays
 
 
 def test_clients_without_a_task_do_not_replace_one_another(presence, clock):

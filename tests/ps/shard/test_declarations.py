@@ -165,6 +165,8 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(store, variables, opti
     [
         ([], [momentum("o", {"x": ("w/m",)})], "'w/m' is declared as 'momentum' of Variable 'x'.*'m' of Variable 'w'"),
         ([], [momentum("o", {"x": ("p1",)})], "'p1'.*'beta1_power' of optimizer 'adam'"),
+        ([], [momentum("o", {"w/m": ("s",)})], "'o' is declared for Variable 'w/m'.*'m' of Variable 'w'.*'adam'"),
+        ([], [momentum("o", {"p1": ("s",)})], "'o' is declared for Variable 'p1'.*'beta1_power' of optimizer 'adam'"),
         ([], [adam(("a", "b"), ("p1", "q"), "other")], "'p1'.*'beta1_power' of optimizer 'adam'"),
         ([], [momentum("o", {"x": ("s",)}), momentum("u", {"w": ("s",)})], "'s'.*'u'.*'o'"),
         ([], [adam(("a", "a"), ("q", "r"), "other")], "'a'.*'v'.*'m'"),
