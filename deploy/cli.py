@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
+from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.streams import is_open
 
 __all__ = ["main"]
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    write_to_stderr()
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

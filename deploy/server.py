@@ -27,6 +27,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
 from globalstep.ps.server import PSOptions, PSServer, tcp_port_of
+from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_malloc_thresholds
 from globalstep.wire.transports import register_target
@@ -63,6 +64,7 @@ class Server:
         config: Any = None,
         start: bool = True,
     ) -> None:
+        write_to_stderr()
         if protocol not in (None, "grpc"):
             if not str(protocol).startswith("grpc+"):
                 raise InvalidArgumentError(f"Protocol {protocol!r} is not supported; 'grpc' is.")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import globalstep as gs
-from globalstep.lazy import Namespace
+from globalstep.lazy import Namespace, all_names
 
 #: The public modules, as a program spells them after `gs.`; "" is `gs` itself. A name that several have is
 #: described in the first.
@@ -124,7 +124,7 @@ def public_names() -> dict[str, list[Name]]:
     for page in MODULES:
         found = module(page)
         sources = (
-            {name: source for name, (source, attribute) in found.public_names.items() if attribute}
+            {name: source for name, (source, attribute) in all_names(found).items() if attribute}
             if isinstance(found, Namespace)
             else dict.fromkeys(getattr(found, "__all__", ()), found.__name__)
         )

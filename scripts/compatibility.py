@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import globalstep as gs
-from globalstep import absent
 from globalstep.lazy import Namespace
-from globalstep.module_paths import ModulePath
+from globalstep.tf1 import absent
+from globalstep.tf1.module_paths import ModulePath
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ROOT / "tests" / "compatibility" / "names.json"

@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from globalstep.lazy import Namespace
+from globalstep.lazy import Namespace, all_names
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACES = (
@@ -23,10 +23,13 @@ NAMESPACES = (
             "image",
             "layers",
             "lookup",
+            "losses",
             "debugging",
             "distribute",
             "distributions",
             "feature_column",
+            "flags",
+            "gfile",
             "io",
             "linalg",
             "math",
@@ -55,7 +58,7 @@ def stub(module_name: str) -> tuple[Path, str]:
     assert file is not None
     lines = ["# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.", ""]
     imports = []
-    for name, (source, attribute) in module.public_names.items():
+    for name, (source, attribute) in all_names(module).items():
         if not attribute:
             parent, _, attribute = source.rpartition(".")
             source = parent

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep import absent
+from globalstep.tf1 import absent
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -68,7 +68,7 @@ LOWER = {
     "worker": {"proto", "shared", "worker"},
     "chief": {"proto", "shared", "worker", "chief"},
     "deploy": {"proto", "shared", "ps", "worker", "chief", "deploy"},
-    "tf1": {"proto", "shared", "worker", "chief", "tf1"},
+    "tf1": {"proto", "shared", "worker", "chief", "deploy", "tf1"},
     "namespace": {"proto", "shared", "ps", "worker", "chief", "deploy", "tf1", "namespace"},
 }
 #: Modules outside of TensorFlow 1's library that still import it. None may be added.
@@ -91,7 +91,6 @@ STILL_ON_TF1 = {
     "chief.training.evaluation",
     "chief.training.trainer",
     "chief.training.training_graph",
-    "losses",
     "optimizers.lowering",
     "optimizers.minimized",
     "optimizers.moving_averages",

@@ -8,6 +8,7 @@ import pytest
 
 import globalstep as gs
 from globalstep import lazy
+from globalstep.lazy import all_names
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACES = [
@@ -124,7 +125,7 @@ def test_old_and_new_names_are_one_thing():
 def test_no_module_hides_what_is_public():
     """Importing globalstep.x.y binds x in globalstep: no public function or class is called as a folder or module."""
     modules = {module.name for module in pkgutil.iter_modules(gs.__path__)}
-    public = {name for name, (_, attribute) in gs.__dict__["public_names"].items() if attribute}
+    public = {name for name, (_, attribute) in all_names(gs).items() if attribute}
     assert len(modules) > 20
     # Both at once: modules that can be called.
     assert modules & public == {"jax", "torch"}
@@ -159,7 +160,7 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
 
 def absent_names():
     """Every name of the tables of what is not here, as a module and a name."""
-    from globalstep import absent
+    from globalstep.tf1 import absent
 
     tables = {
         "globalstep": absent.ABSENT,
@@ -214,7 +215,7 @@ def test_contrib_says_what_there_is():
 
 
 def test_hints_are_for_what_is_absent():
-    from globalstep import absent
+    from globalstep.tf1 import absent
 
     namespaces = {
         gs: absent.ABSENT,
@@ -259,3 +260,17 @@ def test_the_server_has_its_newer_name_and_strategies_say_what_to_use():
     assert gs.distribute.Server is gs.train.Server
     with pytest.raises(AttributeError, match="replica_device_setter"):
         _ = gs.distribute.MirroredStrategy
+
+
+def test_importing_globalstep_changes_nothing():
+    """No finder of modules, no handler of log lines, no variable of the environment, and no library of TensorFlow's."""
+    program = """
+import logging, os, sys
+before = list(sys.meta_path), dict(os.environ), list(logging.getLogger("globalstep").handlers)
+import globalstep as gs
+gs.optim.SGD, gs.errors.OpError, gs.RunPolicy
+assert before == (list(sys.meta_path), dict(os.environ), list(logging.getLogger("globalstep").handlers))
+print(*(name for name in sys.modules if name.startswith("globalstep.tf1.names")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

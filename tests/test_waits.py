@@ -43,7 +43,7 @@ _COMPUTES = "another thread computes, and waits for nobody"
 
 #: File, and function in it -> what ends the wait.
 ALLOWED = {
-    "src/globalstep/test_case.py": {"CheckedThread.join": "the test that joins it has given it what to do"},
+    "tf1/test_case.py": {"CheckedThread.join": "the test that joins it has given it what to do"},
     "src/globalstep/testing/faulty_transport.py": {"_Watched.result": _CALL},
     "src/globalstep/security/peer_uid.py": {"_ask_kernel": _TIMEOUT},
     "src/globalstep/runtime/metrics_port.py": {

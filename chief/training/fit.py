@@ -20,6 +20,7 @@ from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.chief.training.training_graph import replicas_of
 from globalstep.errors import InvalidArgumentError
+from globalstep.runtime.log_format import write_to_stderr
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import number_of_at_least
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source
@@ -82,6 +83,7 @@ def fit(
     check_batches(batches)
     _check_names(options)
     number_of_at_least(1, accumulate=accumulate, epochs=epochs)
+    write_to_stderr()
     local = options.get("local_steps")
     if local is not None and accumulate != 1:
         raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")

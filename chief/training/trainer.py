@@ -35,6 +35,7 @@ from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError, OutOfRangeError
 from globalstep.files.storage import leave_probe, storage_for
+from globalstep.runtime.log_format import write_to_stderr
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import in_flight_of
@@ -163,6 +164,7 @@ class Trainer:
         config: Any = None,
         max_bad_steps: int | None = 10,
     ) -> None:
+        write_to_stderr()
         number_of_at_least(1, steps=steps, checkpoint_every_steps=checkpoint_every_steps, max_bad_steps=max_bad_steps)
         number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
         if seed is None:

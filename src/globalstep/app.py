@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from globalstep import flags
+from globalstep.tf1 import flags
 
 __all__ = ["flags", "run"]
 

@@ -5,7 +5,8 @@ Layer: namespace.
 
 import sys
 
-from globalstep.absent import (
+from globalstep.lazy import nested_namespace
+from globalstep.tf1.absent import (
     ABSENT_IN_CONTRIB,
     ABSENT_IN_CONTRIB_LAYERS,
     ABSENT_IN_DATA,
@@ -13,10 +14,9 @@ from globalstep.absent import (
     ABSENT_IN_LEARN,
     ABSENT_IN_SLIM,
 )
-from globalstep.lazy import nested_namespace
-from globalstep.module_paths import module_paths
 from globalstep.tf1.data import DATASETS, TRANSFORMATIONS
 from globalstep.tf1.distributions import DISTRIBUTIONS
+from globalstep.tf1.module_paths import module_paths
 from globalstep.tf1.rnn import CELLS
 
 __all__ = [
@@ -120,7 +120,7 @@ layers = nested_namespace(
 learn = nested_namespace(f"{__name__}.learn", {}, absent=ABSENT_IN_LEARN)
 losses = nested_namespace(
     f"{__name__}.losses",
-    {"globalstep.tf1.contrib.contrib_losses": _LOSSES, "globalstep.losses": _TOTAL_LOSSES},
+    {"globalstep.tf1.contrib.contrib_losses": _LOSSES, "globalstep.tf1.losses": _TOTAL_LOSSES},
 )
 metrics = nested_namespace(
     f"{__name__}.metrics",

@@ -3,7 +3,7 @@
 Layer: namespace.
 """
 
-from globalstep.module_paths import module_paths
+from globalstep.tf1.module_paths import module_paths
 
 _MESSAGES = "gs gs.files.tensorboard_protos"
 _EXAMPLES = "gs.train"

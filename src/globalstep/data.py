@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_DATA
 from globalstep.lazy import namespace, nested_namespace
+from globalstep.tf1.absent import ABSENT_IN_DATA
 from globalstep.tf1.data import DATASETS, TRANSFORMATIONS
 
 __all__ = namespace(__name__, DATASETS, absent=ABSENT_IN_DATA)

@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_DISTRIBUTE
 from globalstep.lazy import namespace
+from globalstep.tf1.absent import ABSENT_IN_DISTRIBUTE
 
 _NAMES = {"globalstep.deploy.server": "Server"}
 

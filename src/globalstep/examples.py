@@ -3,7 +3,7 @@
 Layer: namespace.
 """
 
-from globalstep.module_paths import module_paths
+from globalstep.tf1.module_paths import module_paths
 
 __all__ = module_paths(
     __name__,

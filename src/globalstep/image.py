@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_IMAGE
 from globalstep.lazy import namespace
+from globalstep.tf1.absent import ABSENT_IN_IMAGE
 
 _NAMES = {
     "globalstep.tf1.images.box_sampling": "sample_distorted_bounding_box",

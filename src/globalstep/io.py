@@ -27,7 +27,7 @@ __all__ = ["gfile", *namespace(__name__, _NAMES)]
 gfile = nested_namespace(
     f"{__name__}.gfile",
     {
-        "globalstep.gfile": (
+        "globalstep.tf1.gfile": (
             "GFile copy=Copy exists=Exists glob=Glob isdir=IsDirectory listdir=ListDirectory makedirs=MakeDirs "
             "mkdir=MkDir remove=Remove rename=Rename rmtree=DeleteRecursively stat=Stat walk=Walk"
         ),

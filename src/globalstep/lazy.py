@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["AbsentImports", "Namespace", "namespace", "nested_namespace"]
+__all__ = ["AbsentImports", "Namespace", "all_names", "namespace", "nested_namespace"]
 
 
 class Namespace(types.ModuleType):
@@ -28,6 +28,10 @@ class Namespace(types.ModuleType):
     public_absent: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
+        if name not in self.__dict__.get("public_names", ()) and (name == "__all__" or not name.startswith("__")):
+            all_names(self)
+        if name == "__all__":
+            return [name for name in self.__dir__() if name in self.public_names or name in ("VERSION", "__version__")]
         if name in self.__dict__.get("public_names", ()):
             module_name, attribute = self.public_names[name]
             module = importlib.import_module(module_name)
@@ -42,7 +46,24 @@ class Namespace(types.ModuleType):
         raise AttributeError(text)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.public_names})
+        return sorted({*super().__dir__(), *all_names(self)})
+
+
+def all_names(module: types.ModuleType) -> dict[str, tuple[str, str]]:
+    """Return a namespace's `public_names`, with those of its library, which is loaded if it was not.
+
+    Args:
+        module: The namespace.
+    """
+    library = module.__dict__.pop("public_library", "")
+    if library:
+        found = importlib.import_module(library)
+        module.public_names.update(_table(found.NAMES, found.MODULES))
+        module.__dict__["public_absent"] = found.ABSENT
+        # Programs for TensorFlow import what is absent, too: `from globalstep.keras import layers`.
+        sys.meta_path.append(AbsentImports)
+    names: dict[str, tuple[str, str]] = module.public_names
+    return names
 
 
 class AbsentImports:
@@ -73,6 +94,7 @@ def namespace(
     names: Mapping[str, Sequence[str] | str],
     modules: Sequence[str] = (),
     absent: Mapping[str, str] | None = None,
+    library: str = "",
 ) -> list[str]:
     """Make the module that calls this a namespace.
 
@@ -81,22 +103,30 @@ def namespace(
         names: Module -> its names, separated by spaces or in a sequence; "new=old" gives `old` as `new`.
         modules: Names of modules of globalstep that are reached through the namespace.
         absent: Names of TensorFlow's that are not here -> what to use instead.
+        library: A module with further NAMES, MODULES and ABSENT, which is loaded when a name is none of these.
 
     Returns:
         The public names, for `__all__`.
     """
     module = sys.modules[module_name]
-    table = {name: (f"globalstep.{name}", "") for name in modules}
-    for source, entries in names.items():
-        for entry in entries.split() if isinstance(entries, str) else entries:
-            name, _, attribute = entry.partition("=")
-            table[name] = (source, attribute or name)
+    table = _table(names, modules)
     module.__dict__["public_names"] = table
+    if library:
+        module.__dict__["public_library"] = library
     module.__dict__["public_absent"] = absent or {}
     module.__class__ = Namespace
     # A package, to Python: so that it asks AbsentImports for what is not in it.
     module.__dict__.setdefault("__path__", [])
     return sorted(table)
+
+
+def _table(names: Mapping[str, Sequence[str] | str], modules: Sequence[str]) -> dict[str, tuple[str, str]]:
+    table = {name: (f"globalstep.{name}", "") for name in modules}
+    for source, entries in names.items():
+        for entry in entries.split() if isinstance(entries, str) else entries:
+            name, _, attribute = entry.partition("=")
+            table[name] = (source, attribute or name)
+    return table
 
 
 def nested_namespace(

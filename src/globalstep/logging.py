@@ -17,6 +17,8 @@ from logging import DEBUG, ERROR, FATAL, INFO
 from logging import WARNING as WARN
 from typing import Any
 
+from globalstep.runtime.log_format import write_to_stderr
+
 __all__ = [
     "DEBUG",
     "ERROR",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _logger = logging.getLogger("globalstep")
+write_to_stderr()
 
 
 debug = _logger.debug

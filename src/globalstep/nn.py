@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_NN
 from globalstep.lazy import namespace, nested_namespace
+from globalstep.tf1.absent import ABSENT_IN_NN
 from globalstep.tf1.rnn import CELLS
 
 _NAMES = {

@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_PYTHON
-from globalstep.module_paths import module_paths
+from globalstep.tf1.absent import ABSENT_IN_PYTHON
+from globalstep.tf1.module_paths import module_paths
 
 _OPS = "gs gs.math gs.nn gs.tf1.ops.control_flow_ops:with_dependencies"
 _OPTIMIZERS = "gs.train gs.contrib.opt"
@@ -41,7 +41,7 @@ _PATHS = {
     "layers.layers": "gs.layers",
     "layers.normalization": "gs.layers",
     "layers.pooling": "gs.layers",
-    "lib.io.file_io": "gs.file_io",
+    "lib.io.file_io": "gs.tf1.file_io",
     "lib.io.python_io": "gs.python_io",
     "lib.io.tf_record": "gs.python_io",
     "ops.array_ops": _OPS,

@@ -3,8 +3,8 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_TRAIN
 from globalstep.lazy import namespace, nested_namespace
+from globalstep.tf1.absent import ABSENT_IN_TRAIN
 
 _NAMES = {
     "globalstep.chief.checkpoints.checkpoint": "NewCheckpointReader",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.module_paths import ModulePath, module_paths
+from globalstep.tf1.module_paths import ModulePath, module_paths
 
 
 def paths():

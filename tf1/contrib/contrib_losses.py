@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from globalstep import losses
+from globalstep.tf1 import losses
 from globalstep.tf1.graph.graph import Node
 
 __all__ = [

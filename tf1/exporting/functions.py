@@ -40,7 +40,7 @@ _PACKAGES = frozenset(
 _LIBRARY = "globalstep.tf1."
 #: Further modules whose functions, classes and enums nodes hold.
 _MODULES = frozenset(
-    ("globalstep.dtypes", "globalstep.losses", "globalstep.wire.declarations", "globalstep.wire.expressions")
+    ("globalstep.dtypes", "globalstep.tf1.losses", "globalstep.wire.declarations", "globalstep.wire.expressions")
 )
 #: Functions of numpy, and autograd's of the same names, besides the universal ones, that have no effects.
 _OF_NUMPY = frozenset(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from globalstep.losses import sparse_softmax_cross_entropy
 from globalstep.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.losses import sparse_softmax_cross_entropy
 from globalstep.tf1.ops.constant_ops import zeros
 from globalstep.tf1.ops.math_ops import add, cast
 from globalstep.tf1.ops.nn_ops import in_top_k, relu

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import NotFoundError
-from globalstep.gfile import GFile, Glob, MakeDirs
+from globalstep.tf1.gfile import GFile, Glob, MakeDirs
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.text.string_ops import as_bytes
 

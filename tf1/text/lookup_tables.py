@@ -17,7 +17,7 @@ import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.gfile import GFile
+from globalstep.tf1.gfile import GFile
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph, tuple_item
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import is_node

@@ -21,6 +21,7 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.metrics_port import can_be_open, port_of_environ
 from globalstep.security.credentials import new_client_id
 from globalstep.testing.faulty_transport import with_faults
@@ -101,6 +102,7 @@ class ClusterClient:
         wire: WireOptions | None = None,
         client_id: str = "",
     ) -> None:
+        write_to_stderr()
         self.client_id = client_id or new_client_id()
         self.task = task
         self.closed = False

@@ -22,6 +22,7 @@ from typing import Any
 
 import globalstep
 from globalstep.errors import FailedPreconditionError
+from globalstep.lazy import all_names
 from globalstep.runtime.process_env import ALIAS_FOLDER, environ_with_alias
 
 __all__ = ["install"]
@@ -105,7 +106,7 @@ def install() -> types.ModuleType:
         )
     alias = _Alias(_NAME, globalstep.__doc__)
     alias.__dict__.update(
-        __all__=sorted(globalstep.__dict__["public_names"]),
+        __all__=sorted(all_names(globalstep)),
         __file__=globalstep.__file__,
         __path__=[],
         __spec__=ModuleSpec(_NAME, None, origin=globalstep.__file__, is_package=True),

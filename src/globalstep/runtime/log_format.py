@@ -149,5 +149,10 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def write_to_stderr() -> None:
-    """Have the lines of the logger "globalstep" written, whichever module of globalstep they come from."""
-    logging.getLogger("globalstep").addHandler(_StderrHandler())
+    """Have the lines of the logger "globalstep" written, whichever module of globalstep they come from.
+
+    What a program begins with calls this: a session, a trainer, a client, a server. A second call changes nothing.
+    """
+    logger = logging.getLogger("globalstep")
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_StderrHandler())

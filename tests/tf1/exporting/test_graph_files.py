@@ -195,7 +195,7 @@ def test_a_damaged_graph_adds_nothing(change):
     "fn",
     [
         {"global": "os:system"},
-        {"global": "globalstep.gfile:Remove"},
+        {"global": "globalstep.tf1.gfile:Remove"},
         {"global": "globalstep.tf1.ops.nn_ops:np"},
         {"global": "globalstep.tf1.ops.nn_ops:_relu.__globals__"},
         {"global": "numpy:save"},

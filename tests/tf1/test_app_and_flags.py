@@ -3,8 +3,9 @@ from types import ModuleType
 
 import pytest
 
-from globalstep import app, flags
-from globalstep.flags import FlagValues
+from globalstep import app
+from globalstep.tf1 import flags
+from globalstep.tf1.flags import FlagValues
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
-from globalstep import gfile
 from globalstep.errors import AlreadyExistsError, NotFoundError
+from globalstep.tf1 import gfile
 
 
 @pytest.fixture

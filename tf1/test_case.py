@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/framework/test_util.py.
 
-Layer: namespace.
+Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from globalstep import losses
+from globalstep.tf1 import losses
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, get_collection
 from globalstep.tf1.ops import constant_ops as c
 

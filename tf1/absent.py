@@ -2,7 +2,7 @@
 
 The texts of the first are those of the AttributeErrors; docs/compatibility.md lists both.
 
-Layer: namespace.
+Layer: tf1.
 """
 
 __all__ = [

@@ -1,6 +1,6 @@
 """`tensorflow.python.lib.io.file_io`: files and folders under the names that TensorFlow's own modules have for them.
 
-Layer: namespace. Thread-safe as far as the file system is.
+Layer: tf1. Thread-safe as far as the file system is.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 
-from globalstep import gfile
-from globalstep.gfile import GFile as FileIO
+from globalstep.tf1 import gfile
+from globalstep.tf1.gfile import GFile as FileIO
 
 __all__ = [
     "FileIO",

@@ -3,7 +3,7 @@
 `from tensorflow.python.framework import ops` names a file of TensorFlow; what is in it is `tf.convert_to_tensor` and
 so on. A module of such a path has no names of its own: it looks for them in public namespaces.
 
-Layer: namespace.
+Layer: tf1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from globalstep.lazy import Namespace
+from globalstep.lazy import Namespace, all_names
 
 __all__ = ["ModulePath", "module_paths"]
 
@@ -87,7 +87,7 @@ def _public(source: str) -> tuple[str, ...]:
         return (single,)
     module = importlib.import_module(_module_of(source))
     if isinstance(module, Namespace):
-        return tuple(module.public_names)
+        return tuple(all_names(module))
     return tuple(getattr(module, "__all__", ()))
 
 

@@ -1,0 +1,206 @@
+"""`gs.tf1.flags` (also `gs.app.flags`): flags of a program, defined anywhere and read from `FLAGS`.
+
+TensorFlow's functions over argparse. As there, the command line is read when a flag's value is first
+asked for, and arguments that are no flags of the program are left for `main`; one that is nearly the name of a flag is
+warned of.
+
+Layer: tf1. Flags are defined and first read by one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+__all__ = [
+    "DEFINE_bool",
+    "DEFINE_boolean",
+    "DEFINE_enum",
+    "DEFINE_float",
+    "DEFINE_integer",
+    "DEFINE_list",
+    "DEFINE_string",
+    "DuplicateFlagError",
+    "FLAGS",
+    "FlagValues",
+    "mark_flag_as_required",
+]
+
+_log = logging.getLogger("globalstep")
+
+_TRUE = ("true", "t", "1", "yes", "y")
+_FALSE = ("false", "f", "0", "no", "n")
+
+
+class DuplicateFlagError(ValueError):
+    """A flag of this name is defined already."""
+
+
+class FlagValues:
+    """The flags of a program as attributes.
+
+    A read of a flag before `FLAGS(argv)` or `gs.app.run` was called parses `sys.argv`. An attribute that
+    is set wins over the command line.
+    """
+
+    _parser: argparse.ArgumentParser
+    _booleans: dict[str, str]
+    _parsed: dict[str, Any] | None
+    _by_hand: dict[str, Any]
+    _names: set[str]
+
+    def __init__(self) -> None:
+        # Not by assignment, which is for flags.
+        self.__dict__.update(
+            _parser=argparse.ArgumentParser(allow_abbrev=False),
+            _booleans={},
+            _parsed=None,
+            _by_hand={},
+            _names=set(),
+        )
+
+    def define(self, name: str, default: Any, help_text: str | None, boolean: bool = False, **options: Any) -> None:
+        """Define a flag; `options` are argparse's.
+
+        Raises:
+            DuplicateFlagError: If it is defined already.
+        """
+        if name in self._names:
+            raise DuplicateFlagError(f"The flag '{name}' is defined twice.")
+        # argparse reads "%" as the start of a format.
+        text = (help_text or "").replace("%", "%%")
+        self._parser.add_argument(f"--{name}", f"-{name}", dest=name, default=default, help=text, **options)
+        self._names.add(name)
+        if boolean:
+            for dashes in ("-", "--"):
+                self._booleans[f"{dashes}{name}"] = f"--{name}=true"
+                self._booleans[f"{dashes}no{name}"] = f"--{name}=false"
+        # A flag that is defined after the first read must still be found on the command line.
+        self.__dict__["_parsed"] = None
+
+    def require(self, name: str) -> None:
+        """See mark_flag_as_required."""
+        self._check(name)
+        for action in self._parser._actions:
+            if action.dest == name:
+                action.required = True
+
+    def __call__(self, argv: Sequence[str] | None = None) -> list[str]:
+        """Parse a command line.
+
+        Args:
+            argv: The command line, the program's name first; default `sys.argv`.
+
+        Returns:
+            The program's name and the arguments that are no flags of the program.
+        """
+        arguments = list(sys.argv if argv is None else argv)
+        spelled_out = [self._booleans.get(argument, argument) for argument in arguments[1:]]
+        parsed, rest = self._parser.parse_known_args(spelled_out)
+        for name in (argument.lstrip("-").partition("=")[0] for argument in rest if argument.startswith("--")):
+            if near := difflib.get_close_matches(name, sorted(self._names), n=1, cutoff=0.8):
+                _log.warning("This program has no flag --%s, and leaves it; is it to be --%s?", name, near[0])
+        self.__dict__["_parsed"] = vars(parsed)
+        return [*arguments[:1], *rest]
+
+    def _check(self, name: str) -> None:
+        if name not in self._names:
+            raise AttributeError(f"Unknown flag: {name}. Flags of this program: {sorted(self._names)}")
+
+    def _parse_flags(self, args: Sequence[str] | None = None) -> None:
+        # What programs for TensorFlow before 1.5 call to have the command line parsed at once.
+        self([sys.argv[0], *(sys.argv[1:] if args is None else args)])
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__flags":
+            # And how they list all flags.
+            return self.flag_values_dict()
+        self._check(name)
+        if name in self._by_hand:
+            return self._by_hand[name]
+        if self._parsed is None:
+            self(sys.argv)
+        assert self._parsed is not None
+        return self._parsed[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check(name)
+        self._by_hand[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._names)
+
+    def flag_values_dict(self) -> dict[str, Any]:
+        """Give all flags and their values."""
+        return {name: getattr(self, name) for name in self}
+
+
+FLAGS = FlagValues()
+
+
+def DEFINE_string(flag_name: str, default_value: str | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+    """Define a flag whose value is a string."""
+    FLAGS.define(flag_name, default_value, docstring, type=str)
+
+
+def DEFINE_integer(flag_name: str, default_value: int | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+    """Define a flag whose value is an int."""
+    FLAGS.define(flag_name, default_value, docstring, type=int)
+
+
+def DEFINE_float(flag_name: str, default_value: float | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+    """Define a flag whose value is a float."""
+    FLAGS.define(flag_name, default_value, docstring, type=float)
+
+
+def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+    """Define a flag that is on with `--name` or `--name=true` and off with `--noname` or `--name=false`."""
+    FLAGS.define(flag_name, default_value, docstring, boolean=True, type=_truth)
+
+
+DEFINE_bool = DEFINE_boolean
+
+
+def DEFINE_enum(  # noqa: N802
+    flag_name: str, default_value: str | None, enum_values: Sequence[str], docstring: str = "", **_: Any
+) -> None:
+    """Define a flag whose value is one of some words.
+
+    Args:
+        flag_name: Its name, without dashes.
+        default_value: One of the words, or None.
+        enum_values: The words.
+        docstring: What --help says.
+    """
+    FLAGS.define(flag_name, default_value, docstring, type=str, choices=list(enum_values))
+
+
+def DEFINE_list(flag_name: str, default_value: Any, docstring: str = "", **_: Any) -> None:  # noqa: N802
+    """Define a flag whose value is a list of strings, separated by commas on the command line."""
+    default = _split(default_value) if isinstance(default_value, str) else default_value
+    FLAGS.define(flag_name, default, docstring, type=_split)
+
+
+def mark_flag_as_required(flag_name: str) -> None:
+    """Make parsing fail when the flag is not given."""
+    FLAGS.require(flag_name)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
+    return text.lower() in _TRUE
