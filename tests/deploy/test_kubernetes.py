@@ -118,18 +118,50 @@ def test_an_overlay_says_how_strangers_are_kept_out(name, how):
         mounts = {one["name"] for one in pod["containers"][0]["volumeMounts"]}
         assert mounts == {one["name"] for one in pod["volumes"]}
         assert ("tls" in mounts) == (name == "large")
+        assert ("tokens" in mounts) == (task == "ps")
 
 
-def test_the_large_overlay_gives_each_role_its_own_token():
-    found = by_name(build("large"))
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_gives_each_role_its_own_token(name):
+    found = by_name(build(name))
     for task in ("chief", "worker"):
         environ = {one["name"]: one for one in container(found["Job", f"globalstep-{task}"])["env"]}
         assert environ["GLOBALSTEP_TOKEN"]["valueFrom"]["secretKeyRef"] == {
             "name": f"globalstep-tokens-{RUN}",
             "key": task,
         }
+    pod = found["Job", "globalstep-ps"]["spec"]["template"]["spec"]
+    assert_lets_in_by_tokens(pod, f"globalstep-tokens-{RUN}")
     # No token that is known to all is in the repository.
     assert not any(found["Secret", "globalstep-tokens"].get("stringData", {}).values())
+
+
+def assert_lets_in_by_tokens(pod, secret):
+    """The file of tokens that a PS task reads is that of a Secret."""
+    environ = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "tokens"]
+    (volume,) = [one["secret"] for one in pod["volumes"] if one["name"] == "tokens"]
+    assert volume["secretName"] == secret
+    (item,) = volume["items"]
+    assert environ["GLOBALSTEP_TOKENS_FILE"] == f"{mount['mountPath']}/{item['path']}"
+
+
+@pytest.mark.parametrize("name", ["jobset", "tfjob"])
+def test_a_custom_resource_gives_each_role_its_own_token(name):
+    found = list(yaml.safe_load_all(build(name)))
+    (secret,) = [one for one in found if one["kind"] == "Secret"]
+    assert set(secret["stringData"]) == {"chief", "worker", "tokens"}
+    assert not any(secret["stringData"].values())
+    keys = set()
+    for pod in (pod for one in found for pod in _pods(one)):
+        environ = {one["name"]: one for one in pod["containers"][0]["env"]}
+        if "GLOBALSTEP_TOKEN" in environ:
+            of = environ["GLOBALSTEP_TOKEN"]["valueFrom"]["secretKeyRef"]
+            assert of["name"] == secret["metadata"]["name"]
+            keys.add(of["key"])
+        else:
+            assert_lets_in_by_tokens(pod, secret["metadata"]["name"])
+    assert keys == {"chief", "worker"}
 
 
 def test_the_large_overlay_gives_each_role_its_own_key():
@@ -143,8 +175,8 @@ def test_the_large_overlay_gives_each_role_its_own_key():
 
 def test_ps_tasks_are_told_to_have_a_token_for_each_other():
     """Without one, what became of a dead worker's pushes is never asked."""
-    text = (FOLDER / "large" / "secrets.yaml").read_text()
-    assert '"ps TOKEN"' in text
+    for name in ("tokens", "jobset", "tfjob"):
+        assert '"ps TOKEN"' in (FOLDER / name / "tokens.yaml").read_text()
 
 
 def _pods(node):
