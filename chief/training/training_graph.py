@@ -5,7 +5,6 @@ Layer: chief.
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 from globalstep.chief.training.saved_model import EMA, framework_of
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers import torch_optimizers
 from globalstep.optimizers.moving_averages import ExponentialMovingAverage
 from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
@@ -30,6 +28,7 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import TrainingModel
 from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
+from globalstep.worker.step.grouping import grouped
 
 __all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
 
@@ -191,7 +190,7 @@ class TrainingGraph:
         alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
         return [
             (*_made_of(optimizer, self.step, self.known_step), names)
-            for optimizer, names in _grouped(alone, list(trained))
+            for optimizer, names in grouped(alone, list(trained))
         ]
 
     def _clipped(self, grads: Sequence[Any]) -> list[Any]:
@@ -204,39 +203,7 @@ class TrainingGraph:
         return found
 
 
-def _grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]]:
-    """Give each of the optimizers, as given, with the names of its parameters.
-
-    Args:
-        optimizer: An optimizer, or a dict from patterns of names to optimizers.
-        names: Of all parameters.
-
-    Raises:
-        InvalidArgumentError: If what was given is no optimizer, or a pattern or a parameter is left over.
-    """
-    given = optimizer if isinstance(optimizer, Mapping) else {"*": optimizer}
-    left, groups = list(names), []
-    for pattern, one in given.items():
-        found = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
-            raise InvalidArgumentError(
-                f"optimizer: no parameter is left for {pattern!r}; the parameters are {', '.join(names)}. The "
-                "first pattern that fits a name counts."
-            )
-        left = [name for name in left if name not in found]
-        if not isinstance(one, (TorchOptimizer, Optimizer)):
-            raise InvalidArgumentError(_not_an_optimizer(one))
-        groups.append((one, found))
-    if left:
-        raise InvalidArgumentError(
-            f'optimizer: no pattern fits {", ".join(left)}. End with "*", which fits all that is left.'
-        )
-    return groups
-
-
-def _made_of(
-    optimizer: TorchOptimizer | Optimizer, step: Variable, known: Callable[[], int]
-) -> tuple[Optimizer, float]:
+def _made_of(optimizer: Any, step: Variable, known: Callable[[], int]) -> tuple[Optimizer, float]:
     """Give an optimizer as a graph has it, and its weight decay."""
     if isinstance(optimizer, TorchOptimizer):
         return optimizer_of(optimizer, step, known), optimizer.weight_decay
@@ -281,27 +248,3 @@ def _decayed(name: str, grad: Any, variable: Variable, weight_decay: float) -> A
             f'PyTorch. Give it an optimizer of its own: optimizer={{"{name}": gs.optim.SparseAdam(), "*": ...}}.'
         )
     return grad + weight_decay * variable
-
-
-def _not_an_optimizer(given: Any) -> str:
-    kind = given if isinstance(given, type) else type(given)
-    if kind.__module__.startswith("torch.optim.lr_scheduler"):
-        return (
-            f"optimizer is torch's schedule {kind.__name__}. Schedules stand in place of the rate, without "
-            "scheduler.step(): gs.optim.SGD(gs.optim.StepLR(0.1, step_size=30)), say."
-        )
-    if kind.__module__.startswith("torch.optim"):
-        here = set(torch_optimizers.__all__) - {"StepSource", "TorchOptimizer"}
-        other = (
-            f"Give gs.optim.{kind.__name__}(...), which has the same arguments without the parameters."
-            if kind.__name__ in here
-            else f"gs.optim has {', '.join(sorted(here))}."
-        )
-        return f"optimizer is torch.optim.{kind.__name__}, which would change the module in this process alone. {other}"
-    if type(given).__module__.startswith("optax") or (isinstance(given, tuple) and hasattr(given, "update")):
-        return "optimizer is one of optax; the parameter servers apply gs.optim's: gs.optim.Adam(1e-3), say."
-    if isinstance(given, type):
-        return f"optimizer is the class {given.__name__}: give an optimizer, {given.__name__}(...)."
-    return (
-        f"optimizer is {given!r}; it must be one of gs.optim, or of gs.train, or a dict of such by patterns of names."
-    )

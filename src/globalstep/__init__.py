@@ -10,6 +10,7 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
+    "globalstep.chief.client": "Client Pushed connect",
     "globalstep.chief.training.callbacks": "CSVLogger Callback",
     "globalstep.chief.training.evaluation": "Evaluate",
     "globalstep.worker.frameworks.local_steps": "LocalSteps",

@@ -38,6 +38,9 @@ from globalstep import strings as strings
 from globalstep import summary as summary
 from globalstep import test as test
 from globalstep import train as train
+from globalstep.chief.client import Client as Client
+from globalstep.chief.client import Pushed as Pushed
+from globalstep.chief.client import connect as connect
 from globalstep.chief.training.callbacks import CSVLogger as CSVLogger
 from globalstep.chief.training.callbacks import Callback as Callback
 from globalstep.chief.training.evaluation import Evaluate as Evaluate

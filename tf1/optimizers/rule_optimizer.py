@@ -11,8 +11,8 @@ import numpy as np
 
 from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.optimizer import Optimizer
-from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot
-from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
+from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.wire.expressions import Expr, evaluate
@@ -61,7 +61,7 @@ def optimizer_of(optimizer: TorchOptimizer, step: Node, known: Callable[[], int]
         step: The step that its schedules count.
         known: Gives the step that this worker knows of.
     """
-    return RuleOptimizer(optimizer.rule(StepSource(_STEP, known)), step)
+    return RuleOptimizer(optimizer.rule_at(StepSource(_STEP, known)), step)
 
 
 def _hyper(value: RuleHyper, step: Node) -> Hyper:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.optimizers.optimizer_rule import StepSource
+from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.execution.graph_rounds import TOO_LATE
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
@@ -75,7 +76,7 @@ class _InnerOptimizer:
         self._steps = 0
         self.names: Sequence[str] = ()
         self.bad_steps: BadSteps | None = None
-        rule = inner.rule(StepSource(_OWN_STEPS, lambda: self._steps))
+        rule = inner.rule_at(StepSource(_OWN_STEPS, lambda: self._steps))
         slots = [slot.initial for slot in rule.slots]
         self._optimizer = OwnOptimizer(rule.kind, slots, rule.scalars, inner.weight_decay)
         self._hypers = {name: _number_of(value) for name, value in rule.hypers.items()}

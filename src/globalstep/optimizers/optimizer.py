@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.minimized import remember_loss
 from globalstep.optimizers.optimizer_arguments import (
     Gradient,
@@ -25,7 +26,7 @@ from globalstep.optimizers.optimizer_arguments import (
     unique_optimizer_name,
     variables_in,
 )
-from globalstep.optimizers.optimizer_rule import Slot
+from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
 from globalstep.optimizers.slots import scalar_variable, slot_variable
 from globalstep.tf1.gradients.gradients import gradients
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
@@ -33,9 +34,10 @@ from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.ops.constant_ops import filled
 from globalstep.tf1.variables.assignments import assign
-from globalstep.tf1.variables.training_util import assert_global_step
+from globalstep.tf1.variables.training_util import assert_global_step, create_global_step
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
+from globalstep.wire.expressions import Expr, evaluate
 
 __all__ = ["Optimizer", "Slot", "check_hyper", "unique_optimizer_name"]
 
@@ -107,6 +109,36 @@ class Optimizer:
     def rule(self) -> str:
         """Give the kind of the rule; a subclass whose arguments choose between rules overrides it."""
         return self.kind
+
+    def rule_at(self, step: StepSource) -> OptimizerRule:
+        """Give what the PS tasks are to do, for training without a graph: hyper-parameters as expressions.
+
+        Args:
+            step: The run's step; functions that make nodes find it by `get_global_step`.
+
+        Raises:
+            ValueError: If a hyper-parameter, or what the rule's state begins with, depends on more than steps.
+        """
+        with Graph().as_default():
+            create_global_step()
+            hypers = {name: self._described(name, _graph_time_value(value)) for name, value in self.hypers().items()}
+            scalars = {name: self._described(name, _graph_time_value(value)) for name, value in self.scalars().items()}
+        initial = {
+            name: evaluate(value, {}) if isinstance(value, Expr) else float(value() if callable(value) else value)
+            for name, value in scalars.items()
+        }
+        return OptimizerRule(self._name, self.rule(), hypers, tuple(self.slots()), initial)
+
+    def _described(self, name: str, value: Hyper) -> RuleHyper:
+        if not isinstance(value, Node):
+            return value
+        expr = lower(value)
+        if expr is None:
+            raise ValueError(
+                f"{name} of {self._name!r} is {value.name!r}, which depends on more than steps: without a graph it "
+                "must be a number, a schedule, or a function of no arguments."
+            )
+        return expr
 
     def get_name(self) -> str:
         """The name given to the constructor."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
+from globalstep.optimizers.formula import Formula, step_named
 from globalstep.wire.expressions import Expr
 
-__all__ = ["OptimizerRule", "RuleHyper", "Slot"]
+__all__ = ["OptimizerRule", "RuleHyper", "RuleSource", "Slot", "StepSource"]
 
 #: A hyper-parameter: a number, an expression that the PS tasks evaluate, or a function that the worker calls a push.
 RuleHyper = float | Expr | Callable[[], float]
@@ -50,3 +52,34 @@ class OptimizerRule:
     hypers: Mapping[str, RuleHyper]
     slots: tuple[Slot, ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """Where a run's step comes from.
+
+    Attributes:
+        name: The step's name on the PS tasks.
+        known: Gives the step that this worker knows of.
+    """
+
+    name: str
+    known: Callable[[], int]
+
+    @property
+    def formula(self) -> Formula:
+        """The step as the PS tasks know it."""
+        return step_named(self.name)
+
+
+@runtime_checkable
+class RuleSource(Protocol):
+    """What training takes as an optimizer: those of `gs.optim`, and of `gs.train`."""
+
+    def rule_at(self, step: StepSource) -> OptimizerRule:
+        """Give what the PS tasks are to do.
+
+        Args:
+            step: The run's step.
+        """
+        ...

@@ -1,6 +1,6 @@
 """`gs.optim`: optimizers with PyTorch's names, arguments, defaults and numbers.
 
-Each is a description, used as often as wanted: `rule` says what the parameter servers are to do, which apply the
+Each is a description, used as often as wanted: `rule_at` says what the parameter servers are to do, which apply the
 formulas (`globalstep.ps.rules`). What differs from TensorFlow's optimizers of the same names: docs/frameworks.md.
 
 Layer: shared. Source of names, defaults and formulas: PyTorch 2.13 `torch.optim`.
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from globalstep.optimizers.formula import Formula, step_named
-from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot
+from globalstep.optimizers.formula import Formula
+from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
 from globalstep.optimizers.torch_schedules import Schedule
 
 __all__ = [
@@ -28,30 +27,11 @@ __all__ = [
     "RMSprop",
     "RowWiseAdagrad",
     "SparseAdam",
-    "StepSource",
     "TorchOptimizer",
 ]
 
 #: A learning rate: a number, one of gs.optim's schedules, or a function of the step.
 Rate = float | Schedule | Callable[[int], float]
-
-
-@dataclass(frozen=True)
-class StepSource:
-    """Where a run's step comes from.
-
-    Attributes:
-        name: The step's name on the PS tasks.
-        known: Gives the step that this worker knows of.
-    """
-
-    name: str
-    known: Callable[[], int]
-
-    @property
-    def formula(self) -> Formula:
-        """The step as the PS tasks know it."""
-        return step_named(self.name)
 
 
 class TorchOptimizer:
@@ -90,13 +70,13 @@ class TorchOptimizer:
                 "function of the step."
             )
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """Give what the PS tasks are to do.
 
         Args:
             step: The run's step.
         """
-        raise TypeError(f"{type(self).__name__} must define rule().")
+        raise TypeError(f"{type(self).__name__} must define rule_at().")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
@@ -158,7 +138,7 @@ class SGD(TorchOptimizer):
         self.momentum = momentum
         self.nesterov = nesterov
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         if not self.momentum:
             return OptimizerRule("SGD", "gradient_descent", {"learning_rate": self._rate(step)})
@@ -196,7 +176,7 @@ class Adam(TorchOptimizer):
         self.betas = self._check_betas(betas)
         self.eps = eps
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         return _adam("Adam", "adam", self._rate(step), self.betas, self._epsilon_hat(step))
 
@@ -227,7 +207,7 @@ class AdamW(Adam):
         self._check(weight_decay=weight_decay)
         self._decay = weight_decay
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         more = {"weight_decay": float(self._decay)}
         return _adam("AdamW", "adamw", self._rate(step), self.betas, self._epsilon_hat(step), more)
@@ -253,7 +233,7 @@ class SparseAdam(TorchOptimizer):
         self.betas = self._check_betas(betas)
         self.eps = eps
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         return _adam("SparseAdam", "lazy_adam", self._rate(step), self.betas, float(self.eps))
 
@@ -290,7 +270,7 @@ class Adagrad(TorchOptimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.eps = eps
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         rate = self._rate(step)
         if self.lr_decay and isinstance(rate, float):
@@ -322,7 +302,7 @@ class RowWiseAdagrad(TorchOptimizer):
         self.initial_accumulator_value = initial_accumulator_value
         self.eps = eps
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         slots = (Slot("accumulator", self.initial_accumulator_value, by_rows=True),)
         hypers = {"learning_rate": self._rate(step), "epsilon": self.eps}
@@ -350,7 +330,7 @@ class Adadelta(TorchOptimizer):
         self.rho = rho
         self.eps = eps
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         hypers = {"learning_rate": self._rate(step), "rho": float(self.rho), "epsilon": float(self.eps)}
         return OptimizerRule("Adadelta", "adadelta", hypers, (Slot("accum"), Slot("accum_update")))
@@ -389,7 +369,7 @@ class RMSprop(TorchOptimizer):
         self.momentum = momentum
         self.centered = centered
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         hypers: dict[str, RuleHyper] = {
             "learning_rate": self._rate(step),
@@ -433,7 +413,7 @@ class DelayedNesterov(TorchOptimizer):
         self.momentum = momentum
         self.delay = delay
 
-    def rule(self, step: StepSource) -> OptimizerRule:
+    def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         hypers = {"learning_rate": self._rate(step), "momentum": self.momentum, "delay": float(self.delay)}
         slots = (Slot("momentum"), Slot("waiting"))

@@ -1,0 +1,151 @@
+"""What parameters with optimizers declare to the PS tasks: slots, rules, the step, moving averages.
+
+Names are those that the same optimizers have in a graph, so that checkpoints of either restore into the other.
+
+Layer: shared. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from globalstep.cluster.program import Program, ProgramVariable
+from globalstep.errors import InvalidArgumentError
+from globalstep.optimizers.optimizer_rule import OptimizerRule, Slot
+from globalstep.wire.declarations import OptimizerDecl
+from globalstep.wire.expressions import Expr, constant
+
+__all__ = ["AVERAGE", "GLOBAL_STEP", "DeclaredModel", "declared_model"]
+
+#: The name of the step that training counts.
+GLOBAL_STEP = "global_step"
+#: The last part of the names of moving averages.
+AVERAGE = "ExponentialMovingAverage"
+
+
+@dataclass(frozen=True)
+class DeclaredModel:
+    """What a model declares.
+
+    Attributes:
+        program: All that goes to the PS tasks.
+        step: The name of the step.
+        optimizers: Parameter -> the name of the optimizer that applies its gradients.
+        computed: Optimizer -> those of its hyper-parameters that a worker computes for each push.
+        fills: Variable of the optimizers' -> the number that each of its elements begins with.
+        averages: Parameter -> its moving average, which begins with the parameter's own value.
+        average: The name of the rule of these; "" without any.
+    """
+
+    program: Program
+    step: str
+    optimizers: Mapping[str, str]
+    computed: Mapping[str, Mapping[str, Callable[[], float]]]
+    fills: Mapping[str, float]
+    averages: Mapping[str, str]
+    average: str = ""
+
+
+def declared_model(
+    parameters: Sequence[ProgramVariable],
+    groups: Sequence[tuple[OptimizerRule, Sequence[str]]],
+    *,
+    step: str = GLOBAL_STEP,
+    ema_decay: float | None = None,
+    followed: Sequence[str] = (),
+) -> DeclaredModel:
+    """Give what parameters declare with the optimizers that train them.
+
+    Args:
+        parameters: All of them, in order.
+        groups: Each optimizer with the names of those that it trains.
+        step: The name of the step.
+        ema_decay: The decay of moving averages; None for none.
+        followed: The parameters that have one.
+
+    Raises:
+        InvalidArgumentError: If an optimizer is not for a parameter, or two names are the same.
+    """
+    names = _Names()
+    by_name = {}
+    for parameter in parameters:
+        if names.unique(parameter.name) != parameter.name:
+            raise InvalidArgumentError(f"Two parameters are called {parameter.name!r}: give one another name.")
+        by_name[parameter.name] = parameter
+    if names.unique(step) != step:
+        raise InvalidArgumentError(f"A parameter is called {step!r}, as the step is: give it another name.")
+    variables = [*parameters, ProgramVariable(step, "int64", (), is_step=True)]
+    optimizers: list[OptimizerDecl] = []
+    applied: dict[str, str] = {}
+    computed: dict[str, Mapping[str, Callable[[], float]]] = {}
+    fills: dict[str, float] = {}
+    rules = _Names()
+    for rule, trained in groups:
+        own = rules.unique(rule.name)
+        scalars = []
+        for scalar, initial in rule.scalars.items():
+            scalars.append(names.unique(scalar))
+            fills[scalars[-1]] = initial
+            variables.append(ProgramVariable(scalars[-1], "float32", (), optimizer=own, slot=scalar))
+        slots: dict[str, tuple[str, ...]] = {}
+        for name in trained:
+            primary, made = by_name[name], []
+            for slot in rule.slots:
+                made.append(names.unique(f"{name}/{slot.variable_name or rule.name}"))
+                fills[made[-1]] = slot.initial
+                shape = _column(primary, rule) if slot.by_rows else primary.shape
+                variables.append(_slot_of(primary, made[-1], shape, own, slot))
+            slots[name], applied[name] = tuple(made), own
+        hypers = {name: value if isinstance(value, Expr) else constant(value)
+                  for name, value in rule.hypers.items() if not callable(value)}  # fmt: skip
+        computed[own] = {name: value for name, value in rule.hypers.items() if callable(value)}
+        optimizers.append(OptimizerDecl(own, rule.kind, hypers, slots, tuple(scalars)))
+    averages: dict[str, str] = {}
+    average = "" if ema_decay is None else rules.unique(AVERAGE)
+    if ema_decay is not None:
+        for name in followed:
+            averages[name] = names.unique(f"{name}/{AVERAGE}")
+            variables.append(_slot_of(by_name[name], averages[name], by_name[name].shape, "", Slot("")))
+        decay = {"decay": constant(ema_decay)}
+        optimizers.append(OptimizerDecl(average, "moving_average", decay, dict.fromkeys(averages.values(), ())))
+    program = Program(variables, optimizers, copied=list(averages.items()))
+    return DeclaredModel(program, step, applied, computed, fills, averages, average)
+
+
+def _slot_of(
+    primary: ProgramVariable, name: str, shape: tuple[int | None, ...] | None, optimizer: str, slot: Slot
+) -> ProgramVariable:
+    return ProgramVariable(name, primary.dtype, shape, primary=primary.name, optimizer=optimizer, slot=slot.name)
+
+
+def _column(primary: ProgramVariable, rule: OptimizerRule) -> tuple[int | None, ...]:
+    """Give the shape of a slot of one element a row."""
+    shape = primary.shape or ()
+    if len(shape) < 2:
+        raise ValueError(
+            f"{rule.name} keeps a number for each row: it is for tables, and {primary.name!r} has shape "
+            f'{list(shape)}. Give that another optimizer: optimizer={{"table*": gs.optim.{rule.name}(...), '
+            '"*": gs.optim.Adam(1e-3)}, say.'
+        )
+    return (shape[0], 1)
+
+
+class _Names:
+    """Gives names that were not given before, regardless of case: a file system may not tell them apart."""
+
+    def __init__(self) -> None:
+        self._uses: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Give a name, with `_1`, `_2`, ... appended if it is taken."""
+        key = name.lower()
+        count, chosen = self._uses.get(key, 0), name
+        if count:
+            while f"{key}_{count}" in self._uses:
+                count += 1
+            chosen = f"{name}_{count}"
+        self._uses[key] = count + 1
+        if chosen != name:
+            self._uses[chosen.lower()] = 1
+        return chosen

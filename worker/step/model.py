@@ -1,0 +1,129 @@
+"""The Model protocol: what a framework gives for a step of training, without a graph and without hidden state.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.wire.draws import Draw
+
+__all__ = ["Array", "Model", "Parameter", "Rows", "StepResult", "TableParameter", "Values"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter, or what a model keeps beside its parameters.
+
+    Attributes:
+        value: What it begins with.
+        trained: Whether it has a gradient.
+    """
+
+    value: Array
+    trained: bool = True
+
+
+@dataclass(frozen=True)
+class TableParameter:
+    """An embedding on the parameter servers, of which a step has some rows.
+
+    Attributes:
+        shape: Rows and width.
+        draw: What the parameter servers draw its rows by; None for zeros.
+        given: Gives the rows that it begins with and that are not drawn, in pieces: each with the number of its first.
+        trained: Whether it is.
+    """
+
+    shape: tuple[int, int]
+    draw: Draw | None = None
+    given: Callable[[], Iterable[tuple[int, Array]]] = tuple
+    trained: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole."""
+        return self.shape[0] * self.shape[1] * np.dtype(np.float32).itemsize
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a table, or their gradients.
+
+    Attributes:
+        ids: int64 [n]; they may repeat.
+        values: [n, width].
+    """
+
+    ids: Array
+    values: Array
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a step is computed from.
+
+    Attributes:
+        dense: Name -> value, of all parameters; not to be written to.
+        rows: Name -> the rows of a table that the step's lookups are of.
+    """
+
+    dense: Mapping[str, Array]
+    rows: Mapping[str, Rows] = field(default_factory=dict[str, Rows])
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a step.
+
+    Attributes:
+        loss: The mean of the losses of its batches.
+        gradients: Name -> gradient, of the parameters that are trained.
+        rows: Name -> the rows' gradients, of the tables that are trained.
+        updates: Name -> new value, of what the framework changes by itself, such as running averages.
+    """
+
+    loss: float
+    gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    rows: Mapping[str, Rows] = field(default_factory=dict[str, Rows])
+    updates: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+class Model(Protocol):
+    """A model of torch, jax or numpy.
+
+    Attributes:
+        parameters: Its parameters, and what it keeps beside them, by name.
+        tables: Its embeddings, by name.
+        draws: Whether its loss uses the seeds that it is given.
+    """
+
+    parameters: Mapping[str, Parameter]
+    tables: Mapping[str, TableParameter]
+    draws: bool
+
+    def lookups(self, batches: Sequence[Any], seeds: Sequence[int]) -> Mapping[str, Array]:
+        """Give the ids of each table's rows that the batches look up, one after another."""
+        ...
+
+    def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
+        """Compute the loss of batches, averaged, and its gradients.
+
+        Args:
+            values: The parameters, and the rows of what `lookups` gave.
+            batches: The batches.
+            seeds: A seed for each; any number where nothing is drawn.
+        """
+        ...
+
+    def put(self, values: Mapping[str, Array]) -> Any:
+        """Give the model with these values: a module is changed in place, parameters are made anew."""
+        ...
