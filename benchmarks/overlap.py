@@ -1,8 +1,8 @@
 """`python -m benchmarks.overlap`: what is gained when a worker computes while its pushes are on their way.
 
-One PS process and one worker over gRPC, whose computing takes about as long as its communicating; the three ways of a
-session take turns: strict (each run waits for its push), `pushes_in_flight=1`, and, for a torch model,
-`gradients_ahead`. Results go to benchmarks/results/overlap.md.
+One PS process and one worker over gRPC, whose computing takes about as long as its communicating; the two ways of a
+session take turns: strict (each run waits for its push) and `pushes_in_flight=1`. Results go to
+benchmarks/results/overlap.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ RESULTS = Path(__file__).parent / "results"
 CONFIGS: dict[str, dict[str, Any]] = {
     "strict": {},
     "pushes_in_flight=1": {"pushes_in_flight": 1},
-    "gradients_ahead": {"gradients_ahead": True},
 }
 
 
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     secs = quick["strict"][0]
     cases = {
         f"2.5 M parameters, {secs * 1e3:.0f} ms of computing that needs no core": _compare(
-            ["strict", "pushes_in_flight=1"], args.rounds, args.steps, torch_layers=0, size=2_500_000, secs=secs
+            list(CONFIGS), args.rounds, args.steps, torch_layers=0, size=2_500_000, secs=secs
         ),
         "torch, 6 layers of 700 x 700 (2.9 M parameters)": _compare(
             list(CONFIGS), args.rounds, args.steps, torch_layers=6, size=700, secs=0.0

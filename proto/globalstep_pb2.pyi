@@ -3617,7 +3617,6 @@ class PushRequest(_message.Message):
     SEEN_STEPS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
-    AHEAD_FIELD_NUMBER: _builtins.int
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
     KNOWS_PLACES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
@@ -3631,10 +3630,6 @@ class PushRequest(_message.Message):
     """The layout was sent before: ops, increments, uses and reads are absent, the data is laid out alike.
     A receiver that does not know it answers with the error type "LayoutUnknownError"; tell it in full.
     Of rows see "Layouts of rows" in docs/design/push-protocol.md.
-    """
-    ahead: _builtins.bool
-    """The data was sent early, by AHEADs on this stream since its last push of the layout; there is none here.
-    A receiver that does not have all of it answers with "LayoutUnknownError".
     """
     patience_ms: _builtins.int
     """Of a contribution: how long the answer may wait for its step to be made, if the connection can have a call wait."""
@@ -3673,7 +3668,6 @@ class PushRequest(_message.Message):
         seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
-        ahead: _builtins.bool = ...,
         patience_ms: _builtins.int = ...,
         knows_places: _builtins.bool = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
@@ -3681,7 +3675,7 @@ class PushRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3740,14 +3734,12 @@ class StageRequest(_message.Message):
     READS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
-    AHEAD_FIELD_NUMBER: _builtins.int
     VOTE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """As in PushRequest, for ops and reads."""
     known_layout: _builtins.bool
-    ahead: _builtins.bool
     vote: _builtins.bool
     """Keep the part, vote for the push at the sequencer, and answer once the sequencer's entry has been applied: with a
     CommitReply, or, where the push was refused, with an empty one. A task that has no link to the sequencer, or waits
@@ -3772,57 +3764,16 @@ class StageRequest(_message.Message):
         reads: _abc.Iterable[Global___Read] | None = ...,
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
-        ahead: _builtins.bool = ...,
         vote: _builtins.bool = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "rows", b"rows", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "rows", b"rows", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StageRequest: _TypeAlias = StageRequest  # noqa: Y015
-
-@_typing.final
-class AheadRequest(_message.Message):
-    """Hands over a part of the data of the next push or stage of a layout, while the rest is being computed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LAYOUT_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    layout: _builtins.int
-    offset: _builtins.int
-    """Where it belongs in the push's data; a multiple of 8."""
-    def __init__(
-        self,
-        *,
-        layout: _builtins.int = ...,
-        offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "offset", b"offset"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AheadRequest: _TypeAlias = AheadRequest  # noqa: Y015
-
-@_typing.final
-class AheadReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AheadReply: _TypeAlias = AheadReply  # noqa: Y015
 
 @_typing.final
 class StageReply(_message.Message):
@@ -4815,7 +4766,6 @@ class Request(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
-    AHEAD_FIELD_NUMBER: _builtins.int
     VOTE_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
     AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
@@ -4838,8 +4788,6 @@ class Request(_message.Message):
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotRequest: ...
     @_builtins.property
-    def ahead(self) -> Global___AheadRequest: ...
-    @_builtins.property
     def vote(self) -> Global___VoteRequest: ...
     @_builtins.property
     def await_step(self) -> Global___AwaitStepRequest: ...
@@ -4861,18 +4809,17 @@ class Request(_message.Message):
         commit: Global___CommitRequest | None = ...,
         complete: Global___CompleteRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
-        ahead: Global___AheadRequest | None = ...,
         vote: Global___VoteRequest | None = ...,
         await_step: Global___AwaitStepRequest | None = ...,
         await_slower: Global___AwaitSlowerRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote", "await_step", "await_slower"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "vote", "await_step", "await_slower"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -4889,7 +4836,6 @@ class Reply(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
-    AHEAD_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
     AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
@@ -4909,8 +4855,6 @@ class Reply(_message.Message):
     def complete(self) -> Global___CompleteReply: ...
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotReply: ...
-    @_builtins.property
-    def ahead(self) -> Global___AheadReply: ...
     @_builtins.property
     def decisions(self) -> Global___Decisions:
         """Call 0: answers no request."""
@@ -4935,18 +4879,17 @@ class Reply(_message.Message):
         commit: Global___CommitReply | None = ...,
         complete: Global___CompleteReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
-        ahead: Global___AheadReply | None = ...,
         decisions: Global___Decisions | None = ...,
         await_step: Global___AwaitStepReply | None = ...,
         await_slower: Global___AwaitSlowerReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "await_step", "await_slower", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "decisions", "await_step", "await_slower", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

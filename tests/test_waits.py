@@ -99,7 +99,6 @@ ALLOWED = {
     "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "tf1/sessions/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "tf1/execution/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
-    "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
     "worker/transport/grpc_transport.py": {
         "_Stream._prove": _CALL,
         "_UnaryCall._start": "the deadline is among the arguments",

@@ -89,7 +89,6 @@ METHODS: Mapping[str, frozenset[Role]] = {
 KINDS: Mapping[str, frozenset[Role]] = {
     "pull": _CLIENTS,
     "push": _CLIENTS,
-    "ahead": _CLIENTS,
     "stage": _CLIENTS,
     "admit": _CLIENTS,
     "commit": _CLIENTS,

@@ -93,7 +93,6 @@ class Handler:
             "push": self._push,
             "complete": lambda *given: _complete(self.shard, *given),
             "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
-            "ahead": _ahead,
             "await_slower": lambda *given: await_slower(self.shard, *given),
         }
         # They may have to wait.
@@ -257,15 +256,13 @@ class Handler:
 
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether `handle` would wait for memory now; else it has what it needs."""
-        if request.spans:
-            nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
-            return nbytes > 0 and not memory.reserve(nbytes)
-        return request.HasField("ahead") and not memory.can_put_early(request.ahead.layout)
+        nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes) if request.spans else 0
+        return nbytes > 0 and not memory.reserve(nbytes)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
         message = request.push
-        if not message.known_layout or message.ahead or not memory.only_counts(message.layout):
+        if not message.known_layout or not memory.only_counts(message.layout):
             return False
         return not self.authorization.revoked(memory.caller)
 
@@ -477,13 +474,6 @@ def _complete(
     reply.complete.SetInParent()
     for name, value in steps.items():
         reply.complete.steps[name] = value
-
-
-def _ahead(
-    message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-) -> None:
-    memory.put_early(message.layout, message.offset, data)
-    reply.ahead.SetInParent()
 
 
 def _read_snapshot(

@@ -73,8 +73,6 @@ def parts_of(
         decision: By what the push is decided, where that comes with the part.
     """
     memory.told = None
-    if message.ahead:
-        data = memory.take_early(message.layout)
     if message.known_layout:
         if message.rows:
             told = memory.recall_rows(message.layout)

@@ -126,7 +126,6 @@ class ServedConnection:
         self._memory = self._handler.stream_memory(caller, self.blocks)
         self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._memory.memory)
         self._server.slow.watch(self)
-        self._server.slow.watch(self._memory)
         return True
 
     # ---- What is looked at by slow_senders ----------------------------------------------------
@@ -183,7 +182,6 @@ class ServedConnection:
     def close(self) -> None:
         """Give up the socket, and what else the connection has; to be called once, by who serves it last."""
         self._server.slow.forget(self)
-        self._server.slow.forget(self._memory)
         if self.blocks is not None:
             self.blocks.forget_unannounced()
         with self._telling:

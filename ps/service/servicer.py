@@ -203,9 +203,7 @@ def _exchange(
             assembler = Assembler(limit_bytes, memory.memory)
             # grpc keeps the error that ends the stream for a while, and so these; not what they hold.
             left.callback(assembler.close)
-            left.callback(memory.forget_early)
             left.enter_context(door.slow.watching(_HalfWay(assembler, context)))
-            left.enter_context(door.slow.watching(memory))
             yield from answers(requests, context, assembler, memory)
 
     def answers(

@@ -26,7 +26,7 @@ from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.memory import MemoryPool, Pool
-from globalstep.wire.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read
 
 __all__ = ["Layout", "LayoutMemory", "PromisedLayouts", "PushParts", "WireChange", "WireTensor"]
 
@@ -217,23 +217,14 @@ class PromisedLayouts:
         return layout if len(part.data) == layout.data_bytes else None
 
 
-@dataclass(slots=True)
-class _EarlyData:
-    """Data of a push that is still to come."""
-
-    data: npt.NDArray[np.uint8]
-    #: (first byte, bytes with padding) of what is there.
-    parts: set[tuple[int, int]]
-
-
 @dataclass(slots=True, eq=False)
 class LayoutMemory:
-    """The layouts that one stream remembers; data that came before its push, and does not come on, is a slow Sender.
+    """The layouts that one stream remembers.
 
     Attributes:
         buffer: Where values for the stream's replies are to be put; None for anywhere.
         pull_buffer: The same, for replies to pulls, which may be refused if there is no memory for them.
-        memory: For data that is packed on the wire, or sent early.
+        memory: For data that is packed on the wire.
         caller: Whose stream it is.
         told: A layout that has come with a push that is not accepted yet: its number, it, and bytes of its message.
     """
@@ -246,7 +237,6 @@ class LayoutMemory:
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     #: Of pushes of rows: no number is in both.
     _row_layouts: dict[int, RowLayout] = field(default_factory=dict[int, RowLayout])
-    _early: dict[int, _EarlyData] = field(default_factory=dict[int, _EarlyData])
     #: Changes and reads of all that were remembered since there was none, and bytes of their messages.
     _items: int = 0
     _message_bytes: int = 0
@@ -263,77 +253,6 @@ class LayoutMemory:
         """Give what was reserved, or wait for as much; see memory.Pool."""
         found, self._reserved = self._reserved, None
         return found if found is not None and found.nbytes == nbytes else self.memory.take(nbytes)
-
-    def can_put_early(self, number: int) -> bool:
-        """Whether `put_early` needs to wait for no memory."""
-        layout = self._layouts.get(number)
-        if layout is None or number in self._early:
-            return True
-        data = self.memory.take_at_once(layout.data_bytes)
-        if data is not None:
-            self._early[number] = _EarlyData(data, set())
-        return data is not None
-
-    @property
-    def slack_bytes(self) -> int:
-        """A push may take its time, after its first gradients: see slow_senders.Sender."""
-        return 10 << 20
-
-    @property
-    def needs_memory(self) -> bool:
-        """It does."""
-        return True
-
-    def under_way(self) -> tuple[object, int] | None:
-        """Say what has come early."""
-        for held in list(self._early.values()):
-            return held.parts, sum(nbytes for _, nbytes in list(held.parts))
-        return None
-
-    def cut_off(self, secs: float) -> None:
-        """Drop it; the client gets LayoutUnknownError for its push, and sends it in full."""
-        self.forget_early()
-
-    def forget_early(self) -> None:
-        """Drop what came before its push."""
-        for number in list(self._early):
-            self._early.pop(number, None)
-
-    def put_early(self, number: int, offset: int, data: memoryview) -> None:
-        """Keep a part of the data of the next push of a layout.
-
-        Args:
-            number: The layout's number.
-            offset: Where it belongs in the data, bytes.
-            data: The part; copied.
-
-        Raises:
-            LayoutUnknownError: If this stream does not know it.
-            InvalidArgumentError: If the layout's data has no such place.
-        """
-        layout = self._layouts.get(number)
-        if layout is None:
-            raise LayoutUnknownError(f"This stream does not know layout {number}; send it in full.")
-        if offset % ALIGNMENT or offset + data.nbytes > layout.data_bytes:
-            raise InvalidArgumentError(
-                f"Layout {number} has {layout.data_bytes} bytes of data; {data.nbytes} at byte {offset} have no place."
-            )
-        held = self._early.get(number)
-        if held is None:
-            held = self._early[number] = _EarlyData(self.memory.take(layout.data_bytes), set())
-        held.data[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
-        held.parts.add((offset, padded(data.nbytes)))
-
-    def take_early(self, number: int) -> memoryview:
-        """Give the data of a push of a layout that was sent early; it serves once.
-
-        Raises:
-            LayoutUnknownError: If some of it is not there.
-        """
-        held = self._early.pop(number, None)
-        if held is None or sum(nbytes for _, nbytes in held.parts) != held.data.nbytes:
-            raise LayoutUnknownError(f"Not all data of layout {number} was sent early on this stream; send it in full.")
-        return held.data.data
 
     def only_counts(self, number: int) -> bool:
         """Whether a layout is known, and has increments and nothing else."""
@@ -413,8 +332,7 @@ class LayoutMemory:
         self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Forget a number's layout, and what was sent early for it."""
-        self._early.pop(number, None)
+        """Forget a number's layout."""
         self._layouts.pop(number, None)
         self._row_layouts.pop(number, None)
 
@@ -423,4 +341,3 @@ class LayoutMemory:
         self._claim = None
         self._layouts.clear()
         self._row_layouts.clear()
-        self._early.clear()

@@ -24,6 +24,8 @@ class _Options:
     _fields: dict[str, Any] = {}
     #: Fields that do have an effect.
     _effective: frozenset[str] = frozenset()
+    #: Fields of earlier versions, and what to do instead.
+    _gone: dict[str, str] = {}
 
     def __init__(self, **settings: Any) -> None:
         for field, default in self._fields.items():
@@ -32,6 +34,8 @@ class _Options:
             setattr(self, field, value)
 
     def __setattr__(self, field: str, value: Any) -> None:
+        if field in self._gone:
+            raise AttributeError(f"{type(self).__name__} has no field {field!r} any more: {self._gone[field]}")
         if field not in self._fields:
             raise AttributeError(f"{type(self).__name__} has no field {field!r}; it has {', '.join(self._fields)}.")
         object.__setattr__(self, field, value)
@@ -102,8 +106,8 @@ class GraphOptions(_Options):
 class ConfigProto(_Options):
     """Settings of a session or a Server.
 
-    Four are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins; `wire`,
-    `gs.WireOptions` for what a session sends and reads; and `pushes_in_flight` and `gradients_ahead`, by which
+    Three are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins; `wire`,
+    `gs.WireOptions` for what a session sends and reads; and `pushes_in_flight`, by which
     computing and communicating overlap (see `gs.Session`).
 
     >>> config = ConfigProto(allow_soft_placement=True)
@@ -132,9 +136,9 @@ class ConfigProto(_Options):
         "run_policy": None,
         "wire": None,
         "pushes_in_flight": 0,
-        "gradients_ahead": False,
     }
-    _effective = frozenset({"run_policy", "wire", "pushes_in_flight", "gradients_ahead"})
+    _effective = frozenset({"run_policy", "wire", "pushes_in_flight"})
+    _gone = {"gradients_ahead": "leave it out; pushes_in_flight=1 overlaps computing and communicating."}
 
 
 class RunOptions(_Options):

@@ -36,7 +36,7 @@ PS_TASK = Caller(Role.PS, "p")
 OWNER = "owner"
 
 _WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "OpenLane", "Declare", "Queue"}
-_WORKERS_KINDS = {"pull", "push", "ahead", "stage", "admit", "commit", "complete", "await_step", "await_slower"}
+_WORKERS_KINDS = {"pull", "push", "stage", "admit", "commit", "complete", "await_step", "await_slower"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 
 
@@ -131,7 +131,7 @@ class Model:
     def _assigned(self) -> dict[str, Array] | None:
         """Values after a push's assignments; without the Variables that rules change. None where it is not simple."""
         message = self._message
-        if self._spans or message.known_layout or message.ahead or len(self._data) % 8:
+        if self._spans or message.known_layout or len(self._data) % 8:
             return None
         if any(
             (push.client, push.sequence) == (message.id.client, message.id.sequence) for push in self._shard.now.staged

@@ -321,9 +321,6 @@ class FuzzedTasks:
             request.read_snapshot.incarnation = 7
             request.read_snapshot.snapshot.CopyFrom(codec.encode_push_id(self._snapshot))
             return 0, request, b""
-        if kind == 9:
-            request.ahead.layout = 1
-            return shard, request, bytes(padded(4 * 5))
         return shard, request, b""
 
     # ---- Inputs ---------------------------------------------------------------------------------

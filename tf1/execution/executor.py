@@ -53,7 +53,6 @@ class Executor:
         clock: Tells the age of reused values.
         reuse_values: Ask each push for the values that the same run reads next time, and start from them.
         in_flight: How many pushes a run need not wait for; see Session.
-        gradients_ahead: Send gradients as the backward pass produces them; see Session.
         own_task: The task whose Variables live in this process; "" for none.
 
     Attributes:
@@ -63,7 +62,6 @@ class Executor:
         own_task: As given.
         trace: Where runs record what they do; None for nowhere.
         in_flight: As given.
-        gradients_ahead: As given.
         pushes_in_flight: Sends the pushes that runs do not wait for; None where they wait for all.
     """
 
@@ -74,7 +72,6 @@ class Executor:
         clock: Clock = SYSTEM_CLOCK,
         reuse_values: bool = False,
         in_flight: int = 0,
-        gradients_ahead: bool = False,
         own_task: str = "",
     ) -> None:
         self.graph = graph
@@ -82,7 +79,6 @@ class Executor:
         self.reuse_values = reuse_values
         self.pushes_in_flight = PushesInFlight(in_flight, lambda: why_pushes_wait(cluster)) if in_flight else None
         self.in_flight = in_flight
-        self.gradients_ahead = gradients_ahead
         self.last_outcome: Outcome | None = None
         self.dropped = DroppedPushes(cluster.task, clock)
         self.local = LocalVariables(graph)

@@ -5,7 +5,6 @@ Layer: tf1. Threads: a PlanRun belongs to one.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from globalstep.tf1.execution.pushing import operand_of
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, Push, Read
-from globalstep.worker.protocol.gradients_ahead import sending
 from globalstep.worker.step.own_optimizer import moved_scalars
 
 if TYPE_CHECKING:
@@ -63,10 +61,7 @@ class PlanRun:
                 if current.early:
                     self._evaluate(current.early)
                 self._read(current, number, carried)
-                if current.late and self._executor.gradients_ahead:
-                    with self._gradients_ahead(current, number):
-                        self._evaluate(current.late)
-                elif current.late:
+                if current.late:
                     self._evaluate(current.late)
                 carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
@@ -88,13 +83,6 @@ class PlanRun:
             return
         with executor.span("compute", nodes=len(steps)):
             evaluate(steps, self.values, self._plan, executor)
-
-    def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
-        """Have the gradients of the round's push sent as they are produced; not before such a push is known."""
-        cluster, form = self._executor.cluster, self._plan.forms.get(number)
-        if form is None or not current.mutations or current.mutations[0].guards:
-            return contextlib.nullcontext()
-        return sending(lambda variable, gradient: cluster.send_ahead(form, variable, gradient))
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
         """Read what the round needs, apart from what came with the push before it."""
@@ -304,7 +292,7 @@ def steady_run_of(executor: Executor, plan: Plan, form: PushForm) -> SteadyRun |
         plan: The plan.
         form: The form of its push.
     """
-    if executor.gradients_ahead or executor.pushes_in_flight is not None:
+    if executor.pushes_in_flight is not None:
         return None
     if len(plan.rounds) > 1 or plan.local_rounds is not None or not form.only_changes:
         return None

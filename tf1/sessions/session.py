@@ -38,7 +38,6 @@ _log = logging.getLogger("globalstep")
 
 #: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
 _IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
-_AHEAD_VARIABLE = "GLOBALSTEP_GRADIENTS_AHEAD"
 
 #: How long a session's first run waits for PS tasks that do not answer: as a MonitoredTrainingSession by default.
 _FIRST_ANSWER_SECS = 7200.0
@@ -59,9 +58,8 @@ class Session:
             with `pushes_in_flight` a run that only trains returns before its push is answered, and the next one
             starts from the newest values that have come, so that computing and communicating overlap; its
             staleness counts the pushes it has not seen. At most that many are unanswered, what goes wrong comes to
-            light in a later run, and a run that does anything else waits for all of them first. With
-            `gradients_ahead` the gradients of a gs.torch loss leave as the backward pass produces them; only those
-            that are pushed as they are, neither scaled nor clipped. The rest is accepted as in TensorFlow.
+            light in a later run, and a run that does anything else waits for all of them first. The rest is accepted
+            as in TensorFlow.
         cluster: A client to use instead of connecting to `target`; the session does not close it.
         reuse_values: Ask each push for what the same run reads next time, and start the next run that
             pushes from that as long as it is younger than a second: one message a step instead of two.
@@ -121,9 +119,8 @@ class Session:
             else cluster
         )
         in_flight = in_flight_of(config)
-        early = bool(getattr(config, "gradients_ahead", False) or os.environ.get(_AHEAD_VARIABLE))
         own_task = task_with_own(task or known.task, known.session_tasks)
-        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, early, own_task)
+        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, own_task)
         self._fetches = Fetches(self.graph)
         self._clock = clock
         # Guards _closed; a leaf.

@@ -355,17 +355,6 @@ class ClusterClient:
                 self.run.require(variables)
             return self._buffers.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
-    def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
-        """Send a gradient before its push: see worker/protocol/gradients_ahead.py. Waits while another call is made.
-
-        Args:
-            layout: Of the push that is to bring it.
-            variable: Whose gradient it is.
-            gradient: It; must not change any more.
-        """
-        with self._lock:
-            self._protocol.messages.send_ahead(layout, variable, gradient)
-
     def snapshot(self) -> Snapshot:
         """Take a consistent snapshot of all shards; use it in a `with` block.
 

@@ -20,7 +20,6 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
 from globalstep.worker.frameworks.torch_copies import DeviceCopies
-from globalstep.worker.protocol.gradients_ahead import produced
 
 __all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
 
@@ -140,44 +139,23 @@ class TorchModel:
             gradients: list[Array] = []
             if wanted and not result.shape:
                 sources = [tensors[i] for i in wanted]
-                with self._sent_ahead(tensors, wanted):
-                    found = torch.autograd.grad(result, sources, allow_unused=True)
-                gradients = self._to_host(found, values, wanted)
+                found = torch.autograd.grad(result, sources, allow_unused=True)
+                gradients = self._to_host(found, [values[i] for i in wanted])
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
         return Evaluation(_on_host(result), gradients, updates)
 
-    @contextlib.contextmanager
-    def _sent_ahead(self, tensors: Sequence[Any], wanted: tuple[int, ...]) -> Iterator[None]:
-        """Send each parameter's gradient as soon as it is there, where the run wants that."""
-        take = produced()
-        names = [variable.op_name for variable in self.parameters.values()]
-        hooks = [
-            tensors[i].register_hook(lambda grad, name=names[i]: _give(take, name, grad))
-            for i in (wanted if take is not None else ())
-            if i < len(names) and not self.copies.serves(tensors[i])
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _to_host(self, found: Sequence[Any], values: Sequence[Array], wanted: tuple[int, ...]) -> list[Array]:
-        """Give gradients as arrays; those of a GPU are all on their way before one is waited for, and sent ahead."""
+    def _to_host(self, found: Sequence[Any], values: Sequence[Array]) -> list[Array]:
+        """Give gradients as arrays like their values; those of a GPU are all on their way before one is waited for."""
         arriving = [
             self.copies.begin(grad.to_dense() if grad.is_sparse else grad)
             if grad is not None and self.copies.serves(grad)
             else None
             for grad in found
         ]
-        take = produced()
-        names = [variable.op_name for variable in self.parameters.values()]
-        gradients: list[Array] = []
-        for grad, arrived, i in zip(found, arriving, wanted, strict=True):
-            gradients.append(_gradient(grad if arrived is None else arrived(), values[i]))
-            if arrived is not None and take is not None and i < len(names):
-                take(names[i], gradients[-1])
-        return gradients
+        return [
+            _gradient(grad if arrived is None else arrived(), value)
+            for grad, arrived, value in zip(found, arriving, values, strict=True)
+        ]
 
     def _buffers(self) -> list[Any]:
         return [getattr(owner, name) for owner, name in self._places.values()]
@@ -209,12 +187,6 @@ def _place(module: Any, name: str) -> tuple[Any, str]:
     """Give the module that holds a buffer, and its name there."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
-
-
-def _give(take: Any, name: str, grad: Any) -> None:
-    """Hand on a gradient that lies in memory as a Variable does."""
-    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous() and _dtype_of(grad) not in HALVES:
-        take(name, grad.detach().numpy())
 
 
 def _check(pytorch: Any, name: str, tensor: Any) -> None:

@@ -118,8 +118,6 @@ class KnownLayout:
     order: list[int]
     #: How many bytes each of these brings.
     sizes: list[int]
-    #: The Variable that each is for.
-    variables: list[str]
     #: Bytes of all, padding included.
     nbytes: int
     #: Where the values that it reads lie in the answer; None until the shard has answered.

@@ -21,7 +21,6 @@ from globalstep.wire.declarations import Push, Read, padded
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
-from globalstep.worker.protocol.gradients_ahead import GradientsAhead
 from globalstep.worker.protocol.known_rows import KnownRows, has_rows
 from globalstep.worker.protocol.push_layout import (
     KnownLayout,
@@ -62,7 +61,6 @@ class PushMessages:
     def __init__(self, run: JoinedRun, wire: WireOptions) -> None:
         self._run = run
         self.packing = WirePacking(wire)
-        self._ahead = GradientsAhead()
         # The layout of pushes that are all alike but for their numbers -> what there is to know of it.
         self._splits: dict[object, Split] = {}
         self._layout_numbers = 0
@@ -70,7 +68,6 @@ class PushMessages:
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
         self._splits.clear()
-        self._ahead.clear()
         self.packing.start_over()
 
     def forget(self, layout: object) -> None:
@@ -144,9 +141,6 @@ class PushMessages:
                 if self.buffers is not None and not self.packing.active:
                     whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
-                if self._ahead.has_sent(known.number, values):
-                    message.ahead = True
-                    return ()
                 if whole is not None:
                     return [whole]
                 if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
@@ -181,10 +175,9 @@ class PushMessages:
             # A shard that has staged the push already, as one that it knew, does not need the layout, and answers so.
             places = known.places if known is not None and afresh else None
             sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
-            variables = [push.ops[at].variable for at in valued]
             nbytes = sum(map(padded, sizes))
             split.known[shard] = KnownLayout(
-                message.layout, valued, sizes, variables, nbytes, places, valued == list(range(len(push.ops)))
+                message.layout, valued, sizes, nbytes, places, valued == list(range(len(push.ops)))
             )
         return tensors.pieces
 
@@ -203,7 +196,7 @@ class PushMessages:
             most_bytes: What it may have, and its answer.
 
         Returns:
-            It; None where the shard has not promised to apply it, has the gradients already, or it is too large.
+            It; None where the shard has not promised to apply it, or it is too large.
         """
         split = self._splits.get(push.layout)
         known = split.known.get(shard) if split is not None else None
@@ -212,7 +205,7 @@ class PushMessages:
         if known.nbytes > most_bytes or known.places.nbytes > most_bytes:
             return None
         values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
-        if list(map(_NBYTES, values)) != known.sizes or self._ahead.has_begun(known.number):
+        if list(map(_NBYTES, values)) != known.sizes:
             return None
         if known.is_padded:
             pieces = list(map(bytes_of, values))
@@ -220,19 +213,6 @@ class PushMessages:
         else:
             data = joined_bytes(values)
         return pb.CarriedPart(shard=shard, layout=known.promised, data=data)
-
-    def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
-        """Send a gradient before the push that is to bring it; see GradientsAhead.
-
-        Args:
-            layout: Of that push.
-            variable: Whose gradient it is.
-            gradient: It; must not change any more.
-        """
-        split, shard = self._splits.get(layout), self._run.where.get(variable)
-        known = split.known.get(shard) if split is not None and shard is not None else None
-        if known is not None and known.places is not None and not self.packing.active:
-            self._ahead.send(self._run.transports[shard], known, variable, gradient)  # type: ignore[index]
 
     def values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:
         """Give the values of a shard's answer; remember where they lie when it says so."""

@@ -310,20 +310,6 @@ def take_memory(mallory: Mallory, transport: str) -> None:
         refused(lambda: connection.send(lies, [_zeros(8)]).result(), "a tensor beyond its message")
 
 
-def send_ahead_of_nothing(mallory: Mallory, transport: str) -> None:
-    """Tell a layout, and send the first bytes ahead of pushes that never come."""
-    decl = mallory.largest
-    with mallory.transport(decl.shard, transport) as connection:
-        told = mallory.request("push", layout=5)
-        op = told.push.ops.add(kind=pb.OP_APPLY, variable=decl.name, optimizer="nobody's")
-        op.value.CopyFrom(pb.TensorRef(dtype="float32", shape=decl.shape))
-        data = _zeros(4 * math.prod(decl.shape))
-        refused(lambda: connection.send(told, [data]).result(), "an optimizer that is not there")
-        ahead = pb.Request(ahead=pb.AheadRequest(layout=5))
-        allowed(lambda: connection.send(ahead, [_zeros(8)]).result(), "bytes ahead of a push")
-        _hold()
-
-
 def change_what_is_read(mallory: Mallory, transport: str) -> None:
     """Write into shared memory while the task reads it: row ids that change between check and use."""
     decl = mallory.largest
@@ -559,7 +545,7 @@ class Attacks:
             attacks.append((insider, call, ()))
         attacks.append((insider, go_on_with_a_revoked_token, (revoked,)))
         for over_transports in (
-            forge_entries, admit_what_is_not_there, speak_for_others, take_memory, send_ahead_of_nothing,
+            forge_entries, admit_what_is_not_there, speak_for_others, take_memory,
             announce_and_bring_nothing,
         ):  # fmt: skip
             attacks += [(insider, over_transports, (transport,)) for transport in TRANSPORTS]

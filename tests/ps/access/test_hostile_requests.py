@@ -165,18 +165,6 @@ def test_a_unary_push_may_leave_out_the_last_padding(run):
     assert state(run.client)["w"] == [-0.5] * 3
 
 
-def test_a_layout_that_is_told_anew_forgets_what_was_sent_ahead_of_the_old_one(run):
-    request, data = run.encoded("push", [W], layout=1)
-    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
-    assert not run.send(request, data).HasField("error")
-    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
-    e = Op(OpKind.APPLY, "e", np.ones((5, 2), np.float32), optimizer="sgd")
-    request, data = run.encoded("push", [e], layout=1, sequence=101)
-    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
-    assert not run.send(request, data).HasField("error")
-    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
-
-
 def of_rows(run, kind="push", sequence=100, **more):
     """A push of two rows of `e` and one of `w`, which reads three rows, and its data; told under layout 1."""
     rows = Op(OpKind.APPLY, "e", np.ones((2, 2), np.float32), indices=np.array([1, 3]), optimizer="sgd")
@@ -255,8 +243,6 @@ def test_rows_of_a_layout_that_was_not_told_are_to_be_told(run):
     assert not run.send(*of_rows(run, sequence=102)).HasField("error")
     without = known_rows(run, ())
     assert run.send(*without).error.type == "LayoutUnknownError", "it is none of a layout of rows"
-    ahead = pb.Request(ahead=pb.AheadRequest(layout=1))
-    assert run.send(ahead, bytes(8)).error.type == "LayoutUnknownError"
 
 
 def test_a_layout_of_rows_that_was_told_with_a_part_decides_nothing(run):

@@ -84,23 +84,6 @@ def test_what_is_too_large_goes_by_votes(serving, joined, monkeypatch):
     assert state(client) == expected(pushes + 1)
 
 
-def test_gradients_that_were_sent_ahead_are_not_carried_as_well(serving, joined):
-    _, client, pushes = begun(serving, joined)
-    push = step_push(reads=READS)
-    for op in push.ops:
-        client.send_ahead(push.layout, op.variable, op.value)
-    kinds, stages = sent_by(client), []
-    transport = client.run.transports[1 - client.sequencer]
-    send = transport.send
-    transport.send = lambda request, pieces: stages.append((request.stage.ahead, len(pieces))) or send(request, pieces)
-    client.push(push)
-    assert kinds == ["stage", "admit"]
-    assert stages == [(True, 0)]
-    client.push(step_push(reads=READS))
-    assert kinds == ["stage", "admit", "commit", "admit"]
-    assert state(client) == expected(pushes + 2)
-
-
 def test_a_carried_part_counts_as_received_by_its_participant(serving, joined):
     servers, client, _ = begun(serving, joined)
     other = servers[1 - client.sequencer]
