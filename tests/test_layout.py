@@ -77,13 +77,9 @@ STILL_ON_TF1 = {
     "chief.checkpoints.saver",
     "chief.events.file_writer",
     "chief.hooks.checkpoint",
-    "chief.hooks.prefetch",
-    "chief.hooks.profile",
     "chief.hooks.progress",
     "chief.hooks.statistics",
     "chief.hooks.step",
-    "chief.hooks.summary",
-    "chief.hooks.values",
     "chief.journal.run_report",
     "chief.sessions.chief_role",
     "chief.sessions.draining",
@@ -91,17 +87,6 @@ STILL_ON_TF1 = {
     "chief.training.evaluation",
     "chief.training.trainer",
     "chief.training.training_graph",
-    "optimizers.lowering",
-    "optimizers.minimized",
-    "optimizers.moving_averages",
-    "optimizers.optimizer",
-    "optimizers.optimizer_arguments",
-    "optimizers.optimizers",
-    "optimizers.optimizers_modern",
-    "optimizers.optimizers_online",
-    "optimizers.schedule_formula",
-    "optimizers.schedules",
-    "optimizers.slots",
     "worker.frameworks.foreign_loss",
     "worker.frameworks.jax_front",
     "worker.frameworks.jax_training",
@@ -118,8 +103,8 @@ PURE = (
     *(
         "tf1.graph.graph",
         "cluster.cluster",
-        "optimizers.schedules",
-        "optimizers.optimizers",
+        "tf1.optimizers.schedules",
+        "tf1.optimizers.optimizers",
         "tf1.gradients.gradients",
         "wire.declarations",
         "wire.expressions",
@@ -177,11 +162,9 @@ PURE = (
 )
 #: What knows the formats of TensorFlow's files, which are protobuf's, but neither gRPC nor the cluster's messages.
 WIRELESS = (
-    *("hooks.hooks", "hooks.checkpoint", "hooks.prefetch", "hooks.profile", "hooks.progress", "hooks.statistics"),
+    *("hooks.checkpoint", "hooks.progress", "hooks.statistics"),
     *(
         "hooks.step",
-        "hooks.summary",
-        "hooks.values",
         "checkpoints.saver",
         "checkpoints.checkpoint_state",
         "hooks.timers",
@@ -392,7 +375,9 @@ def test_the_pure_core_knows_no_wire():
 
 def test_savers_and_hooks_know_no_messages_of_the_cluster():
     """They talk to the cluster through its client only."""
-    _import_without(("grpc", "globalstep.proto"), [*(f"chief.{name}" for name in WIRELESS), "tf1.ops.summaries"])
+    _import_without(
+        ("grpc", "globalstep.proto"), [*(f"chief.{name}" for name in WIRELESS), "tf1.ops.summaries", "tf1.hooks.hooks"]
+    )
 
 
 def test_a_ps_process_loads_no_worker_code():

@@ -26,12 +26,12 @@ from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progr
 from globalstep.chief.hooks.step import step_now
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
-from globalstep.optimizers.minimized import loss_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
 from globalstep.runtime.streams import is_terminal, write_line
 from globalstep.tf1.execution.fetches import flatten
 from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.optimizers.minimized import loss_of
 from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

@@ -13,14 +13,14 @@ from typing import Any
 
 from globalstep.chief.training.saved_model import EMA, framework_of
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.moving_averages import ExponentialMovingAverage
-from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.graph.graph import Node, control_dependencies, get_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.clipping import clip_by_global_norm, clip_by_value
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.summary_ops import scalar
+from globalstep.tf1.optimizers.moving_averages import ExponentialMovingAverage
+from globalstep.tf1.optimizers.optimizer import Optimizer
 from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
 from globalstep.tf1.variables.training_util import create_global_step

@@ -144,7 +144,7 @@ _plugins.__dict__["projector"] = nested_namespace(
     {"globalstep.chief.events.projector": "EmbeddingInfo ProjectorConfig SpriteMetadata visualize_embeddings"},
 )
 opt = nested_namespace(
-    f"{__name__}.opt", {"globalstep.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
+    f"{__name__}.opt", {"globalstep.tf1.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
 )
 legacy_seq2seq = nested_namespace(
     f"{__name__}.legacy_seq2seq",

@@ -16,7 +16,7 @@ _NAMES = {
         "init_from_checkpoint list_variables load_checkpoint load_variable"
     ),
     "globalstep.tf1.exporting.meta_graph_files": "export_meta_graph import_meta_graph",
-    "globalstep.chief.hooks.hooks": (
+    "globalstep.tf1.hooks.hooks": (
         "CheckpointSaverHook CheckpointSaverListener ClusterStatisticsHook FeedFnHook FinalOpsHook "
         "GlobalStepWaiterHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook PrefetchLookupHook "
         "ProfilerHook ProgressHook SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
@@ -36,16 +36,16 @@ _NAMES = {
     "globalstep.files.example": (
         "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
     ),
-    "globalstep.optimizers.moving_averages": "ExponentialMovingAverage",
-    "globalstep.optimizers.optimizer": "Optimizer",
-    "globalstep.optimizers.optimizers": (
+    "globalstep.tf1.optimizers.moving_averages": "ExponentialMovingAverage",
+    "globalstep.tf1.optimizers.optimizer": "Optimizer",
+    "globalstep.tf1.optimizers.optimizers": (
         "AdadeltaOptimizer AdagradOptimizer AdamOptimizer GradientDescentOptimizer MomentumOptimizer RMSPropOptimizer"
     ),
-    "globalstep.optimizers.optimizers_modern": "AdamWOptimizer LambOptimizer LazyAdamOptimizer LionOptimizer",
-    "globalstep.optimizers.optimizers_online": (
+    "globalstep.tf1.optimizers.optimizers_modern": "AdamWOptimizer LambOptimizer LazyAdamOptimizer LionOptimizer",
+    "globalstep.tf1.optimizers.optimizers_online": (
         "AdagradDAOptimizer FtrlOptimizer ProximalAdagradOptimizer ProximalGradientDescentOptimizer"
     ),
-    "globalstep.optimizers.schedules": (
+    "globalstep.tf1.optimizers.schedules": (
         "cosine_decay cosine_decay_restarts exponential_decay inverse_time_decay linear_cosine_decay "
         "linear_warmup natural_exp_decay noisy_linear_cosine_decay piecewise_constant "
         "piecewise_constant_decay polynomial_decay"

@@ -8,7 +8,7 @@ import pytest
 from golden_sessions import KINDS, open_session
 
 import globalstep as gs
-from globalstep.optimizers.moving_averages import assign_moving_average, weighted_moving_average
+from globalstep.tf1.optimizers.moving_averages import assign_moving_average, weighted_moving_average
 from globalstep.tf1.variables.training_util import create_global_step
 
 DATA = np.load(pathlib.Path(__file__).parent / "averages.npz")

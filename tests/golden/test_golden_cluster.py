@@ -12,8 +12,8 @@ from golden_sessions import KINDS, open_session
 from pairwise import pairwise
 
 import globalstep as gs
-from globalstep.optimizers.schedules import exponential_decay
 from globalstep.tf1.ops.embedding_ops import embedding_lookup
+from globalstep.tf1.optimizers.schedules import exponential_decay
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.partitioned_variables import fixed_size_partitioner
 from globalstep.tf1.variables.training_util import create_global_step

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.optimizers import schedules
-from globalstep.optimizers.lowering import lower
+from globalstep.tf1.optimizers import schedules
+from globalstep.tf1.optimizers.lowering import lower
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.expressions import evaluate
 

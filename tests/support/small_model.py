@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globalstep.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.ps.local import drop, named
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.math_ops import multiply
 from globalstep.tf1.ops.reduction_ops import reduce_sum
+from globalstep.tf1.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.tf1.variables.training_util import get_or_create_global_step
 from globalstep.tf1.variables.variables import Variable
 

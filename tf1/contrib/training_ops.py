@@ -10,15 +10,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from globalstep.optimizers.optimizer import Optimizer
-from globalstep.optimizers.optimizers import (
-    AdagradOptimizer,
-    AdamOptimizer,
-    GradientDescentOptimizer,
-    MomentumOptimizer,
-    RMSPropOptimizer,
-)
-from globalstep.optimizers.optimizers_online import FtrlOptimizer
 from globalstep.tf1.graph.graph import (
     GraphKeys,
     Node,
@@ -37,6 +28,15 @@ from globalstep.tf1.ops.control_flow_ops import with_dependencies
 from globalstep.tf1.ops.init_ops import constant_initializer
 from globalstep.tf1.ops.random_ops import truncated_normal
 from globalstep.tf1.ops.summary_ops import histogram, scalar
+from globalstep.tf1.optimizers.optimizer import Optimizer
+from globalstep.tf1.optimizers.optimizers import (
+    AdagradOptimizer,
+    AdamOptimizer,
+    GradientDescentOptimizer,
+    MomentumOptimizer,
+    RMSPropOptimizer,
+)
+from globalstep.tf1.optimizers.optimizers_online import FtrlOptimizer
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.training_util import assert_global_step, get_global_step, get_or_create_global_step
 from globalstep.tf1.variables.variable_collections import trainable_variables

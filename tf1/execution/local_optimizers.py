@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.lowering import lower
-from globalstep.optimizers.optimizer import Optimizer
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import OptimizerSpec
+from globalstep.tf1.optimizers.lowering import lower
+from globalstep.tf1.optimizers.optimizer import Optimizer
 from globalstep.wire.expressions import evaluate
 from globalstep.worker.step.own_optimizer import OwnOptimizer, rule_of
 

@@ -34,7 +34,7 @@ __all__ = [
 _PACKAGES = frozenset(
     (
         *("contrib", "gradients", "graph", "images", "layers", "loops"),
-        *("metrics", "ops", "rnn", "text", "variables"),
+        *("metrics", "ops", "optimizers", "rnn", "text", "variables"),
     )
 )
 _LIBRARY = "globalstep.tf1."
@@ -57,9 +57,8 @@ class NotWritableError(Exception):
 
 def is_known_module(name: str) -> bool:
     """Say whether functions and classes of this module may be named in a file."""
-    if name.startswith(_LIBRARY):
-        return name.removeprefix(_LIBRARY).partition(".")[0] in _PACKAGES
-    return name.startswith("globalstep.optimizers.") or name in _MODULES
+    is_library = name.startswith(_LIBRARY) and name.removeprefix(_LIBRARY).partition(".")[0] in _PACKAGES
+    return is_library or name in _MODULES
 
 
 def name_of_code(function: FunctionType) -> tuple[str, str]:

@@ -79,7 +79,7 @@ class OptimizerSpec:
 def _lowered(value: Hyper) -> Expr | None:
     if isinstance(value, Node):
         # Lowering knows schedules and Variables, whose modules import this one.
-        from globalstep.optimizers.lowering import lower
+        from globalstep.tf1.optimizers.lowering import lower
 
         return lower(value)
     return None if callable(value) else constant(float(value))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from globalstep.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.tf1.graph.graph import get_default_graph
 from globalstep.tf1.losses import sparse_softmax_cross_entropy
 from globalstep.tf1.ops.constant_ops import zeros
@@ -18,6 +17,7 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import truncated_normal
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.ops.summary_ops import scalar
+from globalstep.tf1.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["IMAGE_PIXELS", "IMAGE_SIZE", "NUM_CLASSES", "evaluation", "inference", "loss", "training"]

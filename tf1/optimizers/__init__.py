@@ -1,4 +1,4 @@
-"""Optimizers that wrap another one: synchronous steps and local steps of graphs.
+"""Optimizers of graphs, under TensorFlow's names: schedules, slots, moving averages, synchronous and local steps.
 
 Layer: tf1.
 """

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.minimized import remember_loss
-from globalstep.optimizers.optimizer import Optimizer
-from globalstep.optimizers.optimizer_arguments import Gradient, as_gradient, require_fit, require_variable
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.execution.graph_rounds import (
     GraphRounds,
@@ -27,6 +24,9 @@ from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Hyper, Mutation
 from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.optimizers.minimized import remember_loss
+from globalstep.tf1.optimizers.optimizer import Optimizer
+from globalstep.tf1.optimizers.optimizer_arguments import Gradient, as_gradient, require_fit, require_variable
 from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 from globalstep.tf1.variables.training_util import assert_global_step
 from globalstep.tf1.variables.variables import Variable

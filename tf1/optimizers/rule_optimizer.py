@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from globalstep.optimizers.lowering import lower
-from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.optimizers.lowering import lower
+from globalstep.tf1.optimizers.optimizer import Optimizer
 from globalstep.wire.expressions import Expr, evaluate
 
 __all__ = ["RuleOptimizer", "optimizer_of"]

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.optimizers.minimized import remember_loss
-from globalstep.optimizers.moving_averages import ExponentialMovingAverage
-from globalstep.optimizers.optimizer import Optimizer
-from globalstep.optimizers.optimizer_arguments import Gradient, is_floating_scalar
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection
 from globalstep.tf1.graph.mutations import Mutation, MutationPart
 from globalstep.tf1.inputs.queue_runner import QueueRunner
 from globalstep.tf1.inputs.queues import FIFOQueue
 from globalstep.tf1.ops.control_flow_ops import group, no_op
+from globalstep.tf1.optimizers.minimized import remember_loss
+from globalstep.tf1.optimizers.moving_averages import ExponentialMovingAverage
+from globalstep.tf1.optimizers.optimizer import Optimizer
+from globalstep.tf1.optimizers.optimizer_arguments import Gradient, is_floating_scalar
 from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.variables.assignments import assign
 from globalstep.tf1.variables.training_util import assert_global_step

@@ -15,11 +15,11 @@ from typing import Any
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks.statistics import ClusterStatisticsHook
 from globalstep.chief.hooks.step import StepCounterHook
-from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.sessions.chief_role import RoleSessionCreator, failover_of
 from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.reported_session import ReportedSession
 from globalstep.tf1.sessions.scaffold import Scaffold

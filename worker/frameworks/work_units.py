@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
-from globalstep.optimizers.optimizer import Optimizer
+from globalstep.tf1.optimizers.optimizer import Optimizer
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
 from globalstep.tf1.sessions.session import Session
 from globalstep.worker.frameworks.training_model import described, misfit

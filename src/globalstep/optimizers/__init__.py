@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, slots and moving averages: from a loss to what a PS task applies.
+"""`gs.optim`: optimizers and learning-rate schedules, as descriptions of what a PS task applies.
 
 Layer: shared.
 """

@@ -410,7 +410,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_later_save_works(model, ma
 
 def partitioned(parts, rows=7):
     """A graph with a partitioned Variable whose parts have a slot each."""
-    from globalstep.optimizers.slots import slot_variable
+    from globalstep.tf1.optimizers.slots import slot_variable
     from globalstep.tf1.variables.named_variables import get_variable
     from globalstep.tf1.variables.partitioned_variables import fixed_size_partitioner
 

@@ -9,10 +9,10 @@ from small_model import LocalCluster, build
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.journal.run_report import CONCLUSION_PREFIX, RunReport
-from globalstep.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.optimizers.optimizers import GradientDescentOptimizer
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 
 

@@ -10,7 +10,6 @@ import globalstep.tf1.sessions.training_session as training
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks.statistics import ClusterStatisticsHook
 from globalstep.chief.hooks.step import StepCounterHook, StopAtStepHook
-from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.job_end import is_at_limit
 from globalstep.cluster.cluster import ClusterSpec, target_of
@@ -18,6 +17,7 @@ from globalstep.errors import AbortedError, DeadlineExceededError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession

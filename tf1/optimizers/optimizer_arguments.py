@@ -1,6 +1,6 @@
 """Checks of optimizers' arguments, and their normal form.
 
-Layer: shared. Source of texts: TensorFlow 1.15 `python/training/optimizer.py`.
+Layer: tf1. Source of texts: TensorFlow 1.15 `python/training/optimizer.py`.
 """
 
 from __future__ import annotations

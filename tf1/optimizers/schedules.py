@@ -8,7 +8,7 @@ float32 steps above 2^24.
 
 Formulas, names and errors are those of TensorFlow 1.15 `tf.train.*_decay`.
 
-Layer: shared.
+Layer: tf1.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.optimizers import formula
 from globalstep.optimizers.formula import Formula
-from globalstep.optimizers.schedule_formula import Operands
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.ops.random_ops import random_normal
+from globalstep.tf1.optimizers.schedule_formula import Operands
 
 __all__ = [
     "cosine_decay",

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.hooks.values import (
+from globalstep.errors import OutOfRangeError
+from globalstep.ps.local import LocalPS
+from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.hooks.values import (
     FeedFnHook,
     FinalOpsHook,
     LoggingTensorHook,
     NanLossDuringTrainingError,
     NanTensorHook,
 )
-from globalstep.errors import OutOfRangeError
-from globalstep.ps.local import LocalPS
-from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,

@@ -1,6 +1,6 @@
 """Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion.
 
-Layer: shared.
+Layer: tf1.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
-from globalstep.optimizers.optimizers import AdamOptimizer
 from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
+from globalstep.tf1.optimizers.optimizers import AdamOptimizer
 
 __all__ = ["AdamWOptimizer", "LambOptimizer", "LazyAdamOptimizer", "LionOptimizer"]
 

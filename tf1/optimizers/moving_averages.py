@@ -3,7 +3,7 @@
 The shadow of a Variable follows it there: `ema.apply` sends a name, not an array, and behind a train op
 (`control_dependencies`) it is part of the same push.
 
-Layer: shared. Source: TensorFlow 1.15 `python/training/moving_averages.py`.
+Layer: tf1. Source: TensorFlow 1.15 `python/training/moving_averages.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from globalstep.optimizers.optimizer import check_hyper, unique_optimizer_name
-from globalstep.optimizers.slots import slot_variable
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
 from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.ops.constant_ops import zeros
 from globalstep.tf1.ops.math_ops import add, cast, divide, minimum, multiply
 from globalstep.tf1.ops.math_ops import truediv as _true_divide
+from globalstep.tf1.optimizers.optimizer import check_hyper, unique_optimizer_name
+from globalstep.tf1.optimizers.slots import slot_variable
 from globalstep.tf1.variables.variable_collections import (
     global_variables,
     moving_average_variables,

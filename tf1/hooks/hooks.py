@@ -1,17 +1,17 @@
 """All hooks in one namespace; each is defined in the module of its kind.
 
-Layer: chief.
+Layer: tf1.
 """
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-from globalstep.chief.hooks.prefetch import PrefetchLookupHook
-from globalstep.chief.hooks.profile import ProfilerHook
 from globalstep.chief.hooks.progress import ProgressHook
 from globalstep.chief.hooks.statistics import ClusterStatisticsHook
 from globalstep.chief.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
-from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.chief.hooks.timers import SecondOrStepTimer
-from globalstep.chief.hooks.values import (
+from globalstep.tf1.hooks.prefetch import PrefetchLookupHook
+from globalstep.tf1.hooks.profile import ProfilerHook
+from globalstep.tf1.hooks.summary import SummarySaverHook
+from globalstep.tf1.hooks.values import (
     FeedFnHook,
     FinalOpsHook,
     LoggingTensorHook,

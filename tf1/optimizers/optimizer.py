@@ -4,7 +4,7 @@ An optimizer holds no arrays and no formula. It names an update rule (`globalste
 slot Variables, and builds the `Mutation` whose gradients are pushed. Its hyper-parameters cross the wire as
 closed expressions where they are such, so that a decayed rate follows the authoritative step.
 
-Layer: shared. Source of names, defaults and texts: TensorFlow 1.15 `python/training/optimizer.py`.
+Layer: tf1. Source of names, defaults and texts: TensorFlow 1.15 `python/training/optimizer.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from globalstep.optimizers.lowering import lower
-from globalstep.optimizers.minimized import remember_loss
-from globalstep.optimizers.optimizer_arguments import (
+from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
+from globalstep.tf1.gradients.gradients import gradients
+from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
+from globalstep.tf1.ops.constant_ops import filled
+from globalstep.tf1.optimizers.lowering import lower
+from globalstep.tf1.optimizers.minimized import remember_loss
+from globalstep.tf1.optimizers.optimizer_arguments import (
     Gradient,
     as_gradient,
     check_hyper,
@@ -26,13 +32,7 @@ from globalstep.optimizers.optimizer_arguments import (
     unique_optimizer_name,
     variables_in,
 )
-from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
-from globalstep.optimizers.slots import scalar_variable, slot_variable
-from globalstep.tf1.gradients.gradients import gradients
-from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
-from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
-from globalstep.tf1.ops.constant_ops import filled
+from globalstep.tf1.optimizers.slots import scalar_variable, slot_variable
 from globalstep.tf1.variables.assignments import assign
 from globalstep.tf1.variables.training_util import assert_global_step, create_global_step
 from globalstep.tf1.variables.variables import Variable

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from globalstep.optimizers import schedules as s
-from globalstep.optimizers.lowering import lower
 from globalstep.tf1.ops import constant_ops as c
 from globalstep.tf1.ops import math_ops as m
+from globalstep.tf1.optimizers import schedules as s
+from globalstep.tf1.optimizers.lowering import lower
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.expressions import evaluate as evaluate_expr
 

@@ -1,8 +1,8 @@
 import pytest
 from small_model import build
 
-from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.ops.summary_ops import scalar
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 from globalstep.tf1.sessions.scaffold import Scaffold

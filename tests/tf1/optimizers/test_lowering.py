@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from globalstep.optimizers.lowering import lower
 from globalstep.tf1.graph.graph import GraphKeys
 from globalstep.tf1.ops import array_ops as a
 from globalstep.tf1.ops import constant_ops as c
 from globalstep.tf1.ops import indexing_ops as ix
 from globalstep.tf1.ops import math_ops as m
 from globalstep.tf1.ops.random_ops import random_normal
+from globalstep.tf1.optimizers.lowering import lower
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.expressions import evaluate as evaluate_expr
 from globalstep.wire.expressions import names_in

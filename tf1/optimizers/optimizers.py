@@ -1,14 +1,14 @@
 """TensorFlow's gradient optimizers: their names, arguments, defaults and slots.
 
 The formulas are in `globalstep.ps.rules`, one a file; the online and proximal ones' optimizers are in
-`globalstep.optimizers.optimizers_online`, those that came after TensorFlow 1.x in
-`globalstep.optimizers.optimizers_modern`.
+`globalstep.tf1.optimizers.optimizers_online`, those that came after TensorFlow 1.x in
+`globalstep.tf1.optimizers.optimizers_modern`.
 
 Any hyper-parameter may be a number, a scalar node (a schedule, also composed, or a Variable), which the
 PS evaluates at the authoritative step where it is a closed expression, or a function of no arguments,
 which the worker calls for every push.
 
-Layer: shared. Source of names and defaults: TensorFlow 1.15 `python/training`.
+Layer: tf1. Source of names and defaults: TensorFlow 1.15 `python/training`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.graph.mutations import Hyper
+from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Slot Variables: companions of a Variable, on the same PS and named after it.
 
-Layer: shared. Source: TensorFlow 1.15 `python/training/slot_creator.py`.
+Layer: tf1. Source: TensorFlow 1.15 `python/training/slot_creator.py`.
 """
 
 from __future__ import annotations

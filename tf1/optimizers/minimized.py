@@ -1,6 +1,6 @@
 """The loss that a train op minimizes, which progress displays find without being given it.
 
-Layer: shared. Threads: graphs are built by one thread.
+Layer: tf1. Threads: graphs are built by one thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one.
 
-Layer: chief.
+Layer: tf1.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A hyper-parameter that depends only on numbers, steps and scalar Variables need 
 from values that may be old: its expression crosses the wire once, and the PS evaluates it at the
 authoritative step.
 
-Layer: shared.
+Layer: tf1.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.optimizer import Optimizer, Slot
 from globalstep.ps.local import LocalPS
 from globalstep.tf1.graph.mutations import Mutation
+from globalstep.tf1.optimizers.optimizer import Optimizer, Slot
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.tf1.variables.variable_scope import variable_scope

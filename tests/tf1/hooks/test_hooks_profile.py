@@ -3,10 +3,10 @@ import json
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.hooks.profile import ProfilerHook
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.device import replica_device_setter
 from globalstep.tf1.graph.graph import device
+from globalstep.tf1.hooks.profile import ProfilerHook
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 
 

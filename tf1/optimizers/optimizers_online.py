@@ -1,6 +1,6 @@
 """Optimizers of online and sparse linear learning: Ftrl, Adagrad with dual averaging, and proximal ones.
 
-Layer: shared. Source of names and defaults: TensorFlow 1.15 `python/training`.
+Layer: tf1. Source of names and defaults: TensorFlow 1.15 `python/training`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.graph.graph import as_node
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.ops.math_ops import add
+from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.variables.training_util import assert_global_step
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Operands of schedules that are numbers or nodes.
 
-Layer: shared.
+Layer: tf1.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 
 from globalstep.dtypes import DType
 from globalstep.optimizers.formula import Formula
-from globalstep.optimizers.lowering import lower
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import static_value
+from globalstep.tf1.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
 
 __all__ = ["Operands"]

@@ -1,0 +1,4 @@
+"""Hooks of a session of a graph: values, summaries, prefetched rows, profiles.
+
+Layer: tf1.
+"""
