@@ -24,7 +24,7 @@ _CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 _LONG_LIVED = ("resource_tracker", "forkserver")
 
 #: Seeds of the simulation in the quick tier.
-_QUICK_SEEDS = "250"
+_QUICK_SEEDS = "100"
 #: No test of the quick tier takes 2 s. One that takes longer than the first, of the processor, is to be marked `long`,
 #: or made faster; one that takes longer than the second by the clock waits for something. It is named at the end and
 #: does not fail: the machine may be busy, where a second of the processor is longer too.
@@ -69,6 +69,15 @@ def pytest_collection_modifyitems(config, items):
     left = set(items) - set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = kept
+
+
+def pytest_collection_finish():
+    """Have the collector of garbage pass over the objects of collection, which stay: there are millions.
+
+    Tests that ask whether something is let go of have it collect all, and it does so by itself as well.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _begins(item):

@@ -83,6 +83,7 @@ def test_roles_ids_that_are_bound_to_nobody(targets, monkeypatch):
     assert "in the name of" in found(targets, "data_plane", "control")
 
 
+@pytest.mark.long
 def test_declare_then_use_a_slot_of_any_size(targets, monkeypatch):
     """Nobody compares slots with their Variables: kernels read and write behind them."""
     monkeypatch.setattr(optimizer_table, "check_slot", lambda *a: None)

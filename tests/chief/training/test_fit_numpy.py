@@ -207,7 +207,9 @@ class TestEvaluation:
         assert [entry["step"] for entry in result.history] == [10, 20, 30]
         assert result.best_step == 10
 
-    @pytest.mark.parametrize("cut", range(1, 13))
+    @pytest.mark.parametrize(
+        "cut", [cut if cut % 4 == 1 else pytest.param(cut, marks=pytest.mark.long) for cut in range(1, 13)]
+    )
     def test_an_evaluation_that_is_cut_off_is_made_up_for(self, tmp_path, monkeypatch, cut):
         """At each file of theirs: the run that goes on gives what one gives that never stopped."""
         values = {4: 3.0, 8: 2.0, 12: 1.0, 16: 5.0, 20: 4.0, 22: 6.0}

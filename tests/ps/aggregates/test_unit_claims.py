@@ -84,10 +84,10 @@ def test_clients_that_are_gone_are_forgotten_in_the_end():
 
 def test_so_many_claims_are_kept_and_the_oldest_go():
     claims = UnitClaims()
-    for number in range(3000):
+    for number in range(1100):
         assert claims.take(f"client{number}", "step", 1, 1 << 16, set(), 0.0)
     kept = claims.view("step", 1, set(), 0.0)
-    assert (len(kept), "client2999" in kept, "client0" in kept) == (1024, True, False)
+    assert (len(kept), "client1099" in kept, "client0" in kept) == (1024, True, False)
 
 
 def test_what_a_claim_costs_does_not_grow_with_the_square_of_the_claims(monkeypatch):

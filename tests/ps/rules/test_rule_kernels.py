@@ -30,6 +30,8 @@ KINDS = (
     "root_rmsprop",
     "zero_debias_moving_average",
 )
+#: Models are of the first; the second has kernels of its own.
+DTYPES = [np.float32, pytest.param(np.float64, marks=pytest.mark.long)]
 HYPERS = {
     "learning_rate": (0.1, 0.003),
     "momentum": (0.9, 0.0),
@@ -83,7 +85,7 @@ def assert_equal(got, wanted, hyper):
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())
@@ -107,7 +109,7 @@ def test_dense_kernel_equals_the_reference(kind, dtype, data):
     np.testing.assert_array_equal(grad, before)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())

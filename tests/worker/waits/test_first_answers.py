@@ -69,6 +69,7 @@ def test_the_program_of_a_ps_task_does_not_wait_for_another_that_has_ended():
             forget_target("grpc://the program's own")
 
 
+@pytest.mark.long  # 5 s of the processor for the tries of two hours
 def test_it_gives_up_after_two_hours():
     address = free_address()
     with gs.Graph().as_default(), Session(f"grpc://{address}", clock=ManualClock()) as session:
