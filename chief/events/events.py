@@ -15,14 +15,14 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from google.protobuf.message import DecodeError
 
 from globalstep.errors import DataLossError, OpError
 from globalstep.files.records import encode_record, read_records
-from globalstep.files.storage import path_error, storage_for
+from globalstep.files.storage import is_full, path_error, storage_for
 from globalstep.files.tensorboard_protos import Event
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder, join_announced
@@ -32,17 +32,48 @@ __all__ = ["EventFileWriter", "summary_iterator"]
 _log = logging.getLogger("globalstep")
 
 _FILE_VERSION = "brain.Event:2"
+#: How often a full disk is tried again.
+_FULL_RETRY_SECS = 10.0
 
 
 class _EventFile:
-    """An open event file that replaces itself when it is deleted. Single thread at a time."""
+    """An open event file that replaces itself when it is deleted. Single thread at a time.
+
+    A full disk ends no training: events are dropped until there is room, and go to a new file from then on.
+    """
 
     def __init__(self, logdir: str, suffix: str, clock: Clock) -> None:
         self._storage = storage_for(logdir)
         self._logdir = logdir
         self._suffix = suffix
         self._clock = clock
-        self._open()
+        # None while there is no room.
+        self._file: BinaryIO | None = None
+        self._next_try: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a file, if there is room for one."""
+        try:
+            self._open()
+        except OpError as error:
+            self._drop_until_room(error)
+            return
+        if self._next_try is not None:
+            self._next_try = None
+            _log.warning("There is room for events again: they go to %s.", self.path)
+
+    def _drop_until_room(self, error: OpError) -> None:
+        """Go on without a file where the disk is full; raises what says something else."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+        if not is_full(error):
+            raise error
+        if self._next_try is None:
+            _log.warning("%s Events are dropped until there is room; training goes on.", error)
+        self._next_try = self._clock.monotonic() + _FULL_RETRY_SECS
 
     def _open(self) -> None:
         """Begin a file under a name that is not taken, so that no writer overwrites another's events."""
@@ -53,11 +84,18 @@ class _EventFile:
             name, count = f"{stem}{self._suffix}", 0
             while (file := self._claim(self._storage.join(self._logdir, name))) is None:
                 name, count = f"{stem}.{os.getpid()}.{count}{self._suffix}", count + 1
-            self._file: BinaryIO = file
             self.path = self._storage.join(self._logdir, name)
-            first = Event(wall_time=self._clock.time(), file_version=_FILE_VERSION)
-            self._file.write(encode_record(first.SerializeToString()))
-            self._file.flush()
+            try:
+                first = Event(wall_time=self._clock.time(), file_version=_FILE_VERSION)
+                file.write(encode_record(first.SerializeToString()))
+                file.flush()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.close()
+                with contextlib.suppress(OSError):
+                    self._storage.delete(self.path)
+                raise
+            self._file = file
         except OSError as error:
             raise path_error(error, self.path, "write") from error
 
@@ -70,28 +108,33 @@ class _EventFile:
             return None
 
     def write(self, event: bytes) -> None:
+        if self._file is None:
+            if self._next_try is not None and self._clock.monotonic() < self._next_try:
+                return
+            self._begin()
         # An object of a remote store is not there before it is closed, so only local files can be missed.
-        if self._storage.is_local and not self._storage.exists(self.path):
+        elif self._storage.is_local and not self._storage.exists(self.path):
             _log.warning("The event file %s has been deleted: starting a new one. What was in it is lost.", self.path)
             with contextlib.suppress(OSError):
                 self._file.close()
-            self._open()
-        try:
-            self._file.write(encode_record(event))
-        except OSError as error:
-            raise path_error(error, self.path, "write") from error
+            self._file = None
+            self._begin()
+        self._act(lambda file: file.write(encode_record(event)))
 
     def flush(self) -> None:
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise path_error(error, self.path, "write") from error
+        self._act(lambda file: file.flush())
 
     def close(self) -> None:
+        self._act(lambda file: file.close())
+
+    def _act(self, act: Callable[[BinaryIO], Any]) -> None:
+        """Do something with the file, if there is one; a full disk takes it away."""
+        if self._file is None:
+            return
         try:
-            self._file.close()
+            act(self._file)
         except OSError as error:
-            raise path_error(error, self.path, "write") from error
+            self._drop_until_room(path_error(error, self.path, "write"))
 
 
 class _WritingThread:
@@ -205,8 +248,9 @@ class _WritingThread:
 class EventFileWriter:
     """Appends events to a file from a thread of its own. Thread-safe.
 
-    The file is made, and its first event flushed, at once. An error of the thread is raised by the
-    next call. A writer that is never closed is closed when it is collected, or at exit.
+    The file is made, and its first event flushed, at once. An error of the thread is raised by the next call, but for a
+    full disk: events are dropped then, with a warning, until there is room. A writer that is never closed is closed
+    when it is collected, or at exit.
 
     Args:
         logdir: Directory of the file, made if need be; a local path or a URL.

@@ -21,6 +21,7 @@ from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import OpError
+from globalstep.files.storage import is_full
 from globalstep.files.tensorboard_protos import SessionLog
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
@@ -84,7 +85,8 @@ class CheckpointSaverHook(SessionRunHook):
     The first and the last are durable before training begins and when the session has ended. Those in
     between are written while training goes on, one at a time: a save that is due while another is being
     written waits for that, and the run with it. What goes wrong while writing is raised in the next run, or
-    at the end. A saver whose class has a `save` of its own saves within the run.
+    at the end; but a full disk ends no training: it is warned of, and the next save is tried when it is due. Only the
+    last one raises. A saver whose class has a `save` of its own saves within the run.
 
     Args:
         checkpoint_dir: Where checkpoints go.
@@ -132,6 +134,9 @@ class CheckpointSaverHook(SessionRunHook):
         self._coord: Any = None
         # The save that is being written, or whose result was not taken yet.
         self._pending: BackgroundSave | None = None
+        self._clock = clock
+        # Since when there is no room for a checkpoint; None while there is.
+        self._full_since: float | None = None
 
     def begin(self) -> None:
         """See SessionRunHook."""
@@ -145,7 +150,10 @@ class CheckpointSaverHook(SessionRunHook):
         self._coord = coord
         self._settle_old(session)
         graph = get_default_graph()
-        write_graph(graph, self._checkpoint_dir, "graph.pbtxt")
+        try:
+            write_graph(graph, self._checkpoint_dir, "graph.pbtxt")
+        except (OpError, OSError) as error:
+            self._bear(error)
         self._writer.add_graph(graph)
         self._save(session)
 
@@ -205,8 +213,8 @@ class CheckpointSaverHook(SessionRunHook):
         finally:
             # The last step is saved even where the save before it failed.
             last_step = _admitted_step(session, self._step)
-            if last_step != self._timer.last_triggered_step():
-                self._save(session)
+            if last_step != self._timer.last_triggered_step() or self._full_since is not None:
+                self._save(session, is_last=True)
         return last_step
 
     def end(self, session: Session) -> None:
@@ -225,14 +233,22 @@ class CheckpointSaverHook(SessionRunHook):
         should_stop = self._finish_save(run_context.session)
         if self._save(run_context.session) or should_stop:
             run_context.request_stop()
-        cluster.membership.let_end(shards)
+        if self._full_since is None:
+            cluster.membership.let_end(shards)
 
-    def _save(self, session: Session) -> bool:
+    def _save(self, session: Session, is_last: bool = False) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""
         step = self._before_save(session)
-        # The step goes along as a node, so that the saver names the checkpoint by its own snapshot: other
-        # workers push between our read and it.
-        path = self._find_saver().save(session, self._save_path, global_step=self._step)
+        try:
+            # The step goes along as a node, so that the saver names the checkpoint by its own snapshot: other
+            # workers push between our read and it.
+            path = self._find_saver().save(session, self._save_path, global_step=self._step)
+        except (OpError, OSError) as error:
+            if is_last:
+                raise
+            self._bear(error)
+            self._saved_at(step)
+            return False
         step = _step_of(path, step)
         self._saved_at(step)
         return self._after_save(session, step)
@@ -244,7 +260,12 @@ class CheckpointSaverHook(SessionRunHook):
             return self._save(session)
         should_stop = self._finish_save(session)
         step = self._before_save(session)
-        self._pending = saver.start_save(session, self._save_path, global_step=self._step)
+        try:
+            self._pending = saver.start_save(session, self._save_path, global_step=self._step)
+        except (OpError, OSError) as error:
+            self._bear(error)
+            self._saved_at(step)
+            return should_stop
         if self._coord is not None:
             # So a session that fails waits for the checkpoint before it takes the PS tasks away.
             self._coord.register_thread(self._pending.thread)
@@ -261,8 +282,32 @@ class CheckpointSaverHook(SessionRunHook):
         if self._pending is None:
             return False
         save, self._pending = self._pending, None
-        path = save.result()
+        try:
+            path = save.result()
+        except (OpError, OSError) as error:
+            self._bear(error)
+            return False
         return self._after_save(session, _step_of(path, 0))
+
+    def _bear(self, error: OpError | OSError) -> None:
+        """Go on where the disk is full: the checkpoints from before are there, and somebody may make room.
+
+        Raises:
+            OpError: `error`, if it says something else.
+            OSError: The same.
+        """
+        if not is_full(error):
+            raise error
+        now = self._clock.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        _log.warning(
+            "There is no room for a checkpoint in %s (for %.0f s now): %s Training goes on, and the next save is tried "
+            "when it is due; a PS task that dies meanwhile takes all back to the checkpoint before.",
+            self._checkpoint_dir,
+            now - self._full_since,
+            error,
+        )
 
     def _settle_old(self, session: Session) -> None:
         """Do what follows a save of a session that was lost; that it was lost needs no saying again."""
@@ -281,6 +326,14 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _after_save(self, session: Session, step: int) -> bool:
         """Tell events and listeners of a checkpoint; say whether one of them wants training to stop."""
+        if self._full_since is not None:
+            secs, self._full_since = self._clock.monotonic() - self._full_since, None
+            _log.warning(
+                "There is room in %s again, after %.0f s without: a checkpoint is there for step %d.",
+                self._checkpoint_dir,
+                secs,
+                step,
+            )
         self._writer.add_session_log(SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
         should_stop = False
         for listener in self._listeners:

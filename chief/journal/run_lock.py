@@ -31,7 +31,7 @@ from pathlib import Path
 
 from globalstep.cluster.process_place import NO_PROCESS, Process, is_gone, this_process
 from globalstep.errors import FailedPreconditionError
-from globalstep.files.storage import TEMPORARY, LocalStorage, storage_for
+from globalstep.files.storage import TEMPORARY, LocalStorage, is_full, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["FILE_NAME", "hold", "living_holder"]
@@ -166,9 +166,16 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
                 "There are no locks in %s (%s), and %s may train there since %s: whether it still does, cannot be seen "
                 "from this machine.", directory, error.strerror, holder, _at(since),
             )  # fmt: skip
-    told = {**asdict(this_process()), "since": clock.time()} | ({"ps": list(ps)} if ps else {})
-    os.ftruncate(file, 0)
-    os.pwrite(file, json.dumps(told).encode(), 0)
+    fields = {**asdict(this_process()), "since": clock.time()} | ({"ps": list(ps)} if ps else {})
+    told = json.dumps(fields).encode()
+    try:
+        # Over what was there, which takes no new room on a full disk.
+        os.pwrite(file, told, 0)
+        os.ftruncate(file, len(told))
+    except OSError as error:
+        if not is_full(error):
+            raise
+        _log.warning("Who trains in %s is not noted there: %s.", directory, error.strerror)
     return True
 
 

@@ -8,6 +8,7 @@ Layer: chief.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,13 @@ from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.saved_model import saved_step
 from globalstep.errors import InvalidArgumentError, OpError
-from globalstep.files.storage import atomic_write, storage_for
+from globalstep.files.storage import atomic_write, is_full, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["Following", "note_training"]
+
+_log = logging.getLogger("globalstep")
 
 _FILE = "training.json"
 #: How long a run that had ended before this task was started may yet go on.
@@ -36,8 +39,14 @@ def note_training(run_dir: str, step: int, ended: bool) -> None:
         ended: Whether it has ended.
     """
     storage = storage_for(run_dir)
-    with atomic_write(storage, storage.join(run_dir, _FILE)) as file:
-        file.write(json.dumps({"ended": ended, "step": step}).encode())
+    try:
+        with atomic_write(storage, storage.join(run_dir, _FILE)) as file:
+            file.write(json.dumps({"ended": ended, "step": step}).encode())
+    except (OpError, OSError) as error:
+        if ended or not is_full(error):
+            raise
+        # An evaluator that does not find it waits for the run's end all the same, unless it has ended before.
+        _log.warning("That the run trains is not noted in %s: %s", run_dir, error)
 
 
 class Following:

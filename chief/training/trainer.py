@@ -34,7 +34,7 @@ from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError, OutOfRangeError
-from globalstep.files.storage import leave_probe, storage_for
+from globalstep.files.storage import is_full, leave_probe, storage_for
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.sessions.scaffold import Scaffold
@@ -543,6 +543,10 @@ class Trainer:
                 with leave_probe(storage, self._run_dir):
                     pass
             except (OSError, OpError) as error:
+                if is_full(error):
+                    # A chief that was started again: the others train meanwhile.
+                    _log.warning("There is no room in run_dir %r now: %s", self._run_dir, error)
+                    return self._run_dir
                 raise InvalidArgumentError(
                     f"run_dir {self._run_dir!r} cannot be written to: {error}. Give a directory that this user may "
                     "write to, or None to keep nothing."

@@ -42,6 +42,7 @@ __all__ = [
     "Storage",
     "atomic_write",
     "directory_of",
+    "is_full",
     "leave_probe",
     "locked",
     "path_error",
@@ -54,6 +55,7 @@ __all__ = [
 TEMPORARY = ".tmp-"
 PROBE = ".globalstep-probe-"
 _FLOW_BYTES = 16 << 20  # of a file, given to the disk at a time
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Storage(Protocol):
@@ -432,6 +434,15 @@ def _flock(descriptor: int, wait_secs: float) -> bool:
             time.sleep(0.01)
 
 
+def is_full(error: BaseException) -> bool:
+    """Say whether a file could not be written because there is no room for it: somebody may make some.
+
+    >>> is_full(OSError(28, "No space left on device")), is_full(OSError(5, "Input/output error"))
+    (True, False)
+    """
+    return isinstance(error, ResourceExhaustedError) or (isinstance(error, OSError) and error.errno in _NO_ROOM)
+
+
 def path_error(error: OSError, path: str, verb: str) -> OpError:
     """Give the error of the project's own tree for an OSError about a file.
 
@@ -444,7 +455,7 @@ def path_error(error: OSError, path: str, verb: str) -> OpError:
     'Could not write /d/m: No space left on device. Free some space, or choose another directory.'
     """
     reason = f"Could not {verb} {path}: {error.strerror or error}."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _NO_ROOM:
         return ResourceExhaustedError(f"{reason} Free some space, or choose another directory.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{reason} Check that its directory exists on {socket.gethostname()}.")

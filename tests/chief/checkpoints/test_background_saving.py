@@ -12,7 +12,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-from globalstep.errors import FailedPreconditionError, ResourceExhaustedError
+from globalstep.errors import FailedPreconditionError, ResourceExhaustedError, UnknownError
 from globalstep.files.storage import PROBE, LocalStorage
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.tf1.ops.summaries import SummaryWriterCache
@@ -139,14 +139,18 @@ def full():
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def broken():
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 def test_what_goes_wrong_is_raised_in_the_next_run_and_the_checkpoints_before_stay(cluster, tmp_path):
-    storage = SlowStorage(error=full())
+    storage = SlowStorage(error=broken())
     training = Training(cluster, tmp_path, storage)
     for _ in range(3):
         training.step()
     storage.go_on.set()
     wait_for_saves()
-    with pytest.raises(ResourceExhaustedError, match=r"model\.ckpt-2\.index\.term-\d+\.json: No space left on device"):
+    with pytest.raises(UnknownError, match=r"model\.ckpt-2\.index\.term-\d+\.json: Input/output error"):
         training.step()
     assert latest_checkpoint(str(tmp_path)) == training.path(0)
     assert [name for name in os.listdir(tmp_path) if "ckpt-2" in name] == []
@@ -158,16 +162,77 @@ def test_what_goes_wrong_is_raised_in_the_next_run_and_the_checkpoints_before_st
 
 
 def test_what_goes_wrong_is_raised_at_the_end_and_the_last_step_is_saved_all_the_same(cluster, tmp_path):
-    storage = SlowStorage(error=full())
+    storage = SlowStorage(error=broken())
     training = Training(cluster, tmp_path, storage)
     for _ in range(3):
         training.step()
     assert storage.reached.wait(PATIENCE_SECS)
     storage.armed = False
     storage.go_on.set()
-    with pytest.raises(ResourceExhaustedError, match=r"model\.ckpt-2\.index\.term-\d+\.json"):
+    with pytest.raises(UnknownError, match=r"model\.ckpt-2\.index\.term-\d+\.json"):
         training.session.close()
     assert latest_checkpoint(str(tmp_path)) == training.path(3)
+
+
+def test_a_full_disk_ends_no_training_and_the_next_save_comes_when_it_is_due(cluster, tmp_path, caplog):
+    storage = SlowStorage(error=full())
+    storage.go_on.set()
+    training = Training(cluster, tmp_path, storage)
+    for before in range(5):
+        assert training.step() == before
+        wait_for_saves()
+    assert latest_checkpoint(str(tmp_path)) == training.path(0)
+    assert caplog.text.count("There is no room for a checkpoint") == 2
+    storage.error = None
+    training.step()
+    wait_for_saves()
+    training.step()
+    assert "There is room in" in caplog.text
+    assert training.value(6) == [6.0, 6.0]
+    training.session.close()
+    assert training.value(7) == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("room", [False, True], ids=["still full", "room again"])
+def test_the_last_save_is_made_again_where_the_one_before_found_no_room(cluster, tmp_path, room):
+    """It is of the same step: nothing else says that it is missing."""
+    storage = SlowStorage(error=full())
+    training = Training(cluster, tmp_path, storage)
+    for _ in range(2):
+        training.step()
+    assert storage.reached.wait(PATIENCE_SECS)
+    storage.go_on.set()
+    wait_for_saves()
+    if room:
+        storage.error = None
+        training.session.close()
+        assert training.value(2) == [2.0, 2.0]
+        return
+    with pytest.raises(ResourceExhaustedError, match=r"model\.ckpt-2\.index\.term-\d+\.json: No space left on device"):
+        training.session.close()
+    assert latest_checkpoint(str(tmp_path)) == training.path(0)
+
+
+class FullStorage(LocalStorage):
+    """Takes nothing while it is full, not even a probe."""
+
+    armed = full = True
+
+    def open_write(self, path):
+        if self.full:
+            raise full()
+        return super().open_write(path)
+
+
+def test_a_chief_that_starts_on_a_full_disk_trains(cluster, tmp_path, caplog):
+    storage = FullStorage()
+    training = Training(cluster, tmp_path, storage)
+    for _ in range(2):
+        training.step()
+    assert "There is no room for a checkpoint" in caplog.text
+    storage.full = False
+    training.session.close()
+    assert training.value(2) == [2.0, 2.0]
 
 
 def test_a_session_that_fails_waits_for_the_checkpoint(cluster, tmp_path):

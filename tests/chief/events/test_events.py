@@ -1,6 +1,7 @@
 """Event files: their bytes, their thread, and what becomes of errors."""
 
 import gc
+import io
 import os
 import re
 import threading
@@ -15,7 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from globalstep.chief.events import events as events_module
 from globalstep.chief.events.events import EventFileWriter, summary_iterator
 from globalstep.chief.events.file_writer import FileWriter, FileWriterCache, SummaryWriter
-from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
+from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnknownError
 from globalstep.files.records import TFRecordWriter
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph, Node
@@ -188,7 +189,7 @@ def test_adding_waits_for_the_disk_only_beyond_max_queue(tmp_path, slow):
 def test_an_error_of_the_thread_is_raised_by_the_next_call_and_wakes_who_waits(tmp_path, slow):
     writer = EventFileWriter(str(tmp_path), max_queue=1)
     (file,) = slow
-    file.error = OSError(28, "No space left on device")
+    file.error = OSError(5, "Input/output error")
     writer.add_event(Event(step=1))
     assert file.arrived.acquire(timeout=10)
     writer.add_event(Event(step=2))
@@ -197,7 +198,7 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call_and_wakes_who_waits(t
     def add():
         try:
             writer.add_event(Event(step=3))
-        except ResourceExhaustedError as error:
+        except UnknownError as error:
             outcome.append(error.message)
 
     adder = threading.Thread(target=add)
@@ -206,13 +207,55 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call_and_wakes_who_waits(t
     adder.join(10)
     assert len(outcome) == 1
     assert str(tmp_path) in outcome[0]
-    assert "No space left on device" in outcome[0]
-    with pytest.raises(ResourceExhaustedError, match="No space left"):
+    assert "Input/output error" in outcome[0]
+    with pytest.raises(UnknownError, match="Input/output error"):
         writer.flush()
-    with pytest.raises(ResourceExhaustedError, match="No space left"):
+    with pytest.raises(UnknownError, match="Input/output error"):
         writer.close()
     assert writer.closed
     assert not [thread for thread in threads_of_writers() if str(tmp_path) in thread.name]
+
+
+class Disk:
+    """A disk that may be full: what is written to its files fails then."""
+
+    def __init__(self, monkeypatch):
+        self.full, disk, claim = False, self, events_module._EventFile._claim
+
+        class OnDisk(io.FileIO):
+            def write(self, data):
+                if disk.full:
+                    raise OSError(28, "No space left on device")
+                return super().write(data)
+
+        def claimed(self, path):
+            file = claim(self, path)
+            if file is not None:
+                file.close()
+                file = io.BufferedWriter(OnDisk(path, "ab"))
+            return file
+
+        monkeypatch.setattr(events_module._EventFile, "_claim", claimed)
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_full_disk_drops_events_until_there_is_room_and_raises_nothing(tmp_path, monkeypatch, caplog, from_start):
+    disk, clock = Disk(monkeypatch), ManualClock()
+    disk.full = from_start
+    writer = EventFileWriter(str(tmp_path), clock=clock)
+    disk.full = True
+    for step in (1, 2):
+        writer.add_event(Event(step=step))
+        writer.flush()
+    disk.full = False
+    writer.add_event(Event(step=3))
+    writer.flush()  # it is not tried again at once
+    clock.advance(60.0)
+    writer.add_event(Event(step=4))
+    writer.close()
+    assert [event.step for event in events_in(tmp_path) if event.step] == [4]
+    assert caplog.text.count("Events are dropped until there is room") == 1
+    assert "There is room for events again" in caplog.text
 
 
 def test_flush_returns_when_all_is_in_the_file(tmp_path):

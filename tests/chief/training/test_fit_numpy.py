@@ -2,7 +2,9 @@
 
 import contextlib
 import csv
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import globalstep as gs
 from globalstep.chief.training import evaluation
 from globalstep.chief.training.trainer import place_of
 from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.files.storage import LocalStorage
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(24, 3)).astype(np.float32)
@@ -360,3 +363,25 @@ def test_seeds_are_made_only_for_a_loss_that_draws(monkeypatch):
     assert not made
     fit(loss=lambda params, x, y, rng: loss_fn(params, x + rng.normal(), y), steps=2)
     assert len(made) == 2
+
+
+def test_a_run_dir_without_room_holds_up_no_training(tmp_path, monkeypatch, caplog):
+    """As for a chief that is started again on a full disk: which run it is of, the directory says already."""
+    assert fit(steps=4, run_dir=str(tmp_path)).step == 4
+    open_write, full = LocalStorage.open_write, [True]
+
+    def may_be_full(self, path):
+        if full and "globalstep-run.json" not in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_write(self, path)
+
+    class MakesRoom(gs.Callback):
+        def on_step(self, trainer, step, loss):
+            if step == 9:
+                full.clear()
+
+    monkeypatch.setattr(LocalStorage, "open_write", may_be_full)
+    result = fit(steps=12, run_dir=str(tmp_path), checkpoint_every_steps=2, callbacks=[MakesRoom()])
+    assert result.step == 12
+    assert "There is no room for a checkpoint in" in caplog.text
+    assert np.array_equal(gs.load(str(tmp_path))["w"], result.model["w"])
