@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -29,6 +30,9 @@ _QUICK_SEEDS = "100"
 #: or made faster; one that takes longer than the second by the clock waits for something. It is named at the end and
 #: does not fail: the machine may be busy, where a second of the processor is longer too.
 _CPU_SECS, _WALL_SECS = 3.0, 10.0
+#: Time decides nothing: what is drawn may be slow on a loaded machine.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 _COSTS = ("cpu_secs", "wall_secs")
 _BEGAN = pytest.StashKey[tuple[float, float]]()
 
@@ -211,3 +215,16 @@ def connected():
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Make seconds of real time short that a task waits: for an answer's next try, and for another's sign of life."""
+    from globalstep.chief.sessions import run_joining
+    from globalstep.worker.client import candidate, heartbeat
+    from globalstep.worker.client.retry import POLICIES, RetryPolicy
+
+    monkeypatch.setitem(POLICIES, "Status", RetryPolicy(POLICIES["Status"].deadline_secs, 0.02))
+    monkeypatch.setattr(heartbeat, "_PERIOD_SECS", 0.05)
+    for module in (run_joining, candidate):
+        monkeypatch.setattr(module, "_POLL_SECS", 0.02)

@@ -116,19 +116,6 @@ class FakeSession:
 
 
 @pytest.fixture
-def soon(monkeypatch):
-    """Make seconds of real time short that a task waits: for an answer's next try, and for another's sign of life."""
-    from globalstep.chief.sessions import run_joining
-    from globalstep.worker.client import candidate, heartbeat
-    from globalstep.worker.client.retry import POLICIES, RetryPolicy
-
-    monkeypatch.setitem(POLICIES, "Status", RetryPolicy(POLICIES["Status"].deadline_secs, 0.02))
-    monkeypatch.setattr(heartbeat, "_PERIOD_SECS", 0.05)
-    for module in (run_joining, candidate):
-        monkeypatch.setattr(module, "_POLL_SECS", 0.02)
-
-
-@pytest.fixture
 def make_session():
     """Give a function that makes a FakeSession: shards, storage, blind shards, graph."""
     from globalstep.files.storage import LocalStorage

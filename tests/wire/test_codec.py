@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -38,7 +38,6 @@ arrays = st.sampled_from(sorted(DTYPES)).flatmap(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the first array, on a loaded machine
 @given(st.lists(arrays, max_size=4))
 def test_tensors_come_back_bit_for_bit(values):
     tensors = TensorWriter()

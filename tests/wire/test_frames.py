@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
@@ -27,7 +27,6 @@ def joined(pieces):
     return b"".join(bytes(piece) + bytes(padded(len(piece)) - len(piece)) for piece in pieces)
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=6), st.integers(1, 2**40))
 @example([], 1)
 @example([b""], 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -16,7 +16,6 @@ from globalstep.wire.packing import pack, rounded, unpack
 
 LIMIT = 1 << 20
 # Kernels are compiled within the first example; the first array may take seconds on a loaded machine.
-anytime = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FLOATS = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 
 
@@ -50,21 +49,18 @@ def cast_to(values, dtype):
         return values.astype(dtype).astype(np.float32)
 
 
-@anytime
 @given(FLOATS)
 def test_bfloat16_is_rounded_to_the_nearest_even(values):
     (back,), _ = there_and_back([values], pb.FORM_BFLOAT16)
     np.testing.assert_array_equal(back, cast_to(values, ml_dtypes.bfloat16))
 
 
-@anytime
 @given(FLOATS)
 def test_float16_is_rounded_as_numpy_does(values):
     (back,), _ = there_and_back([values], pb.FORM_FLOAT16)
     np.testing.assert_array_equal(back, cast_to(values, np.float16))
 
 
-@anytime
 @given(arrays.arrays(np.float32, st.integers(1, 80), elements=st.floats(width=32)))
 def test_int8_is_off_by_a_64th_of_the_largest_at_most_and_does_not_change_again(values):
     (back,), spans = there_and_back([values], pb.FORM_INT8)
@@ -88,7 +84,6 @@ def test_rows_of_a_table_are_not_rounded_in_blocks_of_several():
     assert [span.form for span in request.spans] == [pb.FORM_BFLOAT16]
 
 
-@anytime
 @given(FLOATS, st.floats(0, 1))
 def test_a_mostly_zero_tensor_comes_back_bit_for_bit(values, keep):
     values[: int(len(values) * (1 - keep))] = 0
