@@ -36,6 +36,11 @@ __all__ = ["Server"]
 
 _log = logging.getLogger(__name__)
 
+#: What a shell gives for a process that Ctrl-C has ended.
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+#: How long a program that was asked to end may go on after `join`.
+_CAUGHT_SECS = 5.0
+
 
 class Server:
     """A task of a cluster; TensorFlow's arguments.
@@ -176,16 +181,26 @@ class Server:
         returns to its caller either. It raises SystemExit, with code 0, when the job is done: the interpreter ends
         as it always does, after `finally` blocks, atexit functions and threads that are no daemons; in another
         thread than the main one it ends that thread. A SIGTERM before the job is done ends the process with code
-        143, so that an engine starts it again. A worker's server has nothing to serve; it waits, too, until the job
-        is done.
+        143, so that an engine starts it again, and Ctrl-C with 130; a program that catches all exceptions, and goes on
+        for 5 s, is ended then. A worker's server has nothing to serve; it waits, too, until the job is done.
 
         Raises:
             SystemExit: When there is nothing left to wait for.
         """
+        try:
+            self._join()
+        except KeyboardInterrupt:
+            self._exit_code = EXIT_INTERRUPTED
+            _end_in_any_case(EXIT_INTERRUPTED)
+            raise
+
+    def _join(self) -> NoReturn:
+        if self._exit_code is not None:
+            sys.exit(self._exit_code)
         if self._hosted is not None:
-            with _terminated(self._hosted.terminate):
+            with _terminated(self._hosted.terminate) as terminated:
                 code = self._hosted.join()
-            self._end(code)
+            self._end(code, bool(terminated))
         if self._ps is None:
             _, job, index = self._task
             _log.info(
@@ -200,21 +215,18 @@ class Server:
             # Such a process has nothing else to say, and the user who started it by hand wants to know that it runs.
             logging.getLogger("globalstep").setLevel(logging.INFO)
         try:
-            code = self._serve(self._ps)
+            _log.info("/job:ps/task:%d serves on %s until the job is done", self._task[2], self._ps.address)
+            with _terminated(self._ps.stop) as terminated:
+                self._ps.join()
         finally:
             logging.getLogger("globalstep").setLevel(level)
-        self._end(code)
+        self._end(code_of(self._ps, bool(terminated)), bool(terminated))
 
-    def _end(self, code: int) -> NoReturn:
+    def _end(self, code: int, terminated: bool = False) -> NoReturn:
         self._exit_code = code
+        if terminated:
+            _end_in_any_case(code)
         sys.exit(code)
-
-    def _serve(self, ps: PSServer) -> int:
-        """Serve to the end; gives the exit code."""
-        _log.info("/job:ps/task:%d serves on %s until the job is done", self._task[2], ps.address)
-        with _terminated(ps.stop) as terminated:
-            ps.join()
-        return code_of(ps, bool(terminated))
 
     def stop(self) -> None:
         """Stop serving."""
@@ -246,6 +258,28 @@ def _check_addresses(cluster: ClusterSpec, own: str) -> None:
                     f'Could not interpret "{address}" as a host-port pair: it is the address of '
                     f'/job:{job}/task:{index}, and an address is "host:port", with a port up to 65535.'
                 )
+
+
+def _end_in_any_case(code: int) -> None:
+    """End a process that was asked to, where an `except:` of its program takes the exception that ends it.
+
+    TensorFlow's process is gone at the signal. This one may do what its `finally` blocks say; one that still runs its
+    main thread after a while has not understood.
+    """
+    threading.Thread(target=_outlast, args=(code,), name="server-end", daemon=True).start()
+
+
+def _outlast(code: int) -> None:
+    main = threading.main_thread()
+    main.join(_CAUGHT_SECS)
+    if main.is_alive():
+        _log.warning(
+            "The program caught what server.join() ends it by, and goes on: this task ends with code %d.", code
+        )
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
 
 
 @contextlib.contextmanager

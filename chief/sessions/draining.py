@@ -1,7 +1,8 @@
 """Draining of a session when its process is asked to end, by SIGTERM or Ctrl-C.
 
 The present step is finished, `should_stop()` is True after it, and at the end of the session the process
-exits with 143, so that an engine starts it again, or with 130 after Ctrl-C. A program that handles the signal itself
+exits with 143, so that an engine starts it again, or with 130 after Ctrl-C; where the program's own last line is over
+and its threads train, when they have closed the session. A program that handles the signal itself
 is left alone, and so is Ctrl-C at Python's prompt.
 
 Layer: chief. Threads: belongs to the main thread, where Python runs signal handlers.
@@ -9,15 +10,17 @@ Layer: chief. Threads: belongs to the main thread, where Python runs signal hand
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.coordinator import Coordinator
@@ -30,6 +33,7 @@ _log = logging.getLogger("globalstep")
 
 #: How long threads of a process that has been asked to end may take to do so.
 _HASTY_JOIN_SECS = 5.0
+_POLL_SECS = 0.05
 #: What a shell gives for a process that SIGTERM has ended.
 EXIT_DRAINED = 128 + signal.SIGTERM
 #: The signals, and what handles them in a program that does not care.
@@ -50,12 +54,14 @@ class Drain:
     Attributes:
         asked: Whether it has been.
         by: The signal's name, for people.
+        leaves: Whether the session is being closed. Set by whoever closes it.
         on_ask: Called within the signal handler, so it may take no lock.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.by = ""
+        self.leaves = False
         self._number: int = signal.SIGTERM
         # Children that were forked have the handlers too, but not this session.
         self._pid = os.getpid()
@@ -88,10 +94,10 @@ class Drain:
                 self._installed = True
 
     def unwatch(self) -> None:
-        """Leave the signals as they were found. Safe to call twice."""
-        if not self._installed or threading.current_thread() is not threading.main_thread():
+        """Leave the signals as they were found, where that can be done: in the main thread. Safe to call twice."""
+        was, self._installed = self._installed, False
+        if not was or threading.current_thread() is not threading.main_thread():
             return
-        self._installed = False
         for number, before in self._before.items():
             now, other = signal.getsignal(number), _watching(number, before)
             if now == self._on_signal:
@@ -163,29 +169,62 @@ class Drain:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             # A child that was forked meanwhile, of a pool say: nothing of it is to be handed over.
-            signal.signal(number, _DEFAULTS[number])
-            os.kill(os.getpid(), number)
+            _act_by_default(number)
+            return
+        drains = list(_all_watching(number, self))
+        if not drains:
+            # Another thread has closed the session, and could not take the handler away.
+            _act_by_default(number)
             return
         signal.signal(number, signal.SIG_DFL)
         if number == signal.SIGINT:
             with contextlib.suppress(OSError):
                 os.write(2, _PATIENCE)
-        drain: Drain | None = self
-        while drain is not None:
+        for drain in drains:
             if not drain.asked:
                 drain.asked, drain.by, drain._number = True, _NAMES[signal.Signals(number)], number
                 drain.on_ask()
-            drain = _watching(number, drain._before[number])
+        if not threading.main_thread().is_alive():
+            # The program's last line is behind it: the interpreter waits, here, for threads that may never end.
+            _end_process(drains)
         if self._interruptible:
             raise self.exit()
 
 
+def _end_process(drains: Sequence[Drain]) -> NoReturn:
+    """End the process once its threads have closed their sessions, or have not begun to for a while."""
+    patience_ends = time.monotonic() + _HASTY_JOIN_SECS
+    while any(drain._installed for drain in drains):
+        if time.monotonic() >= patience_ends and not any(drain.leaves for drain in drains):
+            break
+        time.sleep(_POLL_SECS)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    # A SystemExit would be printed, and ignored, by the interpreter, which waits for the threads again.
+    os._exit(drains[0].exit_code)
+
+
+def _act_by_default(number: int) -> None:
+    """Have a signal do what it does in a program that does not handle it."""
+    signal.signal(number, _DEFAULTS[number])
+    os.kill(os.getpid(), number)
+
+
+def _all_watching(number: int, drain: Drain) -> Iterator[Drain]:
+    """Iterate over the sessions that still watch a signal: that of the handler first, then those before it."""
+    found: Drain | None = drain
+    while found is not None:
+        if found._installed:
+            yield found
+        found = _session_of(found._before.get(number))
+
+
 def _watching(number: int, handler: Any) -> Drain | None:
     """The session whose handler it is, or the next before it that still watches a signal."""
-    found = _session_of(handler)
-    while found is not None and not found._installed:
-        found = _session_of(found._before.get(number))
-    return found
+    first = _session_of(handler)
+    return None if first is None else next(_all_watching(number, first), None)
 
 
 def _session_of(handler: Any) -> Drain | None:

@@ -10,6 +10,7 @@ worth it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -82,7 +83,10 @@ class Cores:
 
         helping: list[Future[None]] = []
         if self._helpers is not None:
-            helping = [self._helpers.submit(help_out) for _ in range(min(self.threads, pieces) - 1)]
+            # Pools take no more work once the program's main thread is over; this one does it alone then.
+            with contextlib.suppress(RuntimeError):
+                for _ in range(min(self.threads, pieces) - 1):
+                    helping.append(self._helpers.submit(help_out))
         try:
             help_out()
         finally:

@@ -314,6 +314,7 @@ class _MonitoredSession:
             self._closed = True  # a forked child: all of it is the parent's, which goes on
             return
         drained = self._drained
+        self._drain.leaves = True
         try:
             if failed is None and self._session is not None:
                 if not drained:

@@ -216,13 +216,23 @@ def write_shard_from(
                 held = len(checksums)
                 for spec, value in zip(piece, read([spec.name for spec in piece]), strict=True):
                     raw = _raw_bytes(spec, value)
-                    checksums.append(pool.submit(_sum_up, raw, spec.dtype))
+                    checksums.append(_submitted(pool, raw, spec.dtype))
                     out.write(raw)
         saved = tuple(
             SavedTensor(spec.name, spec.dtype, spec.shape, crc, spec.nbytes, has_nan)
             for spec, (crc, has_nan) in zip(ordered, [found.result() for found in checksums], strict=True)
         )
     return ShardWritten(saved, len(head) + sum(tensor.nbytes for tensor in saved))
+
+
+def _submitted(pool: ThreadPoolExecutor, raw: memoryview, dtype: str) -> Future[tuple[int, bool]]:
+    """Sum a tensor up beside this thread; in it, where the program's main thread is over and pools are closed."""
+    try:
+        return pool.submit(_sum_up, raw, dtype)
+    except RuntimeError:
+        summed: Future[tuple[int, bool]] = Future()
+        summed.set_result(_sum_up(raw, dtype))
+        return summed
 
 
 def _sum_up(raw: memoryview, dtype: str) -> tuple[int, bool]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from processes import Processes, free_addresses
 
+from globalstep.chief.checkpoints.checkpoint_variables import load_variable
+
 pytestmark = pytest.mark.processes
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "join_without_return.py"
@@ -50,3 +52,61 @@ def test_a_ps_whose_program_goes_on_after_join_ends_with_143_when_it_is_terminat
     os.kill(processes.pid("ps:0"), signal.SIGTERM)
     assert processes.wait() == {"ps:0": 143}
     assert "goes on as a worker" not in processes.output("ps:0")
+
+
+CATCHES_ALL = """
+import signal, time
+import globalstep as tf
+# A shell's background jobs ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+server = tf.train.Server({{"ps": ["{}"], "worker": ["{}"]}}, job_name="ps", task_index=0)
+while True:
+    try:
+        server.join()
+    except:
+        print("caught", flush=True)
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_ps_whose_program_catches_everything_ends_all_the_same(processes, number, code):
+    processes.start("ps:0", "-c", CATCHES_ALL.format(*free_addresses(2)))
+    processes.until("ps:0", "serves on")
+    os.kill(processes.pid("ps:0"), number)
+    assert processes.wait() == {"ps:0": code}
+    assert "caught\n" in processes.output("ps:0")
+    assert f"this task ends with code {code}" in processes.output("ps:0")
+
+
+THREADS = """
+import threading, time
+import globalstep as tf
+step = tf.train.get_or_create_global_step()
+count = tf.assign_add(step, 1)
+session = tf.train.MonitoredTrainingSession(checkpoint_dir="{}")
+session.run(count)
+
+def train():
+    if {trains}:
+        while not session.should_stop():
+            session.run(count)
+            print("trains", flush=True)
+        session.close()
+    print("idles", flush=True)
+    while not {trains}:
+        time.sleep(0.1)
+
+threading.Thread(target=train).start()
+"""
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_process_whose_main_thread_is_over_ends_at_sigterm(processes, tmp_path, trains):
+    processes.start("worker", "-c", THREADS.format(tmp_path / "run", trains=trains))
+    processes.until("worker", "trains" if trains else "idles")
+    os.kill(processes.pid("worker"), signal.SIGTERM)
+    assert processes.wait() == {"worker": 143}
+    if trains:
+        done = processes.output("worker").count("trains\n") + 1
+        assert load_variable(str(tmp_path / "run"), "global_step") == done
