@@ -49,6 +49,9 @@ BUDGETS = {
     "calls of a push over 2 PS": 380,
 }
 
+#: A push over PS tasks has threads, which wake in another order each time: so much more calls are none more.
+_SPREAD = 1.05
+
 #: Run in a checkout. Prints the figures of one measurement: what `fit` loads, or what one of many steps goes through.
 _MEASURE = '''
 import json, os, sys, threading
@@ -277,7 +280,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name:36}", *(f"{figure:>12}" for figure in figures))
     if args.imports:
         print(*upward(trees[0]), sep="\n")
-    above = {name: figure for name, figure in columns[0].items() if figure > ceilings.get(name, figure)}
+    above = {
+        name: figure
+        for name, figure in columns[0].items()
+        if figure > ceilings.get(name, figure) * (_SPREAD if name.startswith("calls of a push over") else 1.0)
+    }
     if args.lower:
         lowered = {name: min(ceilings.get(name, figure), figure) for name, figure in columns[0].items()}
         args.ceilings.write_text(json.dumps(ceilings | lowered, indent=2) + "\n")
