@@ -159,6 +159,7 @@ class Presence:
         # share one place.
         self._last_of: dict[str, str] = {}
         self._failed: dict[str, str] = {}
+        self._last_leaves: dict[str, tuple[str, bool]] = {}
         self._changed_at = clock.monotonic()
         self._came = False
         #: Clients whose lease has run out so far.
@@ -285,6 +286,8 @@ class Presence:
         task = task or (lease.task if lease is not None else "")
         if lease is not None or task:
             self._came, self._changed_at = True, self._clock.monotonic()
+        if task and self._remembers(task):
+            self._last_leaves[task] = client, unfinished
         if self._remembers(task) and self._last_of.setdefault(task, client) == client:
             self._failed.pop(task, None)
             if unfinished:
@@ -292,6 +295,17 @@ class Presence:
         self._departed[client] = None
         if len(self._departed) > _DEPARTED_KEPT:
             del self._departed[next(iter(self._departed))]
+
+    @property
+    def last_leaves(self) -> Mapping[str, tuple[str, bool]]:
+        """The last leaving of each task: its client, and whether it left before its work was done."""
+        return dict(self._last_leaves)
+
+    def have_left(self, last_leaves: Mapping[str, tuple[str, bool]]) -> None:
+        """Take note of those that left the process before this one, and need not be waited for."""
+        for task, (client, unfinished) in last_leaves.items():
+            if task not in self._last_of:  # else it has come back
+                self.left(client, task, unfinished)
 
     def task_of(self, client: str) -> str:
         """Give a client's task; "" where it did not say."""

@@ -471,6 +471,8 @@ class Adopt(Event[bool]):
     incarnation: Incarnation
     #: Tasks that its run expects.
     expected_tasks: Sequence[str]
+    #: The last leaving of each task: its client, and whether it left before its work was done.
+    left: Mapping[str, tuple[str, bool]]
     #: Where its events are written from now on.
     log: EventLog
     #: As of Begin; addresses may have changed.

@@ -317,6 +317,7 @@ class Shard:
         new.raised, new.leads = {}, Leads.of(new.policy)  # the log does not say who was here: all clocks begin anew
         self.now = new
         presence.begin(event.expected_tasks)
+        presence.have_left(event.left)
         if new.state is State.DONE:
             presence.finish()
         if new.ledger is not None and new.ledger.journal is not None:

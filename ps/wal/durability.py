@@ -455,8 +455,10 @@ class Durability:
             log = _go_on(self._files, replay, held)
             log.on_failure, log.now = self._on_failure, self._clock.monotonic
             log.check_writer()
-            expected = replay.shard.members.presence.expected
-            adopt = Adopt(replay.shard.now, expected, log, request.sequencer_address, floors, request.behind)
+            was = replay.shard.members.presence
+            adopt = Adopt(
+                replay.shard.now, was.expected, was.last_leaves, log, request.sequencer_address, floors, request.behind
+            )
             if not self._shard.handle(adopt):
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
         except BaseException:

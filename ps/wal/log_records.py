@@ -73,7 +73,8 @@ def _open(event: events.Open) -> Callable[[], Encoded]:
 
 
 def _leave(event: events.Leave) -> Callable[[], Encoded]:
-    return _plain(pb.LogRecord(leave=pb.LeaveRequest(client=event.client)))
+    leave = pb.LeaveRequest(client=event.client, task=event.task, unfinished=event.unfinished)
+    return _plain(pb.LogRecord(leave=leave))
 
 
 def _finish(event: events.Finish) -> Callable[[], Encoded]:
@@ -282,7 +283,8 @@ class Records:
             limits = [codec.decode_limit(item) for item in record.open.limits]
             return events.Open(record.open.incarnation, record.open.client, limits)
         if kind == "leave":
-            return events.Leave(record.leave.client)
+            leave = record.leave
+            return events.Leave(leave.client, task=leave.task, unfinished=leave.unfinished)
         if kind == "finish":
             return events.Finish(record.finish.incarnation, record.finish.client)
         if kind == "release":

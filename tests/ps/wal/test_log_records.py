@@ -47,7 +47,7 @@ HELD = {
         )
     ],
     events.Open: [events.Open(9, "c", [StopLimit("step", last_step=10)]), events.Open(9, "c", [])],
-    events.Leave: [events.Leave("c")],
+    events.Leave: [events.Leave("c"), events.Leave("c", task="/job:worker/task:1", unfinished=True)],
     events.Finish: [events.Finish(9, "c")],
     events.Stage: [events.Stage(9, PUSH, PARTS), events.Stage(9, PUSH, PushParts())],
     events.Decided: [

@@ -78,11 +78,11 @@ class Tasks(LocalPS):
         return self.controls[shard].handler.shard.log.directory
 
 
-def started(tasks, directory, policy=LOG, task="/job:chief/task:0"):
+def started(tasks, directory, policy=LOG, task="/job:chief/task:0", expected_tasks=()):
     """Begin a run with dense, sparse and scalar state; gives its chief's client."""
     client = ClusterClient(tasks.transports(), policy=policy, task=task, retry_secs=5.0)
     last = client.shards - 1
-    client.begin(open=False, run=RunIdentity(directory=str(directory)))
+    client.begin(open=False, run=RunIdentity(directory=str(directory)), expected_tasks=expected_tasks)
     client.journal = Stored()
     rate = Expr("const", value=0.05)
     adam = {"learning_rate": rate} | {
@@ -563,6 +563,24 @@ def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):
     request.incarnation += 1
     with pytest.raises(NotFoundError, match="There is no write-ahead log"):
         tasks.controls[0].call("Recover", request)
+    client.close()
+
+
+def test_a_task_that_comes_back_waits_for_nobody_who_had_left_before(tmp_path):
+    tasks = Tasks(2)
+    workers = [f"/job:worker/task:{at}" for at in range(4)]
+    client = started(tasks, tmp_path, expected_tasks=workers)
+    for task in (workers[0], workers[1], workers[2], workers[2]):
+        one = ClusterClient(tasks.transports(), policy=LOG, task=task)
+        one.heartbeat.goodbye(unfinished=task == workers[1], leaves_lease=False)
+        one.heartbeat.stop()
+        for transport in one.run.transports:
+            transport.close()
+    before = tasks.controls[1].handler.shard.attendance()[2]
+    tasks.kill(1)
+    client.pull([Read("b")])
+    after = tasks.controls[1].handler.shard.attendance()[2]
+    assert before.to_come == after.to_come == [workers[1], workers[3]]
     client.close()
 
 
