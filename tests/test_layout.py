@@ -89,14 +89,8 @@ STILL_ON_TF1 = {
     "chief.training.training_graph",
     "worker.frameworks.foreign_loss",
     "worker.frameworks.jax_front",
-    "worker.frameworks.jax_training",
-    "worker.frameworks.local_steps",
-    "worker.frameworks.numpy_training",
     "worker.frameworks.py_loss",
     "worker.frameworks.torch_front",
-    "worker.frameworks.torch_training",
-    "worker.frameworks.training_model",
-    "worker.frameworks.work_units",
 }
 #: What knows no wire: neither gRPC nor protobuf.
 PURE = (

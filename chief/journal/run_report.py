@@ -32,6 +32,7 @@ from globalstep.runtime.streams import is_terminal, write_line
 from globalstep.tf1.execution.fetches import flatten
 from globalstep.tf1.graph.graph import get_default_graph
 from globalstep.tf1.optimizers.minimized import loss_of
+from globalstep.tf1.sessions.hooked_session import SessionStep
 from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -145,7 +146,8 @@ class RunReport(SessionRunHook):
         if not self._due:
             return None
         graph = run_context.session.graph
-        loss = loss_of(graph, flatten(run_context.original_args.fetches, graph)[0])
+        fetches = run_context.original_args.fetches
+        loss = fetches.loss if isinstance(fetches, SessionStep) else loss_of(graph, flatten(fetches, graph)[0])
         return None if loss is None else SessionRunArgs(loss)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import math
 import os
@@ -29,14 +30,15 @@ from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
-from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
+from globalstep.chief.training.training_graph import ModelGraph, replicas_of, trained_model, training_model
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
-from globalstep.errors import InvalidArgumentError, OpError, OutOfRangeError
+from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOfRangeError
 from globalstep.files.storage import is_full, leave_probe, storage_for
 from globalstep.runtime.log_format import write_to_stderr
-from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.sessions.hooked_session import SessionStep
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import in_flight_of
 from globalstep.tf1.sessions.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
@@ -45,17 +47,17 @@ from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table, push_rows
 from globalstep.worker.frameworks.bad_steps import BadSteps
-from globalstep.worker.frameworks.foreign_loss import go_straight
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
-    MoreLookupsError,
-    Table,
     described,
     number_of_at_least,
     part_seed,
 )
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
+from globalstep.worker.step.computing import Computing, go_straight
+from globalstep.worker.step.gradients import GradientRules
+from globalstep.worker.step.stepping import Compute, Stepper
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.coordinator import Coordinator
@@ -184,9 +186,10 @@ class Trainer:
         self._config, self._keep, self._checkpoint_steps = config, keep_checkpoints, checkpoint_every_steps
         self._run_dir = None if run_dir is None else os.fspath(run_dir)
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
-        self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
-        self._local = _checked(local_steps, self._gradients, config)
+        self._rules = GradientRules(clip_grad_norm, clip_grad_value, ema_decay)
+        self._local = _checked(local_steps, self._rules, config)
         self._rounds: LocalRounds | None = None
+        self._stepper: Stepper | None = None
         worker = self._task.task or "this worker"
         self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
         self._units = _checked_units(units, local_steps)
@@ -269,7 +272,7 @@ class Trainer:
 
     def _seeds(self, count: int) -> list[int]:
         """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
-        if not self._model.draws:
+        if not self._trained_model.model.draws:
             return [0] * count
         return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
 
@@ -296,10 +299,10 @@ class Trainer:
             raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
         if not goes_on:
             return self._loss
-        count, before, name = self._units.count, self._step, self._graph.step.op_name
+        count, before, name = self._units.count, self._step, self._trained_model.declared.step
         batch_of = batch_source(batches, count)
         work: UnitOfWork = self._session.run_step_fn(
-            lambda step_context: take_unit(step_context.session, name, count, self._step)
+            lambda step_context: take_unit(step_context.session.cluster, name, count, self._step)
         )
         if work.unit:
             self._step = work.base
@@ -396,27 +399,33 @@ class Trainer:
             raise RuntimeError("A Trainer assigns in a `with` block, between its steps.")
         if self._local is not None:
             raise InvalidArgumentError("assign is not for local_steps, where each worker has values of its own.")
-        model = self._model
-        known = {**model.variables, **{table.name: table.variable for table in model.tables}}
+        trained = self._trained_model
+        known = {
+            item.name.removeprefix(trained.scope): item
+            for item in trained.declared.program.variables
+            if item.name.startswith(trained.scope) and not item.primary
+        }
         if unknown := sorted(set(values) - set(known)):
             raise InvalidArgumentError(f"The model has no parameter {unknown[0]!r}; it has {', '.join(known)}.")
 
         def change(step_context: StepContext) -> None:
-            session = step_context.session
+            cluster = step_context.session.cluster
+            assert self._stepper is not None
+            self._stepper.wait()
             ops = []
             for name, value in values.items():
                 variable = known[name]
-                given = value(np.array(session.cluster.pull([Read(variable.op_name)])[0])) if callable(value) else value
+                given = value(np.array(cluster.pull([Read(variable.name)])[0])) if callable(value) else value
                 array = given.detach().cpu().numpy() if hasattr(given, "detach") else np.asarray(given)
-                shape = tuple(int(size) for size in variable.shape)
-                if array.shape != shape or array.dtype.kind not in "fiub":
+                if array.shape != variable.shape or array.dtype.kind not in "fiub":
                     raise InvalidArgumentError(
-                        f"{name!r} has shape {list(shape)}, and what is assigned to it is {described(array)}."
+                        f"{name!r} has shape {list(variable.shape or ())}, and what is assigned to it is "
+                        f"{described(array)}."
                     )
-                array = np.ascontiguousarray(array, variable.dtype.as_numpy_dtype).reshape(shape)
-                ops.append(Op(OpKind.ASSIGN, variable.op_name, array))
-            session.cluster.push(Push(ops))
-            session.forget_values()
+                array = np.ascontiguousarray(array, variable.dtype).reshape(array.shape)
+                ops.append(Op(OpKind.ASSIGN, variable.name, array))
+            cluster.push(Push(ops))
+            self._stepper.forget_values()
 
         self._session.run_step_fn(change)
 
@@ -475,16 +484,25 @@ class Trainer:
             if written:
                 # Its thread would live as long as the process.
                 self._stack.callback(FileWriterCache.close, written)
-        self._model = training_model(self._model_given, self._loss_fn)
+        model = training_model(self._model_given, self._loss_fn)
         self._config = copy.copy(self._config) or ConfigProto()
         self._config.run_policy = policy_of(self._config, on_nan="drop")
         if self._local is not None:
-            if self._model.tables:
+            if model.tables:
                 raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
             self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
-        self._graph, self._rounds = _graph_of(self)
-        if self._rounds is not None and self._config.run_policy.on_nan == "drop":
-            self._rounds.inner.bad_steps, self._rounds.inner.names = self._bad_steps, list(self._model.variables)
+        units = None if self._units is None else self._units.count
+        known_step = lambda: self._step  # noqa: E731 (a method would be a circle)
+        self._trained_model = trained_model(model, self._optimizer, known_step, self._rules, self._replicas, units)
+        self._graph = ModelGraph(self._trained_model)
+        step = Computing(model).step
+        if self._local is not None:
+            rounds = self._rounds = LocalRounds(self._local.inner)
+            if self._config.run_policy.on_nan == "drop":
+                rounds.inner.bad_steps = self._bad_steps
+            self._compute: Compute = functools.partial(rounds.round, step)
+        else:
+            self._compute = step
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep), init_fn=self._give_rows)
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
@@ -519,14 +537,13 @@ class Trainer:
 
     def _name_of(self, variable: str) -> str:
         """Give the parameter's name in the model for that of its Variable."""
-        names = {found.op_name: name for name, found in self._model.variables.items()}
-        names |= {table.variable.op_name: table.name for table in self._model.tables}
-        return names.get(variable, variable)
+        return variable.removeprefix(self._trained_model.scope)
 
     def _give_rows(self, _: Scaffold, session: Session) -> None:
         """Give tables the rows that their parameter servers do not draw."""
-        for table in self._model.tables:
-            push_rows(session.cluster, table.variable.op_name, table.given())
+        trained = self._trained_model
+        for name, table in trained.model.tables.items():
+            push_rows(session.cluster, trained.name(name), table.given())
 
     def _directory(self) -> str | None:
         """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
@@ -562,18 +579,11 @@ class Trainer:
         return CheckpointSaverHook(directory, secs, steps, scaffold=scaffold, listeners=listeners)
 
     def _run(self, batches: Sequence[Any], seeds: Sequence[int]) -> Any:
-        for again in (True, False):
-            feeds = (self._rounds or self._model).take(batches, seeds)
-            try:
-                return self._session.run([self._graph.loss, self._graph.train_op], feeds)[0]
-            except MoreLookupsError:
-                if not again:
-                    raise
-                self._model.expect_all()
-            except Exception as error:
-                go_straight(error)
-                raise
-        return None
+        try:
+            return self._session.run(_TrainerStep(self, batches, seeds))
+        except Exception as error:
+            go_straight(error)
+            raise
 
     def _result(self) -> FitResult:
         evaluations = self._evaluations
@@ -591,15 +601,40 @@ class Trainer:
         )
 
 
-def _graph_of(trainer: Trainer) -> tuple[TrainingGraph, LocalRounds | None]:
-    """Make a trainer's graph around its model, and what keeps the batches of local steps."""
-    local, model = trainer._local, trainer._model
-    rounds = None if local is None else LocalRounds(local.inner, model.take)
-    if rounds is not None:
-        model.around = rounds.evaluate
-    units = None if trainer._units is None else trainer._units.count
-    known_step = lambda: trainer._step  # noqa: E731
-    return TrainingGraph(model, trainer._optimizer, known_step, trainer._gradients, trainer._replicas, units), rounds
+class _TrainerStep(SessionStep):
+    """A step of a trainer, as its session takes it."""
+
+    def __init__(self, trainer: Trainer, batches: Sequence[Any], seeds: Sequence[int]) -> None:
+        self._trainer, self._batches, self._seeds = trainer, batches, seeds
+        self.loss = trainer._graph.loss
+
+    def run(self, session: Session, asked: Any) -> Any:
+        """See SessionStep."""
+        stepper = self._trainer._stepper
+        assert stepper is not None
+        try:
+            loss = stepper.step(self._batches, self._seeds)
+        except JobDoneError as done:
+            session.note_outcome(stepper.outcome)
+            if done.values is not None:
+                done.values = self._answer(session, asked, done.values, stepper.seen)
+            raise
+        session.note_outcome(stepper.outcome)
+        return loss if asked is self else self._answer(session, asked, loss, stepper.seen)
+
+    def _answer(self, session: Session, asked: Any, loss: Any, seen: int) -> Any:
+        """Give what hooks have asked for: the step, which the values were read at, the loss, or more."""
+        if asked is self:
+            return loss
+        known: dict[Any, Any] = {self._trainer._graph.step: np.int64(seen), self.loss: loss, self: loss}
+        found = {
+            at: known[fetch]
+            for at, fetch in asked.items()
+            if isinstance(fetch, (Node, _TrainerStep)) and fetch in known
+        }
+        rest = {at: fetch for at, fetch in asked.items() if at not in found}
+        del known[self]
+        return {**found, **session.run(rest, known)} if rest else found
 
 
 class _Following(SessionRunHook):
@@ -614,6 +649,8 @@ class _Following(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook."""
         trainer = self._trainer
+        in_flight = in_flight_of(trainer._config)
+        trainer._stepper = Stepper(trainer._trained_model, session.cluster, trainer._compute, in_flight)
         trainer._step = step_now(session, trainer._graph.step)
         if self._is_new:
             trainer._start, self._is_new = trainer._step, False
@@ -626,7 +663,7 @@ class _Following(SessionRunHook):
         outcome = run_context.session.last_outcome
         if outcome is not None:
             trainer = self._trainer
-            trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
+            trainer._step = trainer._own_step = outcome.steps.get(trainer._trained_model.declared.step, trainer._step)
             trainer._bad_steps.settle(outcome, trainer._name_of)
             if trainer._rounds is not None:
                 trainer._rounds.settle(outcome.kind)
@@ -634,19 +671,20 @@ class _Following(SessionRunHook):
     def end(self, session: Session) -> None:
         """See SessionRunHook: brings the last values into the model."""
         trainer = self._trainer
-        wanted = dict(trainer._model.variables)
-        tables: list[Table] = []
+        trained, cluster = trainer._trained_model, session.cluster
+        names = list(trained.model.parameters)
+        tables = list[str]()
         if trainer.is_chief:
-            tables = [table for table in trainer._model.tables if table.nbytes <= TABLE_BYTES]
+            tables = [name for name, table in trained.model.tables.items() if table.nbytes <= TABLE_BYTES]
         try:
-            session.forget_values()
-            values, step = session.run([wanted, trainer._graph.step])
-            values |= {table.name: pull_table(session.cluster, table.variable.op_name) for table in tables}
+            step, *found = cluster.pull([Read(trained.declared.step), *(Read(trained.name(name)) for name in names)])
+            values = dict(zip(names, found, strict=True))
+            values |= {name: pull_table(cluster, trained.name(name)) for name in tables}
         except OpError as error:
             _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
             return
         trainer._step = int(step)
-        trainer._trained = trainer._model.put(values)
+        trainer._trained = trained.model.put(values)
 
 
 class _EvaluatingCheckpoints(CheckpointSaverListener):
@@ -757,7 +795,7 @@ def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> No
         )
 
 
-def _checked(local: LocalSteps | None, gradients: Gradients, config: Any) -> LocalSteps | None:
+def _checked(local: LocalSteps | None, gradients: GradientRules, config: Any) -> LocalSteps | None:
     """Give the local steps, once they go with what is done to gradients, and with the session."""
     if local is None:
         return None

@@ -1,61 +1,55 @@
-"""From a model, a loss function and an optimizer to one training op.
+"""From a model, a loss function and an optimizer to what is trained, and the Variables of it in a graph.
 
 Layer: chief.
 """
 
 from __future__ import annotations
 
-import logging
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
-from globalstep.chief.training.saved_model import EMA, framework_of
+import numpy as np
+
+from globalstep.chief.training.saved_model import framework_of
+from globalstep.cluster.program import ProgramVariable
+from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.torch_optimizers import TorchOptimizer
-from globalstep.tf1.graph.graph import Node, control_dependencies, get_default_graph
-from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.ops.clipping import clip_by_global_norm, clip_by_value
-from globalstep.tf1.ops.control_flow_ops import group
+from globalstep.optimizers.declared import GLOBAL_STEP, declared_model
+from globalstep.optimizers.optimizer_rule import StepSource
+from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.ops.constant_ops import filled, placeholder
 from globalstep.tf1.ops.summary_ops import scalar
-from globalstep.tf1.optimizers.moving_averages import ExponentialMovingAverage
-from globalstep.tf1.optimizers.optimizer import Optimizer
-from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
-from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
-from globalstep.tf1.variables.training_util import create_global_step
+from globalstep.tf1.variables.graph_program import put_program
 from globalstep.tf1.variables.variables import Variable
+from globalstep.wire.declarations import Increment
+from globalstep.wire.draws import Draw
 from globalstep.worker.frameworks.local_steps import LocalSteps
-from globalstep.worker.frameworks.training_model import TrainingModel
-from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
+from globalstep.worker.frameworks.training_model import SCOPE
+from globalstep.worker.frameworks.work_units import WorkUnits
+from globalstep.worker.step.gradients import GradientRules
 from globalstep.worker.step.grouping import grouped
+from globalstep.worker.step.model import Array, Model, TableParameter
+from globalstep.worker.step.stepping import TrainedModel
+from globalstep.worker.waits.contributing import CLAIMED
 
-__all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
+__all__ = ["ModelGraph", "Replicas", "replicas_of", "trained_model", "training_model"]
 
-_log = logging.getLogger("globalstep")
+_SCOPE = f"{SCOPE}/"
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """What is done to gradients before they are pushed, and to parameters after.
+@runtime_checkable
+class Synchronous(Protocol):
+    """An optimizer whose steps are made of several workers' gradients, as `gs.train.SyncReplicasOptimizer`."""
 
-    Attributes:
-        clip_norm: Scale them down to this norm over all of them.
-        clip_value: Clip each element to this magnitude.
-        ema_decay: Keep moving averages of the parameters with this decay.
-    """
+    replicas_to_aggregate: int
+    total_num_replicas: int
 
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    ema_decay: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)):
-            if value is not None and not (isinstance(value, (int, float)) and value > 0):
-                raise InvalidArgumentError(f"{name} is {value!r}; it must be positive.")
-        decay = self.ema_decay
-        if decay is not None and not (isinstance(decay, (int, float)) and 0 < decay < 1):
-            raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must lie between 0 and 1: 0.999, say.")
+    @property
+    def wrapped(self) -> Any:
+        """The optimizer that applies the mean."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits
         InvalidArgumentError: If a SyncReplicasOptimizer does not go with the rest.
     """
     given = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
-    synchronous = [item for item in given if isinstance(item, SyncReplicasOptimizer)]
+    synchronous = [item for item in given if isinstance(item, Synchronous)]
     if not synchronous:
         local = None if local_steps is None else local_steps.replicas
         return None if local is None else Replicas(local, local, "LocalSteps with replicas")
@@ -113,105 +107,118 @@ def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits
     return Replicas(wanted, total, "SyncReplicasOptimizer")
 
 
-@dataclass
-class TrainingGraph:
-    """The default graph, once a model is in it.
+def trained_model(
+    model: Model,
+    optimizer: Any,
+    known_step: Callable[[], int],
+    rules: GradientRules,
+    replicas: Replicas | None = None,
+    units: int | None = None,
+) -> TrainedModel:
+    """Give what a model declares, and what its pushes are.
 
     Args:
         model: The model.
         optimizer: An optimizer, or a dict from patterns of names to optimizers.
         known_step: Gives the step that this worker knows of.
-        gradients: What is done to gradients.
+        rules: What is done to gradients.
         replicas: Whose gradients make a step; None for each worker's to make one.
         units: How many units of work make a step; None for none.
 
+    Raises:
+        InvalidArgumentError: If the optimizer is none, or not for the model.
+    """
+    parameters = [
+        ProgramVariable(_SCOPE + name, item.value.dtype.name, item.value.shape, trainable=item.trained)
+        for name, item in model.parameters.items()
+    ]
+    parameters += [
+        ProgramVariable(_SCOPE + name, "float32", table.shape, trainable=table.trained)
+        for name, table in model.tables.items()
+    ]
+    trained = [item.name.removeprefix(_SCOPE) for item in parameters if item.trainable]
+    groups = grouped(optimizer.wrapped if isinstance(optimizer, Synchronous) else optimizer, trained)
+    if (replicas is not None or units is not None) and (
+        len(groups) > 1 or model.has_updates or rules.ema_decay is not None
+    ):
+        who = "WorkUnits" if replicas is None else replicas.option
+        raise InvalidArgumentError(
+            f"{who} has one optimizer, no ema_decay, and a model without running averages such as BatchNorm's. "
+            "Leave it out, or use LayerNorm or GroupNorm."
+        )
+    decays: dict[str, float] = {}
+    described = []
+    for one, names in groups:
+        decay = float(getattr(one, "weight_decay", 0.0))
+        for name in names if decay else ():
+            if name in model.tables:
+                raise InvalidArgumentError(
+                    f"{name!r} is an Embedding, whose gradient has only the rows of a batch: weight_decay is not for "
+                    f'it, as in PyTorch. Give it an optimizer of its own: optimizer={{"{name}": '
+                    'gs.optim.SparseAdam(), "*": ...}.'
+                )
+            decays[name] = decay
+        described.append((one.rule_at(StepSource(GLOBAL_STEP, known_step)), [_SCOPE + name for name in names]))
+    followed = [_SCOPE + name for name, item in model.parameters.items() if item.trained]
+    declared = declared_model(parameters, described, ema_decay=rules.ema_decay, followed=followed)
+    increment = None
+    if units is not None:
+        increment = Increment(declared.step, 1, units, 1, False, CLAIMED)
+    elif replicas is not None:
+        increment = Increment(declared.step, 1, replicas.count, replicas.each)
+    return TrainedModel(model, declared, _SCOPE, rules, decays, increment)
+
+
+class ModelGraph:
+    """The Variables of a model in the default graph, for what initializes, restores, saves and watches them.
+
+    Args:
+        trained: What is trained.
+
     Attributes:
         step: The global step.
-        train_op: Takes a step.
+        loss: Stands for the loss of a step.
+        variables: Name -> Variable.
     """
 
-    model: TrainingModel
-    optimizer: Any
-    known_step: Callable[[], int]
-    gradients: Gradients
-    replicas: Replicas | None = None
-    units: int | None = None
-    step: Variable = field(init=False)
-    train_op: Node = field(init=False)
+    def __init__(self, trained: TrainedModel) -> None:
+        declared, model = trained.declared, trained.model
+        averaged = set(declared.averages.values())
 
-    def __post_init__(self) -> None:
-        self.step = create_global_step()
-        trained = {name: variable for name, variable in self.model.variables.items() if variable.trainable}
-        trained |= {table.name: table.variable for table in self.model.tables if table.variable.trainable}
-        groups = self._groups(trained)
-        if self.replicas is not None or self.units is not None:
-            if len(groups) > 1 or self.model.updates or self.gradients.ema_decay is not None:
-                who = "WorkUnits" if self.replicas is None else self.replicas.option
-                raise InvalidArgumentError(
-                    f"{who} has one optimizer, no ema_decay, and a model without running averages such as BatchNorm's. "
-                    "Leave it out, or use LayerNorm or GroupNorm."
+        def initial(item: ProgramVariable, made: Mapping[str, Variable]) -> Any:
+            name = item.name.removeprefix(_SCOPE)
+            if item.is_step:
+                return np.zeros((), np.int64)
+            if item.name in averaged:
+                return made[item.primary].initialized_value()
+            if item.primary:
+                return filled(
+                    "Fill", list(item.known_shape or ()), declared.fills[item.name], as_dtype(item.dtype), None
                 )
-            groups = [(self._together(optimizer), decay, names) for optimizer, decay, names in groups]
-        first = groups[0][0]
-        pairs = first.compute_gradients(self.model.loss, var_list=list(trained.values()))
-        found = {variable: grad for grad, variable in pairs}
-        changed = [variable for variable, grad in found.items() if grad is not None]
-        clipped = dict(zip(changed, self._clipped([found[variable] for variable in changed]), strict=True))
-        ops: list[Node] = []
-        with control_dependencies(list(self.model.updates)):
-            for optimizer, decay, names in groups:
-                applied = [(_decayed(name, clipped[trained[name]], trained[name], decay), trained[name])
-                           for name in names if trained[name] in clipped]  # fmt: skip
-                if applied:
-                    ops.append(optimizer.apply_gradients(applied, global_step=None if ops else self.step))
-        train_op = ops[0] if len(ops) == 1 else group(*ops)
-        if self.gradients.ema_decay is not None:
-            followed = [variable for variable in self.model.variables.values() if variable.trainable]
-            with control_dependencies([train_op]):
-                train_op = ExponentialMovingAverage(self.gradients.ema_decay, name=EMA).apply(followed)
-        self.train_op = train_op
-        with get_default_graph().name_scope(None):
-            scalar("loss", self.model.loss)
+            if item.optimizer:
+                return np.float32(declared.fills[item.name])
+            return _drawn(name, model.tables[name]) if name in model.tables else model.parameters[name].value
 
-    @property
-    def loss(self) -> Node:
-        """The mean of the losses of the step's batches."""
-        return self.model.loss
-
-    def _together(self, optimizer: Optimizer) -> Optimizer:
-        """Have an optimizer apply the mean of several gradients."""
-        if self.units is not None:
-            return units_optimizer(optimizer, self.units)
-        assert self.replicas is not None
-        return SyncReplicasOptimizer(optimizer, self.replicas.count, self.replicas.workers)
-
-    def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, float, list[str]]]:
-        """Give each optimizer with its weight decay, and the names of its parameters."""
-        alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
-        return [
-            (*_made_of(optimizer, self.step, self.known_step), names)
-            for optimizer, names in grouped(alone, list(trained))
-        ]
-
-    def _clipped(self, grads: Sequence[Any]) -> list[Any]:
-        found = list(grads)
-        if self.gradients.clip_value is not None:
-            limit = self.gradients.clip_value
-            found = [clip_by_value(grad, -limit, limit) for grad in found]
-        if self.gradients.clip_norm is not None:
-            found = clip_by_global_norm(found, self.gradients.clip_norm)[0]
-        return found
+        self.variables = put_program(declared.program, initial)
+        self.step = self.variables[declared.step]
+        floats = [item.value.dtype for item in model.parameters.values() if item.value.dtype.kind == "f"]
+        self.loss = placeholder(floats[0] if floats else np.float32, [], name=f"{SCOPE}/loss")
+        scalar("loss", self.loss)
 
 
-def _made_of(optimizer: Any, step: Variable, known: Callable[[], int]) -> tuple[Optimizer, float]:
-    """Give an optimizer as a graph has it, and its weight decay."""
-    if isinstance(optimizer, TorchOptimizer):
-        return optimizer_of(optimizer, step, known), optimizer.weight_decay
-    return optimizer, 0.0
+def _drawn(name: str, table: TableParameter) -> Node:
+    """Give what a table begins with, which no client ever makes the whole value of."""
+    fill = 0.0 if table.draw is None else table.draw
+    return Node("EmbeddingInitial", (), lambda: _filled(fill, table.shape), name=f"{SCOPE}/{name}/initial",
+                dtype=np.float32, shape=list(table.shape), stateful=True, attrs={"fill": fill})  # fmt: skip
 
 
-def training_model(model: Any, loss_fn: Callable[..., Any]) -> TrainingModel:
-    """Put a model into the default graph.
+def _filled(fill: float | Draw, shape: Sequence[int]) -> Array:
+    return fill.rows(shape) if isinstance(fill, Draw) else np.full(tuple(shape), fill, np.float32)
+
+
+def training_model(model: Any, loss_fn: Callable[..., Any]) -> Model:
+    """Give a model of the framework that its parameters are of.
 
     Args:
         model: A torch module, or parameters of jax or numpy.
@@ -237,14 +244,3 @@ def training_model(model: Any, loss_fn: Callable[..., Any]) -> TrainingModel:
     from globalstep.worker.frameworks.numpy_training import NumpyTraining
 
     return NumpyTraining(model, loss_fn)
-
-
-def _decayed(name: str, grad: Any, variable: Variable, weight_decay: float) -> Any:
-    if not weight_decay:
-        return grad
-    if isinstance(grad, IndexedSlices):
-        raise InvalidArgumentError(
-            f"{name!r} is an Embedding, whose gradient has only the rows of a batch: weight_decay is not for it, as in "
-            f'PyTorch. Give it an optimizer of its own: optimizer={{"{name}": gs.optim.SparseAdam(), "*": ...}}.'
-        )
-    return grad + weight_decay * variable

@@ -24,7 +24,7 @@ from globalstep.tf1.execution.pushing import Declarer
 from globalstep.tf1.execution.run import PlanRun
 from globalstep.tf1.execution.tracing import Trace
 from globalstep.tf1.graph.graph import Graph, Node
-from globalstep.tf1.variables.graph_program import optimizers_of, program_variable
+from globalstep.tf1.variables.graph_program import as_program, program_variable
 from globalstep.tf1.variables.own_variables import claim_own_variables
 from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
@@ -327,7 +327,7 @@ class Executor:
         """
         run = self.cluster.run.side()
         check_variables(map(program_variable, self._shared()), run)
-        check_optimizers((spec.declaration() for spec in optimizers_of(self.graph)), run)
+        check_optimizers(as_program(self.graph).optimizers, run)
         self._alike = (self.cluster.incarnation, frozenset(run.variables))
 
     def _shared(self) -> list[Variable]:

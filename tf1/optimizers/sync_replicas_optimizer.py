@@ -30,7 +30,6 @@ from globalstep.tf1.variables.training_util import assert_global_step
 from globalstep.tf1.variables.variable_collections import global_variables, report_uninitialized_variables
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
-from globalstep.worker.waits.contributing import CLAIMED
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.coordinator import Coordinator
@@ -75,9 +74,6 @@ class SyncReplicasOptimizer(Optimizer):
     ...     print(sess.run(train_op), sess.run(w))
     1 [0. 0.]
     """
-
-    #: Whether each contribution is the unit of work that its client was given last.
-    _of_units: bool = False
 
     def __init__(
         self,
@@ -159,7 +155,7 @@ class SyncReplicasOptimizer(Optimizer):
                     local_step = _local_step(global_step)
                 averages, averaged = self._variable_averages, self._variables_to_average
                 wanted, total = self.replicas_to_aggregate, self.total_num_replicas
-                made = _Replicas(wanted, total, averages, averaged, self._of_units)
+                made = _Replicas(wanted, total, averages, averaged)
                 train_op = made.contribution(applied, global_step, local_step, counted, scope)
                 with graph.control_dependencies(None):
                     self.local_step_init_op = assign(local_step, global_step)
@@ -237,7 +233,6 @@ class _Replicas:
     total: int
     averages: ExponentialMovingAverage | None
     averaged: list[Any]
-    of_units: bool
 
     def contribution(
         self, applied: Mutation, step: Variable, local_step: Variable, counted: Sequence[MutationPart], scope: str
@@ -245,19 +240,16 @@ class _Replicas:
         """Make the train op: the wrapped optimizer's, as a contribution, and the averages that go with it."""
         # The local step becomes the one that the values belong to which the gradients were computed from.
         parts = [*applied.parts, *counted, MutationPart(OpKind.ASSIGN, local_step, step)]
-        alone = self.averages is None and not self.of_units
+        alone = self.averages is None
         push = Mutation(
             parts,
             increments=applied.increments,
             uses=applied.uses,
             op_type="Assign" if alone else "NoOp",
             name=scope if self.averages is None else "contribution",
-            # Who brings a unit waits for no step, and reads nothing after it.
             value_of=step if alone else None,
         )
-        contribution = (
-            (self.wanted, 1, False, CLAIMED) if self.of_units else (self.wanted, -(-self.wanted // self.total))
-        )
+        contribution = self.wanted, -(-self.wanted // self.total)
         push.attrs["contribution"] = contribution
         if self.averages is None:
             return push

@@ -7,6 +7,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+import abc
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,37 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["PREEMPTION_ERRORS", "HookedSession", "let_go_of"]
+__all__ = ["PREEMPTION_ERRORS", "HookedSession", "SessionStep", "let_go_of"]
 
 #: Errors after which the same run on a new session may succeed.
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 
 _CALLER = "caller"
+
+
+class SessionStep(abc.ABC):
+    """What a training loop does with a session in place of a run of nodes.
+
+    Attributes:
+        loss: The node that stands for the loss of the step.
+    """
+
+    loss: Node
+
+    @abc.abstractmethod
+    def run(self, session: Session, asked: Any) -> Any:
+        """Take a step.
+
+        Args:
+            session: The session below the hooks.
+            asked: This, or a dict in which it stands among what hooks ask for.
+
+        Returns:
+            The loss in the place of this, and in such a dict what the hooks have asked for.
+
+        Raises:
+            JobDoneError: With such as its `values`, if the job is done.
+        """
 
 
 class HookedSession:
@@ -84,7 +110,11 @@ class HookedSession:
         # In nearly every run no hook asks for anything.
         asked = {_CALLER: fetches, **of_hooks} if of_hooks else fetches
         try:
-            values: Any = self._session.run(asked, feeds, options, run_metadata)
+            values: Any = (
+                fetches.run(self._session, asked)
+                if isinstance(fetches, SessionStep)
+                else self._session.run(asked, feeds, options, run_metadata)
+            )
         except JobDoneError as done:
             if self._refused and done.waited:
                 raise

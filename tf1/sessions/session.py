@@ -157,6 +157,10 @@ class Session:
         """What became of the last push of this session; None before the first."""
         return self._executor.last_outcome
 
+    def note_outcome(self, outcome: Outcome | None) -> None:
+        """Take note of what became of a push that a training loop has made with the session's client."""
+        self._executor.last_outcome = outcome
+
     @property
     def trace(self) -> Trace | None:
         """Where runs record what they do: set it to a Trace, and to None to end that."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from globalstep.errors import NotFiniteGradientError
 from globalstep.wire.declarations import Outcome, OutcomeKind
-from globalstep.worker.frameworks.foreign_loss import Array
+from globalstep.worker.frameworks.evaluation import Array
 
 __all__ = ["BadSteps"]
 

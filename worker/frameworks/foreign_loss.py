@@ -10,14 +10,11 @@ Layer: worker.
 
 from __future__ import annotations
 
-import importlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from autograd.extend import defvjp_argnums, primitive
 from autograd.tracer import getval, isbox
 
@@ -26,33 +23,9 @@ from globalstep.runtime.memory import seal
 from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.primitives import cast
+from globalstep.worker.frameworks.evaluation import Array, Evaluator
 
-__all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "go_straight", "loss_node", "require_extra"]
-
-_log = logging.getLogger("globalstep")
-
-Array = npt.NDArray[Any]
-
-#: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
-HALVES = ("bfloat16", "float16")
-
-
-class Evaluation(NamedTuple):
-    """What a framework gives for the values of a run.
-
-    Attributes:
-        loss: A scalar.
-        gradients: One for each wanted position, of the shape of its value.
-        updates: New values of what the framework changes by itself, such as running averages.
-    """
-
-    loss: Any
-    gradients: Sequence[Array] = ()
-    updates: Sequence[Array] = ()
-
-
-#: Evaluates a loss: from the values of its sources, and the positions of those whose gradients are wanted.
-Evaluator = Callable[[Sequence[Array], tuple[int, ...]], Evaluation]
+__all__ = ["LossNode", "loss_node"]
 
 
 class LossNode(Node):
@@ -126,26 +99,6 @@ def loss_node(
     return item, given
 
 
-def require_extra(module: str, user: str, extra: str) -> Any:
-    """Import a framework when it is first used.
-
-    Args:
-        module: The module to import.
-        user: Who needs it, for the message.
-        extra: The extra of globalstep that brings it.
-
-    Raises:
-        ImportError: If it is not installed; says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"{user} needs {module}, which cannot be imported: {error}. Run `pip install 'globalstep[{extra}]'`.",
-            name=module,
-        ) from error
-
-
 @primitive
 def _with_gradients(loss: Array, gradients: Mapping[int, Array], *values: Any) -> Array:
     """Give `loss`, a function of `values` whose gradients are known."""
@@ -171,21 +124,3 @@ def _plain(value: Any) -> Array:
     while isbox(value):
         value = getval(value)
     return np.asarray(value)
-
-
-def go_straight(error: Exception) -> None:
-    """Let an error's traceback go from who catches it straight to the loss function, where it came of one.
-
-    The frames between are globalstep's own; they are logged at DEBUG.
-    """
-    if not getattr(error, "of_program", False):
-        return
-    inside, place = False, error.__traceback__
-    while place is not None:
-        module = place.tb_frame.f_globals.get("__name__", "")
-        inside = inside or module == __name__
-        if inside and not module.startswith("globalstep."):
-            _log.debug("The whole way of an error of the loss function:", exc_info=error)
-            error.__traceback__ = place
-            return
-        place = place.tb_next

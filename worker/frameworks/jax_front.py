@@ -13,10 +13,11 @@ import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.variables.variables import Variable
-from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
+from globalstep.worker.frameworks.evaluation import Array, Evaluation, require_extra
+from globalstep.worker.frameworks.foreign_loss import LossNode, loss_node
+from globalstep.worker.frameworks.jax_values import array_of, half_of
 
-__all__ = ["JaxNames", "half_of", "jax", "jax_loss", "variable_of"]
+__all__ = ["JaxNames", "jax", "jax_loss"]
 
 
 def jax_loss(
@@ -53,15 +54,15 @@ def jax_loss(
     jax = require_extra("jax", "gs.jax", "jax")
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     with get_default_graph().name_scope(name or "model"):
-        variables = [variable_of(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        variables = [_variable_of(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
                      for path, leaf in leaves]  # fmt: skip
         sources = [(node, node.dtype.is_floating) for node in (*variables, *map(as_node, inputs))]
-        halves = [half_of(jax, leaf) for _, leaf in leaves]
+        halves = [(None if _is_node(leaf) else half_of(jax, leaf)) for _, leaf in leaves]
         evaluate = _Compiled(jax, structure, halves, loss, jit)
         return loss_node(evaluate, sources, op_type="JaxLoss", variables=structure.unflatten(variables))[0]
 
 
-def variable_of(jax: Any, path: str, leaf: Any) -> Any:
+def _variable_of(jax: Any, path: str, leaf: Any) -> Any:
     """Make the Variable of a leaf, or give the node that it is.
 
     Args:
@@ -74,22 +75,8 @@ def variable_of(jax: Any, path: str, leaf: Any) -> Any:
     """
     if _is_node(leaf):
         return as_node(leaf)
-    # jax's own conversion decides on the dtype.
-    array = np.array(jax.numpy.asarray(leaf, "float32" if half_of(jax, leaf) else None))
-    if array.dtype.name not in DTYPES:
-        raise TypeError(
-            f"gs.jax cannot make a Variable of {path!r}: it has dtype {array.dtype.name}, and a Variable is one "
-            f"of {', '.join(DTYPES)}. Keep float32 parameters, and cast inside the loss."
-        )
+    array = array_of(jax, path, leaf)
     return Variable(array, trainable=array.dtype.kind == "f", name=path or "params")
-
-
-def half_of(jax: Any, leaf: Any) -> str | None:
-    """Give the dtype to which a leaf's value is rounded for the loss, bfloat16 or float16; None for its Variable's."""
-    if _is_node(leaf):
-        return None
-    name = str(jax.numpy.result_type(leaf))
-    return name if name in HALVES else None
 
 
 def _is_node(leaf: Any) -> bool:

@@ -15,15 +15,10 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
-from globalstep.tf1.graph.graph import get_default_graph
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.jax_embedding import Embedding, checked_ids, jax
-from globalstep.worker.frameworks.jax_front import half_of, variable_of
+from globalstep.worker.frameworks.jax_values import array_of, half_of
 from globalstep.worker.frameworks.training_model import (
-    SCOPE,
     TABLE_BYTES,
-    Table,
-    TrainingModel,
     arguments,
     checked_loss,
     checked_names,
@@ -31,15 +26,16 @@ from globalstep.worker.frameworks.training_model import (
     mean_of,
     takes_rng,
 )
+from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
 
 __all__ = ["JaxTraining", "put_into_pytree"]
 
 
-class JaxTraining(TrainingModel):
-    """Parameters in the default graph.
+class JaxTraining:
+    """A model of jax arrays; see Model.
 
     Args:
-        params: Pytree of arrays, some of whose leaves may be Embeddings. Of bfloat16 and float16 arrays the Variables
+        params: Pytree of arrays, some of whose leaves may be Embeddings. Of bfloat16 and float16 arrays the parameters
             are float32; the loss function gets rounded values.
         loss_fn: Called as `loss_fn(params, *batch)`, and with `rng=` a key if it has such an argument; gives a scalar.
             A pure function.
@@ -52,70 +48,66 @@ class JaxTraining(TrainingModel):
         self._params = params
         checked_names(paths)
         self._embeddings = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Embedding)}
-        with get_default_graph().name_scope(SCOPE):
-            self.tables = [
-                Table.of(
-                    paths[at],
-                    (leaf.num_embeddings, leaf.embedding_dim),
-                    None if leaf.has_values else leaf.draw,
-                    leaf.given_rows,
-                )
-                for at, leaf in self._embeddings.items()
-            ]
-            self.variables = {
-                paths[at]: variable_of(jax, paths[at], leaf)
-                for at, leaf in enumerate(leaves)
-                if at not in self._embeddings
-            }
-            if not self.tables and not any(variable.trainable for variable in self.variables.values()):
-                raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
-            sources = [(variable, variable.trainable) for variable in self.variables.values()]
-            self.loss = loss_node(
-                self.evaluate,
-                [*sources, *((table.rows, True) for table in self.tables)],
-                op_type="JaxLoss",
-                variables=self.variables,
-            )[0]
-        #: Of the variables; None for their own.
-        self._halves = [half_of(jax, leaf) for at, leaf in enumerate(leaves) if at not in self._embeddings]
-        self._dtypes = [variable.dtype.as_numpy_dtype for variable in self.variables.values()]
-        self._shapes = [tuple(int(size) for size in variable.shape) for variable in self.variables.values()]
-        self._batches: list[Any] = []
-        self._keys: list[Array] = []
-        self._ids: list[list[list[Array]]] = []
+        self.draws = True
+        self.has_updates = False
+        self.tables = {
+            paths[at]: TableParameter(
+                (leaf.num_embeddings, leaf.embedding_dim), None if leaf.has_values else leaf.draw, leaf.given_rows
+            )
+            for at, leaf in self._embeddings.items()
+        }
+        dense = [(path, leaf) for at, (path, leaf) in enumerate(zip(paths, leaves, strict=True))
+                 if at not in self._embeddings]  # fmt: skip
+        self.parameters = {path: _parameter(path, leaf) for path, leaf in dense}
+        self._trained = [path for path, parameter in self.parameters.items() if parameter.trained]
+        if not self.tables and not self._trained:
+            raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
+        flags = [parameter.trained for parameter in self.parameters.values()] + [True] * len(self.tables)
+        wanted = tuple(at for at, trained in enumerate(flags) if trained)
+        #: Of the parameters; None for their own.
+        self._halves = [half_of(jax, leaf) for _, leaf in dense]
+        self._split = len(self._trained)
         self._ids_of = jax.jit(self._traced_ids)
-        # By the positions of the gradients that are wanted.
-        self._compiled: dict[tuple[int, ...], Any] = {}
-        self._value = jax.jit(self._loss)
 
-    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
-        """See TrainingModel."""
-        self._batches = [arguments(batch) for batch in batches]
-        # A raw key of jax's: two words.
-        self._keys = [np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32) for seed in seeds]
+        def loss(trained: list[Any], given: list[Any], ids: Any, batch: Any, key: Any) -> Any:
+            values = list(given)
+            for position, value in zip(wanted, trained, strict=True):
+                values[position] = value
+            return self._loss(values, ids, batch, key)
+
+        gradients = jax.value_and_grad(loss, has_aux=True)
+        self._compiled = jax.jit(
+            lambda given, ids, batch, key: gradients([given[at] for at in wanted], given, ids, batch, key)
+        )
+
+    def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
+        """See Model."""
         if not self.tables:
-            return {}
-        self._ids = [
-            [[np.asarray(ids) for ids in of_table] for of_table in self._called(self._ids_of, batch, key)]
-            for batch, key in zip(self._batches, self._keys, strict=True)
+            return Lookups()
+        of_batches = [
+            [
+                [np.asarray(ids) for ids in of_table]
+                for of_table in self._called(self._ids_of, arguments(batch), _key(seed))
+            ]
+            for batch, seed in zip(batches, seeds, strict=True)
         ]
-        feeds = {}
-        for at, (table, embedding) in enumerate(zip(self.tables, self._embeddings.values(), strict=True)):
-            found = [ids.reshape(-1) for of_batch in self._ids for ids in of_batch[at]]
+        joined = {}
+        for at, (name, embedding) in enumerate(zip(self.tables, self._embeddings.values(), strict=True)):
+            found = [ids.reshape(-1) for of_batch in of_batches for ids in of_batch[at]]
             ids = np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
             wrong = ids[(ids < 0) | (ids >= embedding.num_embeddings)]
             if wrong.size:
                 raise InvalidArgumentError(
-                    f"Id {wrong[0]} is not in {table.name!r}, an Embedding of {embedding.num_embeddings} rows: ids are "
+                    f"Id {wrong[0]} is not in {name!r}, an Embedding of {embedding.num_embeddings} rows: ids are "
                     f"0 to {embedding.num_embeddings - 1}."
                 )
-            feeds[table.ids] = ids
-        return feeds
+            joined[name] = ids
+        return Lookups(joined, of_batches)
 
     def put(self, values: Mapping[str, Array]) -> Any:
-        """See TrainingModel."""
+        """See Model."""
         made = put_into_pytree(self._params, values)
-        left = {t.name for t in self.tables if t.name not in values and t.nbytes > TABLE_BYTES}
+        left = {name for name, table in self.tables.items() if name not in values and table.nbytes > TABLE_BYTES}
         if not left:
             return made
         leaves, structure, paths = _leaves(made)
@@ -123,57 +115,39 @@ class JaxTraining(TrainingModel):
             [leaf.left() if path in left else leaf for path, leaf in zip(paths, leaves, strict=True)]
         )
 
-    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        dense = len(self.variables)
-        held, rows = list(values[:dense]), values[dense:]
-        losses, gradients, row_gradients = [], [], [[] for _ in rows]  # type: ignore[var-annotated]
+    def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
+        """See Model."""
+        held, rows = list(values.dense.values()), list(values.rows.values())
+        losses, gradients = [], []
+        row_gradients: list[list[Array]] = [[] for _ in rows]
         taken = [0] * len(rows)
-        split = sum(position < dense for position in wanted)
-        for number, batch in enumerate(self._batches):
-            ids = self._ids[number] if self.tables else []
+        of_batches = values.lookups.of_batches or [[] for _ in batches]
+        for batch, seed, ids in zip(batches, seeds, of_batches, strict=True):
             counts = [sum(part.size for part in of_table) for of_table in ids]
             parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
-            given = [*held, *parts]
-            if not wanted:
-                loss, same = self._called(self._value, given, ids, batch, self._keys[number])
-            else:
-                (loss, same), found = self._called(self._step(wanted), given, ids, batch, self._keys[number])
-                arrays = [np.asarray(gradient) for gradient in found]
-                gradients.append(arrays[:split])
-                for into, gradient in zip(row_gradients, arrays[split:], strict=False):
-                    into.append(gradient)
+            (loss, same), found = self._called(self._compiled, [*held, *parts], ids, arguments(batch), _key(seed))
+            arrays = [np.asarray(gradient) for gradient in found]
+            gradients.append(arrays[: self._split])
+            for into, gradient in zip(row_gradients, arrays[self._split :], strict=True):
+                into.append(gradient)
             if not bool(same):
                 raise InvalidArgumentError(
                     "The ids of a lookup depend on the parameters. Rows are asked for before the loss is computed: the "
                     "ids must come from the batch."
                 )
             losses.append(checked_loss(float(loss)))
-        share = np.float32(1.0 / len(self._batches))
-        if len(self._batches) == 1:
-            looked_up = [parts[0] for parts in row_gradients if parts]
-        else:
-            looked_up = [np.concatenate(parts) * share for parts in row_gradients if parts]
-        return Evaluation(np.mean(losses), [*mean_of(gradients), *looked_up] if wanted else ())
-
-    def _step(self, wanted: tuple[int, ...]) -> Any:
-        if wanted not in self._compiled:
-
-            def loss(trained: list[Any], given: list[Any], ids: Any, batch: Any, key: Any) -> Any:
-                values = list(given)
-                for position, value in zip(wanted, trained, strict=True):
-                    values[position] = value
-                return self._loss(values, ids, batch, key)
-
-            gradients = jax.value_and_grad(loss, has_aux=True)
-            self._compiled[wanted] = jax.jit(
-                lambda given, ids, batch, key: gradients([given[at] for at in wanted], given, ids, batch, key)
-            )
-        return self._compiled[wanted]
+        share = np.float32(1.0 / len(batches))
+        looked_up = [parts[0] if len(batches) == 1 else np.concatenate(parts) * share for parts in row_gradients]
+        return StepResult(
+            float(np.mean(losses)),
+            dict(zip(self._trained, mean_of(gradients), strict=True)),
+            dict(zip(self.tables, looked_up, strict=True)),
+        )
 
     def _loss(self, given: Sequence[Any], ids: Any, batch: Any, key: Any) -> Any:
         """Give the loss, and whether the ids were those that the rows are of."""
-        dense = len(self.variables)
+        dense = len(self.parameters)
         serving = [_Rows(rows, known) for rows, known in zip(given[dense:], ids, strict=True)]
         loss = self._call(self._filled(given[:dense], serving), batch, key)
         same = jax.numpy.asarray(True)
@@ -183,7 +157,7 @@ class JaxTraining(TrainingModel):
 
     def _traced_ids(self, batch: Any, key: Any) -> list[list[Any]]:
         recording = [_Recording(embedding.embedding_dim) for embedding in self._embeddings.values()]
-        zeros = [jax.numpy.zeros(shape, dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
+        zeros = [jax.numpy.zeros(one.value.shape, one.value.dtype) for one in self.parameters.values()]
         self._call(self._filled(zeros, recording), batch, key)
         return [table.ids for table in recording]
 
@@ -212,6 +186,16 @@ class JaxTraining(TrainingModel):
                 ".item(), numpy and `if` are not for what is computed from them."
             )
             raise
+
+
+def _key(seed: int) -> Array:
+    """Give a raw key of jax's: two words."""
+    return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+
+
+def _parameter(path: str, leaf: Any) -> Parameter:
+    array = array_of(jax, path, leaf)
+    return Parameter(array, array.dtype.kind == "f")
 
 
 class _Rows:

@@ -17,16 +17,18 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
-from globalstep.tf1.execution.graph_rounds import TOO_LATE
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
+from globalstep.worker.step.model import Array, StepResult, Values
 from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
+from globalstep.worker.step.stepping import Compute
 
 __all__ = ["LocalRounds", "LocalSteps"]
 
+#: Differences that did not count, and are brought once more.
+_TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
 #: What schedules of a worker's own optimizer call the steps that they count.
 _OWN_STEPS = "own_steps"
 
@@ -68,13 +70,11 @@ class _InnerOptimizer:
         inner: The optimizer.
 
     Attributes:
-        names: Of the parameters, by position.
         bad_steps: Leaves steps out whose gradients are not finite; None for none.
     """
 
     def __init__(self, inner: TorchOptimizer) -> None:
         self._steps = 0
-        self.names: Sequence[str] = ()
         self.bad_steps: BadSteps | None = None
         rule = inner.rule_at(StepSource(_OWN_STEPS, lambda: self._steps))
         slots = [slot.initial for slot in rule.slots]
@@ -93,14 +93,11 @@ class _InnerOptimizer:
             values: Gives each key's array, which is changed in place.
             gradients: By key.
         """
-        if self.bad_steps is not None and self.bad_steps.leaves_out(gradients, self._name_of):
+        if self.bad_steps is not None and self.bad_steps.leaves_out(gradients, str):
             return
         self._steps = state.steps
         hypers = {name: number({_OWN_STEPS: state.steps}) for name, number in self._hypers.items()}
         self._optimizer.step(state, values, {key: (gradient, None) for key, gradient in gradients.items()}, hypers)
-
-    def _name_of(self, key: Any) -> str:
-        return str(self.names[key] if isinstance(key, int) and key < len(self.names) else key)
 
 
 class LocalRounds:
@@ -114,57 +111,52 @@ class LocalRounds:
         inner: Takes the steps.
     """
 
-    def __init__(self, inner: TorchOptimizer, take: Callable[[Sequence[Any], Sequence[int]], Any]) -> None:
-        self._take = take
-        self._batches: Sequence[Any] = ()
-        self._seeds: Sequence[int] = ()
+    def __init__(self, inner: TorchOptimizer) -> None:
         self.inner = _InnerOptimizer(inner)
-        # What a round that has ended leaves to the next; slots by position.
+        # What a round that has ended leaves to the next.
         self._state = self.inner.begun()
-        # By position: how far the last round came, and how far those came that did not count.
-        self._pushed: dict[int, Array] = {}
-        self._carried: dict[int, Array] = {}
+        # By parameter: how far the last round came, and how far those came that did not count.
+        self._pushed: dict[str, Array] = {}
+        self._carried: dict[str, Array] = {}
 
-    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
-        """Keep the batches of the next round, one for each step; see TrainingModel.take."""
-        self._batches, self._seeds = list(batches), list(seeds)
-        return {}
-
-    def evaluate(self, model: Evaluator, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        """Take a round's steps.
+    def round(self, step: Compute, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
+        """Take a round's steps, one for each batch.
 
         A round that fails, by a batch or a loss that is not finite, leaves the optimizer's state as it was. After one
         that did not count it begins as far from the values as that one ended, and brings both.
 
         Args:
-            model: Evaluates the loss and gradients of the batches that were taken last.
+            step: Computes a step's loss and gradients.
             values: Where the round begins; not changed.
-            wanted: Positions of the values that are trained.
+            batches: Of the steps.
+            seeds: The same.
 
         Returns:
-            The mean of the losses, and for each wanted position where it began minus where it ended.
+            The mean of the losses, and for each parameter that is trained where it began minus where it ended.
         """
-        held = list(values)
-        for at in wanted:
-            held[at] = np.array(values[at] - self._carried[at] if at in self._carried else values[at])
-        state, losses = self._state.copy(), []
-        updates: Sequence[Array] = ()
-        for batch, seed in zip(self._batches, self._seeds, strict=True):
-            self._take([batch], [seed])
-            found = model([_read_only(value) for value in held], wanted)
+        held, began = dict(values.dense), values.dense
+        for name, carried in self._carried.items():
+            held[name] = np.array(began[name] - carried)
+        state, losses, trained = self._state.copy(), [], list[str]()
+        updates: Mapping[str, Array] = {}
+        for batch, seed in zip(batches, seeds, strict=True):
+            found = step(Values({name: _read_only(value) for name, value in held.items()}), [batch], [seed])
             losses.append(float(found.loss))
-            self.inner.step(state, held, dict(zip(wanted, found.gradients, strict=True)))
+            if not trained:
+                trained = list(found.gradients)
+                held |= {name: np.array(held[name]) for name in trained if name not in self._carried}
+            self.inner.step(state, held, found.gradients)
             if found.updates:
                 # A model's running averages are its last values.
                 updates = found.updates
-                held[len(held) - len(updates) :] = updates
+                held |= updates
         self._state = state
-        self._pushed = {at: np.asarray(values[at] - held[at]) for at in wanted}
-        return Evaluation(np.mean(losses), [self._pushed[at] for at in wanted], updates)
+        self._pushed = {name: np.asarray(began[name] - held[name]) for name in trained}
+        return StepResult(float(np.mean(losses)), self._pushed, updates=updates)
 
     def settle(self, kind: OutcomeKind) -> None:
         """Say what became of the push of the last round: one that came too late is carried into the next."""
-        self._carried = self._pushed if kind in TOO_LATE else {}
+        self._carried = self._pushed if kind in _TOO_LATE else {}
         if kind is OutcomeKind.DROPPED_NAN:
             # The optimizer has kept the numbers that the difference came of.
             self._state = replace(self.inner.begun(), steps=self._state.steps)

@@ -12,13 +12,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.graph.graph import get_default_graph
-from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.training_model import (
-    SCOPE,
-    TrainingModel,
     arguments,
     checked_loss,
     checked_names,
@@ -26,6 +21,7 @@ from globalstep.worker.frameworks.training_model import (
     mean_of,
     takes_rng,
 )
+from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
 
 __all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
 
@@ -35,8 +31,8 @@ _PLAIN = {np.ndarray}
 _view_of: Any = np.ndarray.view
 
 
-class NumpyTraining(TrainingModel):
-    """Parameters in the default graph.
+class NumpyTraining:
+    """A model of numpy arrays; see Model.
 
     Args:
         params: A numpy array, or dicts, lists and tuples of them.
@@ -47,43 +43,37 @@ class NumpyTraining(TrainingModel):
     def __init__(self, params: Any, loss_fn: Callable[..., Any]) -> None:
         self._params = params
         self._loss_fn = loss_fn
+        self.has_updates = False
         self.draws = self._rng = takes_rng(loss_fn)
-        self._batches: list[Any] = []
-        self._seeds: list[int] = []
         checked_names(path for path, _ in leaves_of(params))
-        with get_default_graph().name_scope(SCOPE):
-            self.variables = {path: _variable(path, leaf) for path, leaf in leaves_of(params)}
-            self._paths = list(self.variables)
-            # Whose gradients were wanted last: positions, paths, and shapes and dtypes, which stay as they are.
-            self._wanted: tuple[tuple[int, ...], list[str], list[Any]] = ((), [], [])
-            # A dict of arrays, the usual case, is taken apart and put together without a walk through a structure.
-            self._is_flat = type(params) is dict and list(params) == self._paths
-            if not any(variable.trainable for variable in self.variables.values()):
-                raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
-            sources = [(variable, variable.trainable) for variable in self.variables.values()]
-            self.loss = loss_node(self.evaluate, sources, op_type="PyLoss", variables=self.variables)[0]
+        self.parameters = {path: _parameter(path, leaf) for path, leaf in leaves_of(params)}
+        self.tables: Mapping[str, TableParameter] = {}
+        self._wanted = [path for path, parameter in self.parameters.items() if parameter.trained]
+        self._forms = [_form_of(self.parameters[path].value) for path in self._wanted]
+        # A dict of arrays, the usual case, is taken apart and put together without a walk through a structure.
+        self._is_flat = type(params) is dict and list(params) == list(self.parameters)
+        if not self._wanted:
+            raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
 
-    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
-        """See TrainingModel."""
-        self._batches, self._seeds = list(batches), list(seeds)
-        return {}
+    def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
+        """See Model."""
+        return Lookups()
 
     def put(self, values: Mapping[str, Array]) -> Any:
-        """See TrainingModel."""
+        """See Model."""
         return put_into_structure(self._params, values)
 
-    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        params = dict(zip(self._paths, values, strict=True)) if self._is_flat else _filled(self._params, iter(values))
-        if len(self._batches) == 1:
-            loss, found = self._call(params, self._batches[0], self._seeds[0])
-            return Evaluation(loss, self._gradients(self._by_path(found), wanted, values) if wanted else ())
+    def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
+        """See Model."""
+        dense = values.dense
+        params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
         losses, gradients = [], []
-        for batch, seed in zip(self._batches, self._seeds, strict=True):
+        for batch, seed in zip(batches, seeds, strict=True):
             loss, found = self._call(params, batch, seed)
             losses.append(loss)
-            if wanted:
-                gradients.append(self._gradients(self._by_path(found), wanted, values))
-        return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
+            gradients.append(self._gradients(self._by_path(found), dense))
+        mean = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
+        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)))
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any]:
         given_batch = arguments(batch)
@@ -115,28 +105,23 @@ class NumpyTraining(TrainingModel):
 
     def _by_path(self, found: Any) -> Mapping[str, Any]:
         """Give the gradients of a structure by the paths of their parameters."""
-        if self._is_flat and type(found) is dict and found.keys() == self.variables.keys():
+        if self._is_flat and type(found) is dict and found.keys() == self.parameters.keys():
             return found
         given = dict(leaves_of(found))
-        if unknown := sorted(set(given) - set(self.variables)):
+        if unknown := sorted(set(given) - set(self.parameters)):
             raise InvalidArgumentError(
                 f"The loss function gave a gradient for {unknown[0]!r}; the parameters are "
-                f"{', '.join(self.variables)}. Give (loss, gradients) with gradients in their structure."
+                f"{', '.join(self.parameters)}. Give (loss, gradients) with gradients in their structure."
             )
         return given
 
-    def _gradients(self, given: Mapping[str, Any], wanted: tuple[int, ...], values: Sequence[Array]) -> list[Array]:
-        """Give those of the parameters at the wanted positions."""
-        known, paths, forms = self._wanted
-        if wanted != known:
-            paths = list(map(self._paths.__getitem__, wanted))
-            forms = [_form_of(values[at]) for at in wanted]
-            self._wanted = wanted, paths, forms
-        gradients = list(map(given.get, paths))
+    def _gradients(self, given: Mapping[str, Any], values: Mapping[str, Array]) -> list[Array]:
+        """Give those of the parameters that are trained."""
+        gradients = list(map(given.get, self._wanted))
         # The usual case is seen at once: arrays as the parameters are.
-        if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == forms:
+        if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == self._forms:
             return list(map(_view_of, gradients))
-        return [self._gradient(given, path, values[at]) for path, at in zip(paths, wanted, strict=True)]
+        return [self._gradient(given, path, values[path]) for path in self._wanted]
 
     def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
         if path not in given:
@@ -222,11 +207,11 @@ def _hint(error: Exception) -> str:
     return ""
 
 
-def _variable(path: str, leaf: Any) -> Variable:
+def _parameter(path: str, leaf: Any) -> Parameter:
     array = np.array(leaf)
     if array.dtype.name not in DTYPES:
         raise InvalidArgumentError(
             f"The parameter {path!r} is {described(array)}, and a parameter is one of {', '.join(DTYPES)}. Convert it "
             "first, for example with .astype(np.float32)."
         )
-    return Variable(array, trainable=array.dtype.kind == "f", name=path)
+    return Parameter(array, array.dtype.kind == "f")

@@ -12,7 +12,8 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node
+from globalstep.worker.frameworks.evaluation import Array, Evaluation
+from globalstep.worker.frameworks.foreign_loss import LossNode, loss_node
 
 __all__ = ["py_loss"]
 

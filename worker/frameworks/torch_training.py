@@ -17,18 +17,11 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.graph.graph import get_default_graph
-from globalstep.tf1.variables.assignments import assign
-from globalstep.tf1.variables.variables import Variable
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
+from globalstep.worker.frameworks.evaluation import Array, Evaluation
 from globalstep.worker.frameworks.torch_embedding import TableModule, torch
-from globalstep.worker.frameworks.torch_front import TorchModel
+from globalstep.worker.frameworks.torch_module import TorchModule
 from globalstep.worker.frameworks.training_model import (
-    SCOPE,
     TABLE_BYTES,
-    MoreLookupsError,
-    Table,
-    TrainingModel,
     arguments,
     checked_loss,
     checked_names,
@@ -36,6 +29,7 @@ from globalstep.worker.frameworks.training_model import (
     mean_of,
     seed_torch,
 )
+from globalstep.worker.step.model import Lookups, MoreLookupsError, StepResult, TableParameter, Values
 
 _log = logging.getLogger("globalstep")
 
@@ -50,8 +44,8 @@ class _EnoughError(Exception):
     """All lookups of a batch were seen: the rest of the loss need not be computed."""
 
 
-class TorchTraining(TrainingModel):
-    """A module in the default graph.
+class TorchTraining:
+    """A model that is a module; see Model.
 
     Args:
         module: The module.
@@ -62,16 +56,12 @@ class TorchTraining(TrainingModel):
         self._module = module
         self._loss_fn = loss_fn
         self._embeddings = {name: part for name, part in module.named_modules() if isinstance(part, TableModule)}
-        self._batches: list[Any] = []
-        self._seeds: list[int] = []
-        # Of each batch, each lookup in order: which embedding, and the ids.
-        self._lookups: list[list[tuple[int, Any]]] = []
+        self.draws = True
         self._expected: int | None = None
         self._parameters = dict(module.named_parameters())
         # PyTorch counts the writes to a tensor: the counts when the parameters had been set for the last batch.
         self._versions: list[int] = []
         self._said_changed = False
-        self._always_all = False
         if not module.training:
             _log.warning(
                 "%s is in eval(): it trains without dropout, and its running averages stay as they are. Call "
@@ -80,57 +70,48 @@ class TorchTraining(TrainingModel):
             )
         _warn_of_sparse(module)
         checked_names(name for name, _ in module.named_parameters())
-        with get_default_graph().name_scope(SCOPE):
-            self._model = TorchModel(torch, module)
-            self.tables = [self._table(name, part) for name, part in self._embeddings.items()]
-            self.variables = {**self._model.parameters, **self._model.buffers}
-            sources = [(variable, variable.trainable) for variable in self.variables.values()]
-            if not any(trained for _, trained in sources) and not any(t.variable.trainable for t in self.tables):
-                raise InvalidArgumentError(
-                    f"{type(module).__name__} has no parameter that requires a gradient, so there is nothing to train. "
-                    "Does it keep its layers in a plain list? Use torch.nn.ModuleList, or call requires_grad_()."
-                )
-            changed: list[Variable] = list(self._model.buffers.values())
-            self.loss, updates = loss_node(
-                self.evaluate,
-                [*sources, *((table.rows, table.variable.trainable) for table in self.tables)],
-                op_type="TorchLoss",
-                variables=self.variables,
-                updates=changed,
+        self._model = TorchModule(torch, module)
+        self.tables = dict(self._table(name, part) for name, part in self._embeddings.items())
+        self.parameters = {**self._model.parameters, **self._model.buffers}
+        self.has_updates = bool(self._model.buffers)
+        self._trained = [name for name, parameter in self.parameters.items() if parameter.trained]
+        if not self._trained and not any(table.trained for table in self.tables.values()):
+            raise InvalidArgumentError(
+                f"{type(module).__name__} has no parameter that requires a gradient, so there is nothing to train. "
+                "Does it keep its layers in a plain list? Use torch.nn.ModuleList, or call requires_grad_()."
             )
-            self.updates = [assign(variable, update) for variable, update in zip(changed, updates, strict=True)]
+        flags = [parameter.trained for parameter in self.parameters.values()]
+        flags += [table.trained for table in self.tables.values()]
+        self._wanted = tuple(at for at, trained in enumerate(flags) if trained)
 
-    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
-        """See TrainingModel."""
-        self._batches, self._seeds = list(batches), list(seeds)
-        for batch in self._batches:
+    def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
+        """See Model."""
+        for batch in batches:
             _refuse_gradients(batch)
         if not self.tables:
-            return {}
-        self._lookups = [self._seen(batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
-        return {table.ids: _joined(self._lookups, at) for at, table in enumerate(self.tables)}
+            return Lookups()
+        limit = None if all_of_them else self._expected
+        found = [self._seen(batch, seed, limit) for batch, seed in zip(batches, seeds, strict=True)]
+        # Batches look up as many rows as those before them, usually.
+        self._expected = None if all_of_them else len(found[-1])
+        return Lookups({name: _joined(found, at) for at, name in enumerate(self.tables)}, found)
 
     def put(self, values: Mapping[str, Array]) -> Any:
-        """See TrainingModel."""
-        for table, part in zip(self.tables, self._embeddings.values(), strict=True):
-            if table.name not in values and table.nbytes > TABLE_BYTES:
+        """See Model."""
+        for (name, table), part in zip(self.tables.items(), self._embeddings.values(), strict=True):
+            if name not in values and table.nbytes > TABLE_BYTES:
                 part.leave()
         return put_into_module(self._module, values)
 
-    def expect_all(self) -> None:
-        """See TrainingModel."""
-        self._always_all = True
-
-    def _table(self, name: str, part: TableModule) -> Table:
+    def _table(self, name: str, part: TableModule) -> tuple[str, TableParameter]:
         part.path = name
         shape = (part.num_embeddings, part.embedding_dim)
         draw = None if part.has_values else part.draw
-        return Table.of(f"{name}.weight" if name else "weight", shape, draw, part.given_rows, part.trained)
+        return f"{name}.weight" if name else "weight", TableParameter(shape, draw, part.given_rows, part.trained)
 
-    def _seen(self, batch: Any, seed: int) -> list[tuple[int, Any]]:
+    def _seen(self, batch: Any, seed: int, limit: int | None) -> list[tuple[int, Any]]:
         """Give the lookups of a batch."""
         seen: list[tuple[int, Any]] = []
-        limit = None if self._always_all else self._expected
 
         def record(at: int, part: TableModule, ids: Any) -> Any:
             seen.append((at, ids.detach().cpu().clone()))
@@ -141,22 +122,26 @@ class TorchTraining(TrainingModel):
         seed_torch(torch, seed)
         with torch.no_grad(), self._served(record), contextlib.suppress(_EnoughError):
             self._call(batch)
-        self._expected = len(seen)
         return seen
 
-    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        dense = len(self.variables)
-        held, rows = list(values[:dense]), values[dense:]
-        first_buffer = len(self._model.parameters)
-        losses, gradients, row_gradients = [], [], [[] for _ in rows]  # type: ignore[var-annotated]
-        taken = [0] * len(rows)
+    def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
+        """See Model."""
+        held, wanted = list(values.dense.values()), self._wanted
+        dense, first_buffer = len(held), len(self._model.parameters)
+        of_batches = values.lookups.of_batches or [[] for _ in batches]
+        losses, gradients = [], []
+        row_gradients: list[list[Array]] = [[] for _ in self.tables]
+        taken = [0] * len(self.tables)
+        split = sum(position < dense for position in wanted)
         found = Evaluation(0.0)
-        for number, batch in enumerate(self._batches):
-            lookups = self._lookups[number] if self.tables else []
-            counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(rows))]
-            parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
+        for batch, seed, lookups in zip(batches, seeds, of_batches, strict=True):
+            counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(taken))]
+            parts = [
+                rows[begin : begin + count]
+                for rows, begin, count in zip(values.rows.values(), taken, counts, strict=True)
+            ]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
-            seed_torch(torch, self._seeds[number])
+            seed_torch(torch, seed)
             self._look_for_changes()
             try:
                 found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
@@ -167,16 +152,19 @@ class TorchTraining(TrainingModel):
             # The running averages of one batch are what the next begins with.
             held[first_buffer:] = found.updates
             losses.append(checked_loss(float(found.loss)))
-            if wanted:
-                split = sum(position < dense for position in wanted)
-                gradients.append(found.gradients[:split])
-                for into, gradient in zip(row_gradients, found.gradients[split:], strict=False):
-                    into.append(gradient)
-        if len(self._batches) == 1:
-            return found
-        share = 1.0 / len(self._batches)
-        looked_up = [np.concatenate(parts) * np.float32(share) for parts in row_gradients if parts]
-        return Evaluation(np.mean(losses), [*mean_of(gradients), *looked_up], found.updates)
+            gradients.append(found.gradients[:split])
+            for into, gradient in zip(row_gradients, found.gradients[split:], strict=False):
+                into.append(gradient)
+        share = np.float32(1.0 / len(batches))
+        trained = [name for name, table in self.tables.items() if table.trained]
+        of_rows = [parts for parts in row_gradients if parts]
+        looked_up = [parts[0] if len(batches) == 1 else np.concatenate(parts) * share for parts in of_rows]
+        return StepResult(
+            losses[0] if len(batches) == 1 else float(np.mean(losses)),
+            dict(zip(self._trained, mean_of(gradients), strict=True)),
+            dict(zip(trained, looked_up, strict=True)),
+            dict(zip(self._model.buffers, found.updates, strict=True)),
+        )
 
     def _loss_of(self, batch: Any, lookups: list[tuple[int, Any]]) -> Callable[..., Any]:
         def loss(module: Any, *rows: Any) -> Any:

@@ -1,42 +1,27 @@
-"""What `gs.fit` and `gs.Trainer` need of a framework: a model's Variables, its loss of a batch, and its tables' rows.
-
-A step's batches do not go through the graph: `TrainingModel.take` keeps them, and the loss node, whose inputs are the
-Variables alone, computes with them. So a batch may be of any structure. Only the ids that embeddings are asked for
-become feeds, because a run pulls just those rows.
+"""What the models of `gs.fit` and `gs.Trainer` have in common: checks of batches, losses, names and seeds.
 
 Layer: worker.
 """
 
 from __future__ import annotations
 
-import abc
 import hashlib
 import inspect
-import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.ops.constant_ops import placeholder
-from globalstep.tf1.ops.embedding_ops import embedding_lookup
-from globalstep.tf1.variables.variables import Variable
-from globalstep.wire.draws import Draw
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator, LossNode
+from globalstep.worker.frameworks.evaluation import Array
 
 __all__ = [
     "SCOPE",
     "TABLE_BYTES",
-    "MoreLookupsError",
-    "Table",
-    "TrainingModel",
     "arguments",
     "checked_loss",
     "checked_names",
@@ -49,144 +34,10 @@ __all__ = [
     "where_rows_are",
 ]
 
-_log = logging.getLogger("globalstep")
-
 #: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
 TABLE_BYTES = 256 << 20
 #: The name scope of a model's Variables, and what their names begin with in a checkpoint.
 SCOPE = "model"
-
-
-class MoreLookupsError(Exception):
-    """The loss looked up more rows than were asked for; nothing was pushed. Trying again asks for all."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """An embedding on the parameter servers, as a graph has it.
-
-    Attributes:
-        name: Its name in the model.
-        variable: The table.
-        ids: Placeholder for the ids of a step, one after another.
-        rows: Their rows.
-        given: Gives the rows that it begins with and that the parameter servers do not draw, in pieces: each with the
-            number of its first row.
-    """
-
-    name: str
-    variable: Variable
-    ids: Node
-    rows: Node
-    given: Callable[[], Iterable[tuple[int, Array]]]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the whole."""
-        itemsize: int = np.dtype(self.variable.dtype.as_numpy_dtype).itemsize
-        return itemsize * math.prod(int(size) for size in self.variable.shape)
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        shape: Sequence[int],
-        draw: Draw | None,
-        given: Callable[[], Iterable[tuple[int, Array]]] = tuple,
-        trained: bool = True,
-    ) -> Table:
-        """Make the Variable of a table, which no client ever makes the whole value of.
-
-        Args:
-            name: Its name in the model.
-            shape: Rows and width.
-            draw: What the parameter servers draw its rows by; None for zeros.
-            given: See Table.
-            trained: Whether it is.
-        """
-        fill = 0.0 if draw is None else draw
-        start = Node("EmbeddingInitial", (), lambda: _filled(fill, shape), name=f"{name}/initial", dtype=np.float32,
-                     shape=list(shape), stateful=True, attrs={"fill": fill})  # fmt: skip
-        variable = Variable(start, trainable=trained, name=name)
-        ids = placeholder(np.int64, [None], name=f"{name}/ids")
-        return cls(name, variable, ids, embedding_lookup(variable, ids), given)
-
-
-def _filled(fill: float | Draw, shape: Sequence[int]) -> Array:
-    return fill.rows(shape) if isinstance(fill, Draw) else np.full(tuple(shape), fill, np.float32)
-
-
-class TrainingModel(abc.ABC):
-    """A model in a graph, with the loss of the batches of the present step.
-
-    Attributes:
-        loss: The mean of the losses of the step's batches.
-        updates: Ops that go with the push, such as those of running averages.
-        variables: Name in the model -> Variable, without tables.
-        tables: The embeddings.
-        draws: Whether its loss uses the seeds that it is given.
-    """
-
-    draws = True
-    loss: LossNode
-    updates: Sequence[Node] = ()
-    variables: Mapping[str, Variable]
-    tables: Sequence[Table] = ()
-    #: What is done with an evaluation, instead of having its gradients pushed.
-    around: Callable[[Evaluator, Sequence[Array], tuple[int, ...]], Evaluation] | None = None
-    _has_trained = False
-
-    @abc.abstractmethod
-    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
-        """Keep the batches of the next step.
-
-        Args:
-            batches: Its batches; their gradients are averaged.
-            seeds: A seed for each; any number where nothing is drawn.
-
-        Returns:
-            What is to be fed: the ids of each table's rows.
-        """
-
-    @abc.abstractmethod
-    def put(self, values: Mapping[str, Array]) -> Any:
-        """Give the model with these values: a module is changed in place, parameters are made anew.
-
-        Args:
-            values: Name in the model -> value; of tables too, as far as they are given.
-        """
-
-    def evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        """Give the loss of the batches that were taken, and what is pushed as its gradients; an Evaluator."""
-        try:
-            if self.around is None:
-                found = self._evaluate(values, wanted)
-            else:
-                found = self.around(self._evaluate, values, wanted)
-        except InvalidArgumentError as error:
-            names = [*self.variables, *(table.name for table in self.tables)]
-            broken = [name for name, value in zip(names, values, strict=False) if not np.isfinite(value).all()]
-            if broken:
-                error.add_note(
-                    f"The parameter {broken[0]!r} was not finite before this step: an earlier one had a finite loss "
-                    "and a gradient that was not (sqrt and log have such at 0), or the learning rate is too high."
-                )
-            raise
-        if wanted and not self._has_trained:
-            self._has_trained = True
-            if not any(np.any(gradient) for gradient in found.gradients):
-                _log.warning(
-                    "All gradients of the first step are zero. Does the loss depend on the parameters that loss_fn is "
-                    "called with? Another model's, detached or constant ones are not trained."
-                )
-        return found
-
-    @abc.abstractmethod
-    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        """Give the loss of the batches that were taken, and its gradients."""
-
-    def expect_all(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Ask for the rows of every lookup from now on, however many there are."""
 
 
 def arguments(batch: Any) -> tuple[Any, ...]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
-from globalstep.tf1.optimizers.optimizer import Optimizer
-from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
-from globalstep.tf1.sessions.session import Session
 from globalstep.worker.frameworks.training_model import described, misfit
 from globalstep.worker.waits.contributing import UnitOfWork
 
-__all__ = ["WorkUnits", "batch_source", "take_unit", "units_optimizer"]
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
+__all__ = ["WorkUnits", "batch_source", "take_unit"]
 
 _MOST_UNITS = 1 << 16
 
@@ -42,18 +42,6 @@ class WorkUnits:
             raise InvalidArgumentError(
                 f"WorkUnits: count is {count!r}; it must be a whole number from 1 to {_MOST_UNITS:,}."
             )
-
-
-def units_optimizer(opt: Optimizer, units: int) -> SyncReplicasOptimizer:
-    """Make what makes a train op that brings the unit of work which its client was given last.
-
-    Args:
-        opt: The optimizer that applies the mean.
-        units: How many units make a step.
-    """
-    made = SyncReplicasOptimizer(opt, units, name="work_units")
-    made._of_units = True
-    return made
 
 
 def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
@@ -90,11 +78,11 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
     return lambda step, unit: of[(step * count + unit) % size]
 
 
-def take_unit(session: Session, step: str, count: int, known: int) -> UnitOfWork:
+def take_unit(cluster: ClusterClient, step: str, count: int, known: int) -> UnitOfWork:
     """Ask for a unit of work, and wait for one; see Contributing.take_unit.
 
     Args:
-        session: The worker's.
+        cluster: The worker's client.
         step: Name of the step.
         count: How many units make one.
         known: The step as far as the caller knows.
@@ -102,7 +90,6 @@ def take_unit(session: Session, step: str, count: int, known: int) -> UnitOfWork
     Returns:
         The unit; none at the known step where the job has ended.
     """
-    cluster = session.cluster
     try:
         return cluster.contributing.take_unit(step, count, known)
     except UnavailableError:

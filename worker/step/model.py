@@ -14,9 +14,23 @@ import numpy.typing as npt
 
 from globalstep.wire.draws import Draw
 
-__all__ = ["Array", "Model", "Parameter", "Rows", "StepResult", "TableParameter", "Values"]
+__all__ = [
+    "Array",
+    "Lookups",
+    "Model",
+    "MoreLookupsError",
+    "Parameter",
+    "Rows",
+    "StepResult",
+    "TableParameter",
+    "Values",
+]
 
 Array = npt.NDArray[Any]
+
+
+class MoreLookupsError(Exception):
+    """The loss looked up more rows than were asked for; nothing was pushed. Trying again asks for all."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +82,31 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Lookups:
+    """The rows that batches look up.
+
+    Attributes:
+        ids: Table -> int64 ids, those of one batch after those of another; they may repeat.
+        of_batches: What the model has seen of each batch, for its `step`.
+    """
+
+    ids: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    of_batches: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
 class Values:
     """What a step is computed from.
 
     Attributes:
-        dense: Name -> value, of all parameters; not to be written to.
-        rows: Name -> the rows of a table that the step's lookups are of.
+        dense: Name -> value, of all parameters, in their order; not to be written to.
+        rows: Table -> the rows of the lookups' ids, [n, width].
+        lookups: What the batches look up.
     """
 
     dense: Mapping[str, Array]
-    rows: Mapping[str, Rows] = field(default_factory=dict[str, Rows])
+    rows: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    lookups: Lookups = field(default_factory=Lookups)
 
 
 @dataclass(frozen=True)
@@ -87,13 +116,13 @@ class StepResult:
     Attributes:
         loss: The mean of the losses of its batches.
         gradients: Name -> gradient, of the parameters that are trained.
-        rows: Name -> the rows' gradients, of the tables that are trained.
+        rows: Table -> the gradients of the rows of the lookups' ids, of the tables that are trained.
         updates: Name -> new value, of what the framework changes by itself, such as running averages.
     """
 
     loss: float
     gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    rows: Mapping[str, Rows] = field(default_factory=dict[str, Rows])
+    rows: Mapping[str, Array] = field(default_factory=dict[str, Array])
     updates: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
@@ -101,26 +130,43 @@ class Model(Protocol):
     """A model of torch, jax or numpy.
 
     Attributes:
-        parameters: Its parameters, and what it keeps beside them, by name.
-        tables: Its embeddings, by name.
         draws: Whether its loss uses the seeds that it is given.
+        has_updates: Whether its steps change what is not trained, such as running averages.
     """
 
-    parameters: Mapping[str, Parameter]
-    tables: Mapping[str, TableParameter]
     draws: bool
+    has_updates: bool
 
-    def lookups(self, batches: Sequence[Any], seeds: Sequence[int]) -> Mapping[str, Array]:
-        """Give the ids of each table's rows that the batches look up, one after another."""
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its parameters, and what it keeps beside them, by name."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, TableParameter]:
+        """Its embeddings, by name."""
+        ...
+
+    def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
+        """Find out which rows the batches look up.
+
+        Args:
+            batches: The batches.
+            seeds: A seed for each.
+            all_of_them: Go to the end of the loss, where lookups usually come first.
+        """
         ...
 
     def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
         """Compute the loss of batches, averaged, and its gradients.
 
         Args:
-            values: The parameters, and the rows of what `lookups` gave.
+            values: The parameters, what `lookups` gave, and its rows.
             batches: The batches.
             seeds: A seed for each; any number where nothing is drawn.
+
+        Raises:
+            MoreLookupsError: If a batch looks up more rows than were given.
         """
         ...
 

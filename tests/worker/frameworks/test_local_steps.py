@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
 from globalstep.wire.declarations import OutcomeKind
-from globalstep.worker.frameworks.foreign_loss import Evaluation
 from globalstep.worker.frameworks.local_steps import LocalRounds
+from globalstep.worker.step.model import StepResult, Values
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
@@ -115,17 +115,15 @@ def test_a_parameter_may_be_a_single_number():
 
 
 def rounds_of(every):
-    rounds = LocalRounds(gs.optim.SGD(0.05), lambda batches, seeds: kept.__setitem__(0, batches[0]))
-    kept = [None]
+    rounds = LocalRounds(gs.optim.SGD(0.05))
 
-    def model(values, wanted):
-        loss, gradient = loss_fn(values[0], *kept[0])
-        return Evaluation(loss, [gradient], ())
+    def step(values, batches, seeds):
+        loss, gradient = loss_fn(values.dense["w"], *batches[0])
+        return StepResult(loss, {"w": gradient})
 
     def take(first, values):
-        rounds.take([BATCHES[(first + at) % 10] for at in range(every)], [0] * every)
-        (difference,) = rounds.evaluate(model, [values], (0,)).gradients
-        return difference
+        batches = [BATCHES[(first + at) % 10] for at in range(every)]
+        return rounds.round(step, Values({"w": values}), batches, [0] * every).gradients["w"]
 
     return rounds, take
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from globalstep.tf1.graph.graph import Graph
 from globalstep.worker.frameworks.torch_copies import DeviceCopies
-from globalstep.worker.frameworks.torch_front import TorchModel
+from globalstep.worker.frameworks.torch_module import TorchModule
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
 
@@ -42,10 +41,9 @@ def loss(module, x):
 
 def evaluated(copies, dtype=torch.float32):
     torch.manual_seed(0)
-    with Graph().as_default():
-        model = TorchModel(torch, torch.nn.Linear(3, 2).to(dtype))
-        if copies is not None:
-            model.copies = copies
+    model = TorchModule(torch, torch.nn.Linear(3, 2).to(dtype))
+    if copies is not None:
+        model.copies = copies
     values = [np.full((2, 3), 0.3, np.float32), np.ones(2, np.float32)]
     for value in values:
         value.flags.writeable = False

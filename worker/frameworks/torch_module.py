@@ -1,0 +1,156 @@
+"""A PyTorch module with values from elsewhere: parameters in, loss and gradients out.
+
+Layer: worker. PyTorch is given. Threads: one evaluation at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.wire.codec import DTYPES
+from globalstep.worker.frameworks.evaluation import HALVES, Array, Evaluation
+from globalstep.worker.frameworks.torch_copies import DeviceCopies
+from globalstep.worker.step.model import Parameter
+
+__all__ = ["TorchModule"]
+
+
+class TorchModule:
+    """A module: how values come in and gradients go out. It holds the values of one evaluation at a time.
+
+    Args:
+        pytorch: PyTorch.
+        module: The module.
+
+    Attributes:
+        parameters: Name in the module -> what the parameter begins with.
+        buffers: The same for buffers.
+        copies: How values and gradients come to and from a GPU.
+    """
+
+    def __init__(self, pytorch: Any, module: Any) -> None:
+        self._torch = pytorch
+        self._module = module
+        self.copies = DeviceCopies(pytorch)
+        self._tensors = dict(module.named_parameters())
+        found = ((name, *_place(module, name)) for name, _ in module.named_buffers())
+        # A forward pass may put another tensor in the place of a buffer, so it is found anew each time.
+        self._places = {name: (owner, last) for name, owner, last in found
+                        if last not in owner._non_persistent_buffers_set}  # fmt: skip
+        kept = {name: getattr(owner, last) for name, (owner, last) in self._places.items()}
+        for name, tensor in (*self._tensors.items(), *kept.items()):
+            _check(pytorch, name, tensor)
+        self.parameters = {
+            name: Parameter(_copied(tensor), bool(tensor.requires_grad)) for name, tensor in self._tensors.items()
+        }
+        self.buffers = {name: Parameter(_copied(held), False) for name, held in kept.items()}
+        first = next(iter(self._tensors.values()), None)
+        self._device = pytorch.device("cpu") if first is None else first.device
+
+    def evaluate(
+        self, loss: Callable[..., Any], training: bool, values: Sequence[Array], wanted: tuple[int, ...]
+    ) -> Evaluation:
+        """Give the loss, the gradients by the sources at the wanted positions, and the buffers."""
+        torch = self._torch
+        with self._mode(training), torch.set_grad_enabled(bool(wanted)):
+            tensors = [*self._tensors.values(), *self._buffers()]
+            for tensor, value in zip(tensors, values, strict=False):
+                self._set(tensor, value)
+            for position, value in enumerate(values[len(tensors) :], len(tensors)):
+                # A copy, which the module may write into.
+                tensor = torch.from_numpy(np.array(value)).to(self._device)
+                tensors.append(tensor.requires_grad_(position in wanted))
+            result = torch.as_tensor(loss(self._module, *tensors[len(self._tensors) + len(self._places) :]))
+            gradients: list[Array] = []
+            if wanted and not result.shape:
+                sources = [tensors[i] for i in wanted]
+                found = torch.autograd.grad(result, sources, allow_unused=True)
+                gradients = self._to_host(found, [values[i] for i in wanted])
+            updates = [_copied(buffer) for buffer in self._buffers()] if training else []
+        return Evaluation(_on_host(result), gradients, updates)
+
+    def _to_host(self, found: Sequence[Any], values: Sequence[Array]) -> list[Array]:
+        """Give gradients as arrays like their values; those of a GPU are all on their way before one is waited for."""
+        arriving = [
+            self.copies.begin(grad.to_dense() if grad.is_sparse else grad)
+            if grad is not None and self.copies.serves(grad)
+            else None
+            for grad in found
+        ]
+        return [
+            _gradient(grad if arrived is None else arrived(), value)
+            for grad, arrived, value in zip(found, arriving, values, strict=True)
+        ]
+
+    def _buffers(self) -> list[Any]:
+        return [getattr(owner, name) for owner, name in self._places.values()]
+
+    def _set(self, tensor: Any, value: Array) -> None:
+        if self.copies.serves(tensor):
+            self.copies.put(tensor, value)
+        elif tensor.device.type == "cpu" and _dtype_of(tensor) not in HALVES:
+            np.copyto(tensor.detach().numpy(), value)
+        else:
+            tensor.detach().copy_(self._torch.tensor(value))
+
+    @contextlib.contextmanager
+    def _mode(self, training: bool) -> Iterator[None]:
+        """Leave the module as its user has set it, or put all of it into `eval()` for a while."""
+        if training:
+            yield
+            return
+        modes = [(part, part.training) for part in self._module.modules()]
+        self._module.eval()
+        try:
+            yield
+        finally:
+            for part, mode in modes:
+                part.training = mode
+
+
+def _place(module: Any, name: str) -> tuple[Any, str]:
+    """Give the module that holds a buffer, and its name there."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
+
+
+def _check(pytorch: Any, name: str, tensor: Any) -> None:
+    if pytorch.nn.parameter.is_lazy(tensor):
+        raise ValueError(f"{name!r} of the module has no shape yet: call the module once before gs.torch.")
+    if tensor.is_meta:
+        raise ValueError(
+            f"{name!r} of the module is on the device 'meta' and has no values: give them first, for example with "
+            "module.to_empty(device='cpu') and its reset_parameters()."
+        )
+    dtype = _dtype_of(tensor)
+    if dtype not in (*DTYPES, *HALVES):
+        raise TypeError(
+            f"gs.torch cannot make a Variable of {name!r}: it has dtype {dtype}, and a Variable is one of "
+            f"{', '.join(DTYPES)}. Convert the module first, for example with module.float()."
+        )
+
+
+def _dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _on_host(tensor: Any) -> Array:
+    """Give a tensor as an array, bfloat16 and float16 as float32; of torch's own memory where it may be."""
+    held = tensor.detach().cpu()
+    found: Array = (held.float() if _dtype_of(held) in HALVES else held).numpy()
+    return found
+
+
+def _copied(tensor: Any) -> Array:
+    return np.array(_on_host(tensor))
+
+
+def _gradient(grad: Any, value: Array) -> Array:
+    """Give a gradient as an array over torch's own memory."""
+    if grad is None:
+        return np.zeros_like(value)
+    return _on_host(grad.to_dense() if grad.is_sparse else grad).astype(value.dtype, copy=False)

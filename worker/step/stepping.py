@@ -1,0 +1,247 @@
+"""Steps of a model on a cluster: values in, loss and gradients computed, gradients out.
+
+No lock is held while the loss is computed, nor while the network is waited for.
+
+Layer: worker. Threads: a Stepper belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from globalstep.errors import AbortedError, JobDoneError
+from globalstep.optimizers.declared import DeclaredModel
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.memory import seal
+from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Read
+from globalstep.worker.protocol.push_result import PushResult
+from globalstep.worker.protocol.pushes_in_flight import PushTicket
+from globalstep.worker.protocol.refused_pushes import DroppedPushes
+from globalstep.worker.step.gradients import GradientRules, clipped, decayed
+from globalstep.worker.step.model import Array, Lookups, Model, MoreLookupsError, Rows, StepResult, Values
+from globalstep.worker.step.step_push import StepPush
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
+__all__ = ["Stepper", "TrainedModel"]
+
+#: Values that came back with a push are used by the next step up to this age, seconds.
+_REUSE_SECS = 1.0
+
+#: Computes a step from values; local steps stand in its place.
+Compute = Callable[[Values, Sequence[Any], Sequence[int]], StepResult]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model, and how it is trained.
+
+    Attributes:
+        model: The model.
+        declared: What it declares with its optimizers.
+        scope: What the names on the PS tasks begin with.
+        rules: What is done to gradients.
+        decays: Parameter -> the part of it that is added to its gradient, where there is one.
+        increment: How a push moves the step on; None for by 1.
+    """
+
+    model: Model
+    declared: DeclaredModel
+    scope: str
+    rules: GradientRules = field(default_factory=GradientRules)
+    decays: Mapping[str, float] = field(default_factory=dict[str, float])
+    increment: Increment | None = None
+
+    def name(self, parameter: str) -> str:
+        """Give what the PS tasks call a parameter."""
+        return self.scope + parameter
+
+
+class Stepper:
+    """Takes steps on one cluster, in one incarnation after another.
+
+    Args:
+        trained: The model.
+        cluster: The cluster's client.
+        compute: Computes a step; by default the model does.
+        in_flight: How many pushes need not be waited for: a step begins with the newest values that have come.
+        clock: Tells the age of values.
+
+    Attributes:
+        seen: The step that the values of the last step were read at.
+        outcome: What became of the last push that was answered; None before.
+    """
+
+    def __init__(
+        self,
+        trained: TrainedModel,
+        cluster: ClusterClient,
+        compute: Compute,
+        in_flight: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._trained = trained
+        self._cluster = cluster
+        self._compute = compute
+        self._in_flight = in_flight
+        self._clock = clock
+        self.seen = 0
+        self.outcome: Outcome | None = None
+        cluster.unanswered = max(1, in_flight)
+        model, name = trained.model, trained.name
+        self._names = list(model.parameters)
+        self._tables = list(model.tables)
+        self._dense = [key for key, parameter in model.parameters.items() if parameter.trained]
+        self._sparse = [key for key, table in model.tables.items() if table.trained]
+        self._reads = [name(key) for key in self._names]
+        floats = [item.value.dtype for item in model.parameters.values() if item.value.dtype.kind == "f"]
+        self._loss_type = floats[0].type if floats else np.float32
+        self._push: StepPush | None = None
+        self._dropped = DroppedPushes(cluster.task, clock)
+        self._all_lookups = False
+        # In which incarnation the optimizers were declared.
+        self._declared_in = 0
+        # Values as of a step, of an incarnation, with the time they came; None where they are to be read anew.
+        self._fresh: tuple[int, float, int, Sequence[Array]] | None = None
+        self._tickets: deque[PushTicket[PushResult]] = deque()
+
+    def forget_values(self) -> None:
+        """Read anew in the next step: something else has changed the parameters."""
+        self._fresh = None
+
+    def wait(self) -> None:
+        """Wait for the pushes that no step has waited for; raises what went wrong with one."""
+        while self._tickets:
+            self._take(self._tickets.popleft().result())
+
+    @np.errstate(all="ignore")
+    def step(self, batches: Sequence[Any], seeds: Sequence[int]) -> float:
+        """Take a step: read values, compute loss and gradients, and push these.
+
+        Args:
+            batches: Its batches.
+            seeds: A seed for each.
+
+        Returns:
+            The loss.
+
+        Raises:
+            JobDoneError: If the job has reached its last step; `values` is the loss then.
+            InvalidArgumentError: If the loss is not finite; nothing was pushed.
+            NotFiniteGradientError: If a gradient is not, and the run's policy ends the job with that.
+            AbortedError: If the run's incarnation is over, or the sequencer gave up on the push.
+        """
+        while self._tickets and self._tickets[0].done():
+            self._take(self._tickets.popleft().result())
+        try:
+            values, found = self._computed(batches, seeds)
+        except MoreLookupsError:
+            if self._all_lookups:
+                raise
+            self._all_lookups = True
+            values, found = self._computed(batches, seeds)
+        try:
+            self._send(values, found)
+        except JobDoneError as done:
+            done.values = self._rounded(found.loss)
+            raise
+        return self._rounded(found.loss)
+
+    def _rounded(self, loss: float) -> float:
+        """Give the loss as a number of the parameters' dtype: what is shown, written and returned is the same."""
+        return float(self._loss_type(loss))
+
+    def _computed(self, batches: Sequence[Any], seeds: Sequence[int]) -> tuple[Values, StepResult]:
+        lookups = self._trained.model.lookups(batches, seeds, all_of_them=self._all_lookups)
+        values = self._values(lookups)
+        return values, self._compute(values, batches, seeds)
+
+    def _values(self, lookups: Lookups) -> Values:
+        """Give the parameters, and the rows of lookups: of one moment."""
+        fresh, incarnation = self._fresh, self._cluster.incarnation
+        if (
+            fresh is not None
+            and fresh[0] == incarnation
+            and not lookups.ids
+            and (self._in_flight or self._clock.monotonic() - fresh[1] < _REUSE_SECS)
+        ):
+            self.seen = fresh[2]
+            return Values(dict(zip(self._names, fresh[3], strict=True)), lookups=lookups)
+        name = self._trained.name
+        reads = [Read(self._trained.declared.step), *map(Read, self._reads)]
+        reads += [Read(name(table), ids) for table, ids in lookups.ids.items()]
+        step, *found = self._cluster.pull(reads)
+        seal(found)
+        self.seen, count = int(step), len(self._reads)
+        if self._in_flight:
+            self._keep(self.seen, found[:count])
+        rows = dict(zip(lookups.ids, found[count:], strict=True))
+        return Values(dict(zip(self._names, found, strict=False)), rows, lookups)
+
+    def _send(self, values: Values, found: StepResult) -> None:
+        cluster, declared = self._cluster, self._trained.declared
+        if self._declared_in != cluster.incarnation:
+            cluster.declare((), declared.program.optimizers)
+            self._declared_in = cluster.incarnation
+        gradients, rows = self._prepared(values, found)
+        template = self._push
+        if template is None:
+            name = self._trained.name
+            template = self._push = StepPush(
+                declared,
+                [name(key) for key in self._dense],
+                [name(key) for key in self._sparse],
+                [name(key) for key in found.updates],
+                # Rows have to be asked for anyway before the next step.
+                () if self._tables else self._reads,
+                self._trained.increment,
+            )
+        updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
+        push = template.made(gradients, rows, updates, self.seen)
+        self._fresh = self._fresh if self._in_flight else None
+        if self._in_flight:
+            self._tickets.append(cluster.push(push, wait=False))
+        else:
+            self._take(cluster.push(push))
+
+    def _prepared(self, values: Values, found: StepResult) -> tuple[list[Array], list[Rows]]:
+        """Give the gradients as they are pushed."""
+        gradients = [found.gradients[key] for key in self._dense]
+        gradients += [found.rows[key] for key in self._sparse]
+        seal(gradients)
+        rules, decays = self._trained.rules, self._trained.decays
+        if rules.clip_value is not None or rules.clip_norm is not None:
+            gradients = [np.asarray(one) for one in clipped(gradients, rules)]
+        for at, key in enumerate(self._dense if decays else ()):
+            if decay := decays.get(key):
+                gradients[at] = np.asarray(decayed(gradients[at], values.dense[key], decay))
+        ids = values.lookups.ids
+        count = len(self._dense)
+        return gradients[:count], [
+            Rows(ids[key], one) for key, one in zip(self._sparse, gradients[count:], strict=True)
+        ]
+
+    def _take(self, result: PushResult) -> None:
+        """Take note of what became of a push, and of the values that came with it."""
+        outcome = self.outcome = result.outcome
+        step = self._trained.declared.step
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            if result.values and len(result.values) == len(self._reads) and step in outcome.steps:
+                seal(result.values)
+                self._keep(outcome.steps[step], result.values)
+        elif outcome.kind is OutcomeKind.REFUSED_DONE:
+            steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
+            raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
+        elif outcome.kind is OutcomeKind.ABANDONED:
+            raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
+        else:
+            self._dropped.take(outcome)
+
+    def _keep(self, step: int, values: Sequence[Array]) -> None:
+        self._fresh = self._cluster.incarnation, self._clock.monotonic(), step, values
