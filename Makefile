@@ -92,7 +92,6 @@ lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_stubs.py --check
-	$(BIN)/python scripts/module_map.py --check
 	$(BIN)/mypy
 
 .PHONY: format
@@ -105,11 +104,10 @@ proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 	$(BIN)/python scripts/generate_proto.py
 
 .PHONY: namespaces
-namespaces: $(VENV)/.installed-dev ## regenerate the stubs of the lazily loaded modules, and the lists of names, commands and modules
+namespaces: $(VENV)/.installed-dev ## regenerate the stubs of the lazily loaded modules, and the lists of names and commands
 	$(BIN)/python scripts/generate_stubs.py
 	$(BIN)/python scripts/compatibility.py
 	$(BIN)/python scripts/cli_page.py
-	$(BIN)/python scripts/module_map.py
 
 .PHONY: docs
 docs: $(VENV)/.installed-docs ## build the documentation as a site: build/site/index.html

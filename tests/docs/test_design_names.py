@@ -11,8 +11,7 @@ from doc_blocks import ROOT, blocks
 
 from globalstep.proto import globalstep_pb2 as pb
 
-#: But the map of the modules, which is made from them.
-PAGES = [*sorted({*(ROOT / "docs/design").glob("*.md")} - {ROOT / "docs/design/modules.md"}), ROOT / "ARCHITECTURE.md"]
+PAGES = [*sorted((ROOT / "docs/design").glob("*.md")), ROOT / "ARCHITECTURE.md"]
 #: What a page calls an object of a class.
 OBJECTS = {"session": "Session", "client": "ClusterClient", "optimizer": "Optimizer"}
 #: A name with a dot, or the beginning of a call of one.

