@@ -8,7 +8,8 @@ from globalstep.lazy import namespace
 _NAMES = {
     "globalstep.optimizers.torch_optimizers": "Adadelta Adagrad Adam AdamW DelayedNesterov RMSprop RowWiseAdagrad SGD "
     "SparseAdam",
-    "globalstep.optimizers.torch_schedules": "CosineAnnealingLR ExponentialLR LinearLR MultiStepLR StepLR",
+    "globalstep.optimizers.torch_schedules": "CosineAnnealingLR ExponentialLR LinearLR MultiStepLR OneCycleLR "
+    "SequentialLR StepLR",
 }
 
 __all__ = namespace(__name__, _NAMES)

@@ -13,4 +13,6 @@ from globalstep.optimizers.torch_schedules import CosineAnnealingLR as CosineAnn
 from globalstep.optimizers.torch_schedules import ExponentialLR as ExponentialLR
 from globalstep.optimizers.torch_schedules import LinearLR as LinearLR
 from globalstep.optimizers.torch_schedules import MultiStepLR as MultiStepLR
+from globalstep.optimizers.torch_schedules import OneCycleLR as OneCycleLR
+from globalstep.optimizers.torch_schedules import SequentialLR as SequentialLR
 from globalstep.optimizers.torch_schedules import StepLR as StepLR

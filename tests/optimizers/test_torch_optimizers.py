@@ -119,6 +119,49 @@ def test_a_schedule_is_that_of_torch(name):
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
 
 
+MANY = [GRADIENTS[number % len(GRADIENTS)] for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"total_steps": 20},
+        {"epochs": 2, "steps_per_epoch": 10, "anneal_strategy": "linear", "div_factor": 10.0},
+        {"total_steps": 20, "three_phase": True, "pct_start": 0.4, "final_div_factor": 100.0},
+        {"total_steps": 21, "pct_start": 0.33},
+    ],
+)
+def test_one_cycle_is_torch_s(options):
+    options = {"cycle_momentum": False, **options}
+    here = trained_here(gs.optim.SGD(gs.optim.OneCycleLR(0.5, **options)), MANY)
+    there = trained_there(
+        lambda params: torch.optim.SGD(params, lr=0.5),
+        MANY,
+        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, **options),
+    )
+    for got, wanted in zip(here, there, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_schedules_one_after_another_are_torch_s():
+    def of(module, *first):
+        return [
+            module.LinearLR(*first, start_factor=0.1, total_iters=4),
+            module.CosineAnnealingLR(*first, T_max=8, eta_min=0.01),
+            module.StepLR(*first, step_size=3, gamma=0.5),
+        ]
+
+    here = trained_here(gs.optim.SGD(gs.optim.SequentialLR(of(gs.optim, 0.5), milestones=[5, 12])), MANY)
+    schedulers = torch.optim.lr_scheduler
+    there = trained_there(
+        lambda params: torch.optim.SGD(params, lr=0.5),
+        MANY,
+        lambda optimizer: schedulers.SequentialLR(optimizer, of(schedulers, optimizer), milestones=[5, 12]),
+    )
+    for got, wanted in zip(here, there, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+
+
 def test_a_rate_may_be_a_function_of_the_step():
     here = trained_here(gs.optim.SGD(lambda step: 0.1 * (step + 1)), GRADIENTS)
     assert np.allclose(here[1], START - 0.1 * GRADIENTS[0] - 0.2 * GRADIENTS[1], atol=1e-6)
@@ -174,6 +217,20 @@ def test_a_rate_that_is_none():
         (lambda: gs.optim.CosineAnnealingLR(1e-3, -5), "CosineAnnealingLR: T_max is -5; it must be a number above 0."),
         (lambda: gs.optim.CosineAnnealingLR(0, 5), "CosineAnnealingLR: lr is 0; it must be a number above 0."),
         (lambda: gs.optim.LinearLR(0.1, total_iters=0), "LinearLR: total_iters is 0; it must be a number above 0."),
+        (lambda: gs.optim.OneCycleLR(0.1, 100), "Give cycle_momentum=False."),
+        (lambda: gs.optim.OneCycleLR(0, 100), "OneCycleLR: max_lr is 0; it must be a number above 0."),
+        (lambda: gs.optim.OneCycleLR(0.1, cycle_momentum=False), "give total_steps, or epochs and steps_per_epoch"),
+        (lambda: gs.optim.OneCycleLR(0.1, 3, cycle_momentum=False), "leaves a part of the cycle without a step"),
+        (
+            lambda: gs.optim.OneCycleLR(0.1, 99, anneal_strategy="exp", cycle_momentum=False),
+            "anneal_strategy is 'exp'; it must be 'cos' or 'linear'.",
+        ),
+        (lambda: gs.optim.SequentialLR([], []), "SequentialLR: schedulers has none; give schedules of gs.optim."),
+        (lambda: gs.optim.SequentialLR([gs.optim.StepLR(0.1, 2)], [3]), "1 schedules and 1 milestones"),
+        (
+            lambda: gs.optim.SequentialLR([gs.optim.StepLR(0.1, 2)] * 3, [3, 3]),
+            "SequentialLR: milestones [3, 3] must ascend, from 1 on.",
+        ),
     ],
 )
 def test_numbers_of_a_schedule_that_cannot_be(make, said):

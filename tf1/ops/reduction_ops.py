@@ -90,9 +90,11 @@ def _sum(value: Any, axes: tuple[int, ...]) -> Any:
 
 def _mean(value: Any, axes: tuple[int, ...]) -> Any:
     count = int(np.prod([np.shape(value)[axis] for axis in axes]))
+    if np.dtype(value.dtype).kind in "iu":
+        # Added up in 64 bits, so that the sum does not overflow; the quotient is rounded towards 0.
+        whole = anp.sum(value, axis=axes, keepdims=True)
+        return (np.sign(whole) * (np.abs(whole) // max(count, 1))).astype(value.dtype)
     total = _sum(value, axes)
-    if np.dtype(total.dtype).kind in "iu":
-        return np.sign(total) * (np.abs(total) // max(count, 1))
     return total / count if count else total * np.nan
 
 

@@ -14,9 +14,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.optimizers.formula import Formula, cosine, exponential, number, piecewise, polynomial
+from globalstep.optimizers.formula import (
+    Formula,
+    cosine,
+    exponential,
+    number,
+    piecewise,
+    polynomial,
+    zero_to_pi_cosine,
+)
 
-__all__ = ["CosineAnnealingLR", "ExponentialLR", "LinearLR", "MultiStepLR", "Schedule", "StepLR"]
+__all__ = [
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "Schedule",
+    "SequentialLR",
+    "StepLR",
+]
 
 
 class Schedule:
@@ -28,7 +45,7 @@ class Schedule:
 
     def _check(self, *positive: str) -> None:
         """Refuse a rate that cannot be, and a number that has to be above 0 and is not."""
-        for name in ("lr", *positive):
+        for name in ("lr", *positive) if hasattr(self, "lr") else positive:
             number: Any = getattr(self, name)
             is_number = isinstance(number, numbers.Real) and math.isfinite(number)
             if not is_number or number < 0 or (name in positive and not number):
@@ -155,3 +172,115 @@ class LinearLR(Schedule):
         """See Schedule."""
         begin, end = self.lr * self.start_factor, self.lr * self.end_factor
         return polynomial(number(begin), step, number(self.total_iters), number(end), number(1.0))
+
+
+@dataclass(frozen=True)
+class OneCycleLR(Schedule):
+    """A rate that rises from `max_lr / div_factor` to `max_lr`, falls far below where it began, and stays there.
+
+    Args:
+        max_lr: The highest rate.
+        total_steps: Global steps of the cycle; or `epochs` and `steps_per_epoch`, whose product it is.
+        epochs: Number of epochs.
+        steps_per_epoch: Global steps of each.
+        pct_start: The part of the cycle in which the rate rises.
+        anneal_strategy: "cos", or "linear".
+        cycle_momentum: False. PyTorch's default, True, is refused: momentum is one number for all of a run.
+        base_momentum: Accepted; has no effect.
+        max_momentum: Accepted; has no effect.
+        div_factor: max_lr by the rate at the start.
+        final_div_factor: The rate at the start by that in the end.
+        three_phase: Whether the rate falls as far as it began in as many steps as it rose, and only then further.
+
+    Raises:
+        ValueError: For numbers that make no cycle, and for `cycle_momentum`.
+    """
+
+    max_lr: float
+    total_steps: int | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    cycle_momentum: bool = True
+    base_momentum: float = 0.85
+    max_momentum: float = 0.95
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+
+    def __post_init__(self) -> None:
+        self._check("max_lr", "div_factor", "final_div_factor")
+        if self.cycle_momentum:
+            raise ValueError(
+                "OneCycleLR: cycle_momentum is True, PyTorch's default; here momentum is one number for all of a run. "
+                "Give cycle_momentum=False."
+            )
+        if self.anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f"OneCycleLR: anneal_strategy is {self.anneal_strategy!r}; it must be 'cos' or 'linear'.")
+        if self.total_steps is None and (self.epochs is None or self.steps_per_epoch is None):
+            raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch.")
+        ends = [0.0, *self._ends()]
+        if not 0 <= self.pct_start <= 1 or any(last <= first for first, last in zip(ends, ends[1:], strict=False)):
+            raise ValueError(
+                f"OneCycleLR: pct_start {self.pct_start!r} of {self._total()} steps leaves a part of the cycle without "
+                "a step; give more steps, or another pct_start between 0 and 1."
+            )
+
+    def _total(self) -> int:
+        return int(self.total_steps) if self.total_steps is not None else int(self.epochs * self.steps_per_epoch)  # type: ignore[operator]
+
+    def _ends(self) -> list[float]:
+        """Return the last step of each part of the cycle."""
+        total, rise = self._total(), float(self.pct_start * self._total())
+        return [rise - 1, *([2 * rise - 2] if self.three_phase else []), total - 1.0]
+
+    def rate(self, step: Formula) -> Formula:
+        """See Schedule."""
+        initial = self.max_lr / self.div_factor
+        rates = [initial, self.max_lr, *([initial] if self.three_phase else []), initial / self.final_div_factor]
+        ends = self._ends()
+        parts = []
+        for begin, end, first, last in zip([0.0, *ends], ends, rates, rates[1:], strict=False):
+            done = (step.apply("min", end) - begin) / (end - begin)
+            if self.anneal_strategy == "cos":
+                parts.append((first - last) * zero_to_pi_cosine(done) + last)
+            else:
+                parts.append((last - first) * done + first)
+        return piecewise(step, [number(end) for end in ends[:-1]], parts)
+
+
+@dataclass(frozen=True)
+class SequentialLR(Schedule):
+    """Several schedules one after another, each with its own step 0 where it begins: a warm-up, and what follows.
+
+    Args:
+        schedulers: The schedules.
+        milestones: The steps at which the second and each further one begins, ascending.
+
+    Raises:
+        ValueError: If the milestones are not one fewer than the schedules, or do not ascend.
+    """
+
+    schedulers: Sequence[Schedule]
+    milestones: Sequence[int]
+
+    def __post_init__(self) -> None:
+        others = [item for item in self.schedulers if not isinstance(item, Schedule)]
+        if others or not self.schedulers:
+            raise ValueError(f"SequentialLR: schedulers has {others or 'none'}; give schedules of gs.optim.")
+        if len(self.milestones) != len(self.schedulers) - 1:
+            raise ValueError(
+                f"SequentialLR: {len(self.schedulers)} schedules and {len(self.milestones)} milestones; there is one "
+                "milestone fewer."
+            )
+        begins = [0, *self.milestones]
+        if any(after <= before for before, after in zip(begins, begins[1:], strict=False)):
+            raise ValueError(f"SequentialLR: milestones {list(self.milestones)} must ascend, from 1 on.")
+
+    def rate(self, step: Formula) -> Formula:
+        """See Schedule."""
+        begins = [0, *self.milestones]
+        rates = [item.rate(step - begin) for item, begin in zip(self.schedulers, begins, strict=True)]
+        # Here a boundary still has the rate before it.
+        return piecewise(step, [number(int(at) - 1) for at in self.milestones], rates)

@@ -223,3 +223,19 @@ def test_a_node_is_iterable_where_its_rows_are_known():
     np.testing.assert_array_equal(evaluate(rows[1]), [3, 4])
     with pytest.raises(TypeError, match="not iterable"):
         list(c.placeholder("float32", [None]))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "mean"),
+    [
+        ([2**31 - 1, 2**31 - 1, 2**31 - 2], "int32", 2**31 - 2),
+        ([-(2**31), -(2**31)], "int32", -(2**31)),
+        ([120, 121, 122], "int8", 121),
+        ([250, 252], "uint8", 251),
+        ([-7, 2], "int32", -2),
+    ],
+)
+def test_the_mean_of_integers_does_not_overflow_and_rounds_towards_0(values, dtype, mean):
+    # The numbers are TensorFlow 2.21's.
+    found = evaluate(r.reduce_mean(c.constant(np.array(values, dtype))))
+    assert (found, found.dtype) == (mean, dtype)
