@@ -12,6 +12,7 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from globalstep.optimizers.formula import (
@@ -221,7 +222,7 @@ class OneCycleLR(Schedule):
         if self.total_steps is None and (self.epochs is None or self.steps_per_epoch is None):
             raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch.")
         ends = [0.0, *self._ends()]
-        if not 0 <= self.pct_start <= 1 or any(last <= first for first, last in zip(ends, ends[1:], strict=False)):
+        if not 0 <= self.pct_start <= 1 or any(last <= first for first, last in pairwise(ends)):
             raise ValueError(
                 f"OneCycleLR: pct_start {self.pct_start!r} of {self._total()} steps leaves a part of the cycle without "
                 "a step; give more steps, or another pct_start between 0 and 1."
@@ -275,7 +276,7 @@ class SequentialLR(Schedule):
                 "milestone fewer."
             )
         begins = [0, *self.milestones]
-        if any(after <= before for before, after in zip(begins, begins[1:], strict=False)):
+        if any(after <= before for before, after in pairwise(begins)):
             raise ValueError(f"SequentialLR: milestones {list(self.milestones)} must ascend, from 1 on.")
 
     def rate(self, step: Formula) -> Formula:
