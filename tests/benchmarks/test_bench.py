@@ -63,6 +63,7 @@ def test_a_short_run_writes_records_tables_and_plots(tmp_path):
         assert (tmp_path / f"bench-{plot}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full_matrix
 def test_the_digits_job_and_the_memory_of_a_ps(tmp_path):
     subprocess.run(
         [*COMMAND, *ALONE, "--only", "digits", "memory", "--peers", "session", "--out", tmp_path],

@@ -36,7 +36,7 @@ def test_a_ratio_is_of_one_cluster_and_one_round():
     assert (ratios(records, "plain"), ratios(records, "tls")) == ([2.0, 3.0], [1.0, 2.0])
 
 
-@pytest.mark.long
+@pytest.mark.full_matrix
 @pytest.mark.processes
 @pytest.mark.skipif(bool(why_not(None)), reason=f"no hosts: {why_not(None)}")
 def test_a_short_run_compares_both_and_has_taken_the_socket(tmp_path):

@@ -32,6 +32,7 @@ def test_a_ratio_is_taken_within_a_round():
     assert "| step | 100.00 | absent |" in table(mine, DESCRIPTION)
 
 
+@pytest.mark.full_matrix
 @pytest.mark.processes
 def test_every_model_runs_without_tensorflow(tmp_path):
     subprocess.run(

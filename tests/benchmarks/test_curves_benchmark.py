@@ -22,7 +22,9 @@ def test_the_table_has_medians():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["", "together:2", "local"])
+@pytest.mark.parametrize(
+    "how", ["", *(pytest.param(how, marks=pytest.mark.full_matrix) for how in ("together:2", "local"))]
+)
 def test_a_short_run_of_two_workers_learns(how):
     run = curves._measured((how, "", 0.05), 2, 1.0, argparse.Namespace(secs=1.5, compute_secs=0.002))
     assert run.at == sorted(run.at)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.full_matrix
 def test_a_short_run_writes_records_a_table_and_a_plot(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()

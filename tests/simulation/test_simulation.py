@@ -8,8 +8,8 @@ import pytest
 from simulated_scenarios import FEATURES
 from simulation import run, simulating
 
-#: How many seeds in all; `make nightly` asks for a hundred times as many.
-SEEDS = int(os.environ.get("GLOBALSTEP_SIMULATION_SEEDS", "2000"))
+#: How many seeds in all; `make nightly` asks for two hundred times as many.
+SEEDS = int(os.environ.get("GLOBALSTEP_SIMULATION_SEEDS", "1000"))
 #: The first of them; `make test` has had those before when `make test-all` goes on.
 FIRST = int(os.environ.get("GLOBALSTEP_SIMULATION_FROM", "0"))
 #: Parts, so that the processes of pytest share them.

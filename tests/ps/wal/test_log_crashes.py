@@ -257,7 +257,7 @@ def test_the_process_is_killed_or_the_power_fails_at_any_move(logged, explorer):
     script(run)
     run.disk.check()
     assert run.moves.count > 150
-    explorer.explore(run, some(range(len(run.disk) + 1), 50))
+    explorer.explore(run, some(range(len(run.disk) + 1), 25))
 
 
 @pytest.mark.long
@@ -277,7 +277,7 @@ def test_any_move_fails(logged, explorer):
 @pytest.mark.long
 def test_the_power_fails_after_a_recovery_from_a_kill_at_any_move(logged, explorer):
     """What a process had written and not synced is in the system's memory for the next one, and not on the disk."""
-    for at in some(range(1, moves_of(logged) + 1), 6):
+    for at in some(range(1, moves_of(logged) + 1), 4):
         run = logged()
         run.moves.at, run.moves.kill = at, True
         with contextlib.suppress(Killed):
@@ -309,7 +309,7 @@ def test_the_power_fails_after_a_recovery_from_a_kill_right_after_a_segment_got_
         tried += 1
         assert run.restart()
         run.disk.check()
-        explorer.explore(run, range(killed, len(run.disk) + 1))
+        explorer.explore(run, some(range(killed, len(run.disk) + 1), 20))
     assert tried == 1
 
 
