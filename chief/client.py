@@ -86,7 +86,7 @@ class ClientTicket:
         Blocking: until it is answered.
         Thread-safe: yes, and it may be asked again.
         Failure: raises what went wrong with this push; JobDoneError once the job has ended. What was not applied never
-            will be, and it may be computed and pushed again.
+        will be, and it may be computed and pushed again.
         """
         return _pushed(self._ticket.result().outcome, self._step)
 
@@ -121,8 +121,8 @@ class Client:
         Blocking: until the PS tasks answer, and until the client that was first has given the values.
         Thread-safe: no; call it before the others. All clients of a run declare the same.
         Failure: raises, and nothing of another run has changed. InvalidArgumentError names what differs from the run,
-            or cannot be; DeadlineExceededError what was missing. It may be called again, and has to be after an
-            AbortedError of another method, which says that PS tasks lost their state.
+        or cannot be; DeadlineExceededError what was missing. It may be called again, and has to be after an
+        AbortedError of another method, which says that PS tasks lost their state.
 
         Args:
             parameters: Name -> the array that it begins with.
@@ -171,7 +171,7 @@ class Client:
         Blocking: until they are here, and until this client's pushes before are answered.
         Thread-safe: yes.
         Failure: raises, and nothing has changed: AbortedError where PS tasks lost their state, UnavailableError where
-            one has not answered for half a minute, FailedPreconditionError for a name that is not declared.
+        one has not answered for half a minute, FailedPreconditionError for a name that is not declared.
 
         Args:
             names: Which; all that were declared by default, but for those in `rows`.
@@ -196,7 +196,7 @@ class Client:
         Blocking: only while an earlier push of this client is unanswered; ask the ticket to wait for this one.
         Thread-safe: yes; pushes of one thread are applied in their order.
         Failure: raises for what cannot be pushed, before anything is sent; what goes wrong later the ticket raises,
-            else the next push. A push whose answer is lost is sent again under its number, and counts once.
+        else the next push. A push whose answer is lost is sent again under its number, and counts once.
 
         Args:
             gradients: Name -> gradient, of the parameter's shape. Do not change the arrays before it is answered.
