@@ -46,7 +46,7 @@ class Callback:
         Args:
             trainer: The trainer; `trainer.stop()` ends training.
             step: The global step.
-            loss: The loss of the step's batch.
+            loss: The loss of the step's batch; `trainer.loss_parts` is what the loss function gave beside it.
         """
 
     def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
@@ -135,6 +135,8 @@ class CSVLogger(Callback):
         if step >= self._due:
             self._due = step - step % self._every + self._every
             self._write(step, "loss", loss)
+            for name, value in trainer.loss_parts.items():
+                self._write(step, f"loss/{name}", value)
 
     def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
         """See Callback."""

@@ -30,7 +30,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
 from globalstep.tf1.ops.summaries import SummaryWriter
-from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least
+from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least, parted
 
 __all__ = ["Evaluate", "Evaluations"]
 
@@ -145,7 +145,9 @@ class Evaluate:
         total, count = 0.0, 0
         for batch in self._batches():
             given = loss_fn(model, *arguments(batch))
-            loss = given[0] if isinstance(given, (tuple, list)) else given
+            # Numpy's gradients, and what is only logged, stand beside the loss.
+            loss, _ = parted(given)
+            loss, _ = parted(loss[0] if isinstance(loss, (tuple, list)) else loss)
             size = _length(batch)
             total, count = total + _number("loss", loss) * size, count + size
         if not count:

@@ -31,7 +31,8 @@ class _Logger(Callback):
         """See Callback."""
         if step >= self._due:
             self._due = step - step % self._every + self._every
-            self._log({"loss": loss}, step)
+            parts = {f"loss/{name}": value for name, value in trainer.loss_parts.items()}
+            self._log({"loss": loss, **parts}, step)
 
     def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
         """See Callback."""

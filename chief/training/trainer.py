@@ -228,6 +228,11 @@ class Trainer:
         return self._ended or self._stopped or self._session is None or self._has_last_step
 
     @property
+    def loss_parts(self) -> dict[str, float]:
+        """What the loss function gave beside the loss of the last step of this worker, by name, for logs."""
+        return dict(self._stepper.parts) if self._stepper is not None else {}
+
+    @property
     def round_steps(self) -> int:
         """How many batches a round of `local_steps` takes, one for each step; 1 without `local_steps`."""
         return 1 if self._local is None else self._local.every

@@ -24,6 +24,9 @@ from globalstep.worker.frameworks.training_model import (
     checked_names,
     described,
     mean_of,
+    mean_of_parts,
+    part_number,
+    parted,
     takes_rng,
 )
 from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
@@ -119,6 +122,7 @@ class JaxTraining:
         """See Model."""
         held, rows = list(values.dense.values()), list(values.rows.values())
         losses, gradients = [], []
+        logged: list[Mapping[str, float]] = []
         row_gradients: list[list[Array]] = [[] for _ in rows]
         taken = [0] * len(rows)
         of_batches = values.lookups.of_batches or [[] for _ in batches]
@@ -126,7 +130,9 @@ class JaxTraining:
             counts = [sum(part.size for part in of_table) for of_table in ids]
             parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
-            (loss, same), found = self._called(self._compiled, [*held, *parts], ids, arguments(batch), _key(seed))
+            (loss, (same, beside)), found = self._called(
+                self._compiled, [*held, *parts], ids, arguments(batch), _key(seed)
+            )
             arrays = [np.asarray(gradient) for gradient in found]
             gradients.append(arrays[: self._split])
             for into, gradient in zip(row_gradients, arrays[self._split :], strict=True):
@@ -137,23 +143,25 @@ class JaxTraining:
                     "ids must come from the batch."
                 )
             losses.append(checked_loss(float(loss)))
+            logged.append({name: part_number(name, part) for name, part in beside.items()})
         share = np.float32(1.0 / len(batches))
         looked_up = [parts[0] if len(batches) == 1 else np.concatenate(parts) * share for parts in row_gradients]
         return StepResult(
             float(np.mean(losses)),
             dict(zip(self._trained, mean_of(gradients), strict=True)),
             dict(zip(self.tables, looked_up, strict=True)),
+            parts=mean_of_parts(logged),
         )
 
     def _loss(self, given: Sequence[Any], ids: Any, batch: Any, key: Any) -> Any:
-        """Give the loss, and whether the ids were those that the rows are of."""
+        """Give the loss, whether the ids were those that the rows are of, and what is logged beside the loss."""
         dense = len(self.parameters)
         serving = [_Rows(rows, known) for rows, known in zip(given[dense:], ids, strict=True)]
-        loss = self._call(self._filled(given[:dense], serving), batch, key)
+        loss, beside = parted(self._call(self._filled(given[:dense], serving), batch, key))
         same = jax.numpy.asarray(True)
         for table in serving:
             same = same & table.same
-        return _scalar(loss), same
+        return _scalar(loss), (same, dict(beside))
 
     def _traced_ids(self, batch: Any, key: Any) -> list[list[Any]]:
         recording = [_Recording(embedding.embedding_dim) for embedding in self._embeddings.values()]
@@ -273,8 +281,8 @@ def _scalar(loss: Any) -> Any:
         raise InvalidArgumentError("The loss function must give a scalar; it gave None: is `return` missing?")
     if isinstance(loss, (tuple, list, Mapping)):
         raise InvalidArgumentError(
-            f"The loss function must give a scalar; it gave a {type(loss).__name__}. Give the loss alone: jax computes "
-            "the gradients."
+            f"The loss function must give a scalar; it gave a {type(loss).__name__}. Give the loss alone: jax "
+            'computes the gradients. What is only logged goes beside it: loss, {"name": number}.'
         )
     shape, dtype = jax.numpy.shape(loss), jax.numpy.result_type(loss)
     if shape:

@@ -20,7 +20,7 @@ from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
-from globalstep.worker.frameworks.training_model import number_of_at_least
+from globalstep.worker.frameworks.training_model import mean_of_parts, number_of_at_least
 from globalstep.worker.step.model import Array, StepResult, Values
 from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
 from globalstep.worker.step.stepping import Compute
@@ -138,10 +138,12 @@ class LocalRounds:
         for name, carried in self._carried.items():
             held[name] = np.array(began[name] - carried)
         state, losses, trained = self._state.copy(), [], list[str]()
+        logged: list[Mapping[str, float]] = []
         updates: Mapping[str, Array] = {}
         for batch, seed in zip(batches, seeds, strict=True):
             found = step(Values({name: _read_only(value) for name, value in held.items()}), [batch], [seed])
             losses.append(float(found.loss))
+            logged.append(found.parts)
             if not trained:
                 trained = list(found.gradients)
                 held |= {name: np.array(held[name]) for name in trained if name not in self._carried}
@@ -152,7 +154,7 @@ class LocalRounds:
                 held |= updates
         self._state = state
         self._pushed = {name: np.asarray(began[name] - held[name]) for name in trained}
-        return StepResult(float(np.mean(losses)), self._pushed, updates=updates)
+        return StepResult(float(np.mean(losses)), self._pushed, updates=updates, parts=mean_of_parts(logged))
 
     def settle(self, kind: OutcomeKind) -> None:
         """Say what became of the push of the last round: one that came too late is carried into the next."""

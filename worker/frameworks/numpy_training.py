@@ -19,6 +19,9 @@ from globalstep.worker.frameworks.training_model import (
     checked_names,
     described,
     mean_of,
+    mean_of_parts,
+    part_number,
+    parted,
     takes_rng,
 )
 from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
@@ -67,15 +70,16 @@ class NumpyTraining:
         """See Model."""
         dense = values.dense
         params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
-        losses, gradients = [], []
+        losses, gradients, logged = [], [], []
         for batch, seed in zip(batches, seeds, strict=True):
-            loss, found = self._call(params, batch, seed)
+            loss, found, beside = self._call(params, batch, seed)
+            logged.append({name: part_number(name, part) for name, part in beside.items()})
             losses.append(loss)
             gradients.append(self._gradients(self._by_path(found), dense))
         mean = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
-        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)))
+        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)), parts=mean_of_parts(logged))
 
-    def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any]:
+    def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any, Mapping[str, Any]]:
         given_batch = arguments(batch)
         try:
             if self._rng:
@@ -96,12 +100,13 @@ class NumpyTraining:
                     else ""
                 )
             )
-        if type(given[0]) is float:
-            return checked_loss(given[0]), given[1]
-        loss = np.asarray(given[0])
+        value, beside = parted(given[0])
+        if type(value) is float:
+            return checked_loss(value), given[1], beside
+        loss = np.asarray(value)
         if loss.shape or loss.dtype.kind not in "fiu":
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
-        return checked_loss(float(loss)), given[1]
+        return checked_loss(float(loss)), given[1], beside
 
     def _by_path(self, found: Any) -> Mapping[str, Any]:
         """Give the gradients of a structure by the paths of their parameters."""

@@ -27,6 +27,9 @@ from globalstep.worker.frameworks.training_model import (
     checked_names,
     described,
     mean_of,
+    mean_of_parts,
+    part_number,
+    parted,
     seed_torch,
 )
 from globalstep.worker.step.model import Lookups, MoreLookupsError, StepResult, TableParameter, Values
@@ -49,7 +52,8 @@ class TorchTraining:
 
     Args:
         module: The module.
-        loss_fn: Called as `loss_fn(module, *batch)`; gives a scalar tensor.
+        loss_fn: Called as `loss_fn(module, *batch)`; gives a scalar tensor, alone or as
+            `parted` takes it.
     """
 
     def __init__(self, module: Any, loss_fn: Callable[..., Any]) -> None:
@@ -130,6 +134,7 @@ class TorchTraining:
         dense, first_buffer = len(held), len(self._model.parameters)
         of_batches = values.lookups.of_batches or [[] for _ in batches]
         losses, gradients = [], []
+        logged: list[Mapping[str, float]] = []
         row_gradients: list[list[Array]] = [[] for _ in self.tables]
         taken = [0] * len(self.tables)
         split = sum(position < dense for position in wanted)
@@ -144,7 +149,7 @@ class TorchTraining:
             seed_torch(torch, seed)
             self._look_for_changes()
             try:
-                found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
+                found = self._model.evaluate(self._loss_of(batch, lookups, logged), True, [*held, *parts], wanted)
             except RuntimeError as error:
                 if "backward through the graph a second time" in str(error):
                     error.add_note("Leave backward(), zero_grad() and step() out of the loss function: gs does them.")
@@ -164,9 +169,12 @@ class TorchTraining:
             dict(zip(self._trained, mean_of(gradients), strict=True)),
             dict(zip(trained, looked_up, strict=True)),
             dict(zip(self._model.buffers, found.updates, strict=True)),
+            mean_of_parts(logged),
         )
 
-    def _loss_of(self, batch: Any, lookups: list[tuple[int, Any]]) -> Callable[..., Any]:
+    def _loss_of(
+        self, batch: Any, lookups: list[tuple[int, Any]], logged: list[Mapping[str, float]]
+    ) -> Callable[..., Any]:
         def loss(module: Any, *rows: Any) -> Any:
             self._versions = [tensor._version for tensor in self._parameters.values()]
             pending = iter(lookups)
@@ -186,7 +194,9 @@ class TorchTraining:
                 return rows[at][begin : at_row[at]]
 
             with self._served(serve):
-                return _scalar(self._call(batch))
+                value, beside = parted(self._call(batch))
+            logged.append({name: part_number(name, part) for name, part in beside.items()})
+            return _scalar(value)
 
         return loss
 
@@ -319,7 +329,7 @@ def _scalar(value: Any) -> Any:
         if isinstance(value, (float, int, np.ndarray, np.generic)):
             rest = " Return the tensor itself, not loss.item() or an array."
         elif isinstance(value, (tuple, list, Mapping)):
-            rest = " Return the loss alone."
+            rest = ' Return the loss alone. What is only logged goes beside it: loss, {"name": number}.'
         raise InvalidArgumentError(f"The loss function must give a scalar tensor; it gave {given}{rest}")
     if value.shape:
         raise InvalidArgumentError(

@@ -27,8 +27,11 @@ __all__ = [
     "checked_names",
     "described",
     "mean_of",
+    "mean_of_parts",
     "number_of_at_least",
     "part_seed",
+    "part_number",
+    "parted",
     "seed_torch",
     "takes_rng",
     "where_rows_are",
@@ -149,6 +152,43 @@ def seed_torch(torch: Any, seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+
+
+def parted(given: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Take what a loss function gave apart: the loss, and what is only logged.
+
+    Args:
+        given: A loss; a loss and a dict of numbers, `(loss, {"name": number})`; or a dict that has "loss".
+    """
+    if isinstance(given, Mapping) and "loss" in given:
+        return given["loss"], {name: value for name, value in given.items() if name != "loss"}
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        return given[0], given[1]
+    return given, {}
+
+
+def part_number(name: Any, value: Any) -> float:
+    """Return a part of a loss as a number.
+
+    Raises:
+        InvalidArgumentError: If it is none.
+    """
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"The loss function gave {described(value)} as {name!r} beside the loss, and what is logged must be a "
+            "number each. Take its mean(), or leave it out."
+        ) from error
+
+
+def mean_of_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each part over the batches, or steps, that have it."""
+    found: dict[str, list[float]] = {}
+    for of_batch in parts:
+        for name, value in of_batch.items():
+            found.setdefault(str(name), []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def checked_loss(value: float) -> float:

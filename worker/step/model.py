@@ -118,12 +118,14 @@ class StepResult:
         gradients: Name -> gradient, of the parameters that are trained.
         rows: Table -> the gradients of the rows of the lookups' ids, of the tables that are trained.
         updates: Name -> new value, of what the framework changes by itself, such as running averages.
+        parts: Name -> number, of what the loss function gave beside the loss, to be logged.
     """
 
     loss: float
     gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
     rows: Mapping[str, Array] = field(default_factory=dict[str, Array])
     updates: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Model(Protocol):

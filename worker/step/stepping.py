@@ -76,6 +76,7 @@ class Stepper:
     Attributes:
         seen: The step that the values of the last step were read at.
         outcome: What became of the last push that was answered; None before.
+        parts: What the loss function gave beside the loss of the last step.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Stepper:
         self._clock = clock
         self.seen = 0
         self.outcome: Outcome | None = None
+        self.parts: Mapping[str, float] = {}
         cluster.unanswered = max(1, in_flight)
         model, name = trained.model, trained.name
         self._names = list(model.parameters)
@@ -160,7 +162,9 @@ class Stepper:
     def _computed(self, batches: Sequence[Any], seeds: Sequence[int]) -> tuple[Values, StepResult]:
         lookups = self._trained.model.lookups(batches, seeds, all_of_them=self._all_lookups)
         values = self._values(lookups)
-        return values, self._compute(values, batches, seeds)
+        found = self._compute(values, batches, seeds)
+        self.parts = found.parts
+        return values, found
 
     def _values(self, lookups: Lookups) -> Values:
         """Give the parameters, and the rows of lookups: of one moment."""
