@@ -10,8 +10,8 @@ from globalstep.tf1.graph.graph import reset_default_graph
 
 #: Modules of optional extras, whose packages may be absent.
 _OPTIONAL = (
-    "globalstep.worker.frameworks.torch_front",
-    "globalstep.worker.frameworks.jax_front",
+    "globalstep.tf1.frameworks.torch_loss",
+    "globalstep.tf1.frameworks.jax_loss",
     "globalstep.torch",
     "globalstep.jax",
 )
@@ -21,7 +21,7 @@ _MODULES = sorted(module_name(path) for path in product_modules() if ">>> " in p
 @pytest.mark.parametrize("name", _MODULES)
 def test_examples(name):
     if name in _OPTIONAL:
-        pytest.importorskip(name.rpartition(".")[2].removesuffix("_front"), reason="its framework is not installed")
+        pytest.importorskip(name.rpartition(".")[2].removesuffix("_loss"), reason="its framework is not installed")
     runner = doctest.DocTestRunner()
     for example in doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name), name):
         # Each is a program of its own, whose names start anew.

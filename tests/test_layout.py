@@ -50,6 +50,7 @@ NAMESPACES = {
         "python",
         "python_io",
         "random",
+        "framework_names",
         "graph_util",
         "saved_model",
         "summary",
@@ -87,10 +88,6 @@ STILL_ON_TF1 = {
     "chief.training.evaluation",
     "chief.training.trainer",
     "chief.training.training_graph",
-    "worker.frameworks.foreign_loss",
-    "worker.frameworks.jax_front",
-    "worker.frameworks.py_loss",
-    "worker.frameworks.torch_front",
 }
 #: What knows no wire: neither gRPC nor protobuf.
 PURE = (

@@ -22,9 +22,8 @@ _NAMES = {
     "globalstep.errors": "GlobalStepError OpError",
     "globalstep.cluster.run_policy": "RunPolicy",
     "globalstep.wire.wire_options": "WireOptions",
-    "globalstep.worker.frameworks.jax_front": "jax",
-    "globalstep.worker.frameworks.py_loss": "py_loss",
-    "globalstep.worker.frameworks.torch_front": "torch",
+    "globalstep.framework_names": "jax torch",
+    "globalstep.tf1.frameworks.py_loss": "py_loss",
     "globalstep.config": "ConfigProto",
 }
 

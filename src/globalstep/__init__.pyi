@@ -87,7 +87,10 @@ from globalstep.files.tensorboard_protos import NodeDef as NodeDef
 from globalstep.files.tensorboard_protos import RunMetadata as RunMetadata
 from globalstep.files.tensorboard_protos import SessionLog as SessionLog
 from globalstep.files.tensorboard_protos import Summary as Summary
+from globalstep.framework_names import jax as jax
+from globalstep.framework_names import torch as torch
 from globalstep.tf1.exporting.graph_files import import_graph_def as import_graph_def
+from globalstep.tf1.frameworks.py_loss import py_loss as py_loss
 from globalstep.tf1.gradients.gradients import AggregationMethod as AggregationMethod
 from globalstep.tf1.gradients.gradients import gradients as gradients
 from globalstep.tf1.graph.device import DeviceSpec as DeviceSpec
@@ -465,10 +468,7 @@ from globalstep.tf1.variables.variable_scope import variable_op_scope as variabl
 from globalstep.tf1.variables.variable_scope import variable_scope as variable_scope
 from globalstep.tf1.variables.variables import Variable as Variable
 from globalstep.wire.wire_options import WireOptions as WireOptions
-from globalstep.worker.frameworks.jax_front import jax as jax
 from globalstep.worker.frameworks.local_steps import LocalSteps as LocalSteps
-from globalstep.worker.frameworks.py_loss import py_loss as py_loss
-from globalstep.worker.frameworks.torch_front import torch as torch
 from globalstep.worker.frameworks.work_units import WorkUnits as WorkUnits
 
 VERSION: str

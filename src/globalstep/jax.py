@@ -6,7 +6,7 @@ Layer: namespace. The framework is imported when one of the names is used.
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from globalstep.worker.frameworks.jax_front import jax
+from globalstep.framework_names import jax
 
 if TYPE_CHECKING:
     from globalstep.worker.frameworks.jax_embedding import Embedding as Embedding

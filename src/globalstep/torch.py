@@ -6,7 +6,7 @@ Layer: namespace. The framework is imported when one of the names is used.
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from globalstep.worker.frameworks.torch_front import torch
+from globalstep.framework_names import torch
 
 if TYPE_CHECKING:
     from globalstep.worker.frameworks.torch_embedding import Embedding as Embedding

@@ -5,7 +5,7 @@ gradient is asked for, the framework gives the loss and its gradients in one eva
 takes over from there, so the loss can be added to others, scaled and clipped. Where none is, only the loss is
 computed.
 
-Layer: worker.
+Layer: tf1.
 """
 
 from __future__ import annotations

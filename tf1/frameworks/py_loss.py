@@ -1,6 +1,6 @@
 """gs.py_loss: a loss in plain numpy, or anything that gives arrays, whose function gives the gradients too.
 
-Layer: worker.
+Layer: tf1.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.worker.frameworks.evaluation import Array, Evaluation
-from globalstep.worker.frameworks.foreign_loss import LossNode, loss_node
 
 __all__ = ["py_loss"]
 

@@ -1,24 +1,23 @@
 """gs.torch: a loss that PyTorch computes, with the parameters and buffers of a module as its Variables.
 
-Layer: worker. PyTorch is imported when it is used. Threads: a module holds the values of one run at a time, so
+Layer: tf1. PyTorch is imported when it is used. Threads: a module holds the values of one run at a time, so
 each evaluation holds the module's lock from setting its parameters to taking its gradients.
 """
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, as_node, get_default_graph
 from globalstep.tf1.variables.assignments import assign
 from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.evaluation import Array, Evaluation, require_extra
-from globalstep.worker.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.worker.frameworks.torch_module import TorchModule
 
-__all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
+__all__ = ["TorchModel", "torch_loss"]
 
 
 def torch_loss(
@@ -111,41 +110,3 @@ class TorchModel:
         """Give the loss, the gradients by the sources at the wanted positions, and the buffers."""
         with self._lock:
             return self._module.evaluate(loss, training, values, wanted)
-
-
-class TorchNames:
-    """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.
-
-    It stands for the module `globalstep.torch` too, so that `from globalstep.torch import Embedding` works.
-    """
-
-    __name__ = "torch"
-
-    def __init__(self) -> None:
-        self.__doc__ = torch_loss.__doc__
-
-    def __call__(
-        self,
-        module: Any,
-        loss: Callable[..., Any],
-        inputs: Sequence[Any] = (),
-        *,
-        name: str | None = None,
-        training: bool = True,
-    ) -> LossNode:
-        """Make a loss of a module; see `torch_loss`."""
-        return torch_loss(module, loss, inputs, name=name, training=training)
-
-    @property
-    def Embedding(self) -> Any:  # noqa: N802 (a class)
-        """`globalstep.worker.frameworks.torch_embedding.Embedding`, for the modules of `gs.fit`."""
-        return importlib.import_module("globalstep.worker.frameworks.torch_embedding").Embedding
-
-    @property
-    def EmbeddingBag(self) -> Any:  # noqa: N802 (a class)
-        """`globalstep.worker.frameworks.torch_embedding.EmbeddingBag`, for the modules of `gs.fit`."""
-        return importlib.import_module("globalstep.worker.frameworks.torch_embedding").EmbeddingBag
-
-
-#: `gs.torch`.
-torch = TorchNames()

@@ -1,23 +1,22 @@
 """gs.jax: a loss that jax computes, with the leaves of a pytree as its Variables.
 
-Layer: worker. jax is imported when it is used.
+Layer: tf1. jax is imported when it is used.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.evaluation import Array, Evaluation, require_extra
-from globalstep.worker.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.worker.frameworks.jax_values import array_of, half_of
 
-__all__ = ["JaxNames", "jax", "jax_loss"]
+__all__ = ["jax_loss"]
 
 
 def jax_loss(
@@ -111,36 +110,3 @@ class _Compiled:
             value if half is None else value.astype(half) for value, half in zip(values, self._halves, strict=False)
         ]
         return self._loss(self._structure.unflatten(leaves), *values[len(leaves) :])
-
-
-class JaxNames:
-    """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers.
-
-    It stands for the module `globalstep.jax` too, so that `from globalstep.jax import Embedding` works.
-    """
-
-    __name__ = "jax"
-
-    def __init__(self) -> None:
-        self.__doc__ = jax_loss.__doc__
-
-    def __call__(
-        self,
-        params: Any,
-        loss: Callable[..., Any],
-        inputs: Sequence[Any] = (),
-        *,
-        name: str | None = None,
-        jit: bool = True,
-    ) -> LossNode:
-        """Make a loss of parameters; see `jax_loss`."""
-        return jax_loss(params, loss, inputs, name=name, jit=jit)
-
-    @property
-    def Embedding(self) -> Any:  # noqa: N802 (a class)
-        """`globalstep.worker.frameworks.jax_embedding.Embedding`, for the parameters of `gs.fit`."""
-        return importlib.import_module("globalstep.worker.frameworks.jax_embedding").Embedding
-
-
-#: `gs.jax`.
-jax = JaxNames()

@@ -1,0 +1,4 @@
+"""Losses that PyTorch, JAX or numpy compute, as nodes of a graph.
+
+Layer: tf1.
+"""
