@@ -2,8 +2,7 @@
 
 A checkpoint is one consistent snapshot of the whole cluster, and may be named by the step of that snapshot.
 
-Layer: chief. A ClusterSaver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
-at once.
+Layer: chief. A ClusterSaver belongs to one thread at a time, but for `save`, which threads may call at once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
 from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoints.checkpoint_restore import restore_into
@@ -23,7 +21,6 @@ from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
 from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable
-from globalstep.chief.sessions.causes import why_not_written
 from globalstep.cluster.program import Program
 from globalstep.errors import (
     AbortedError,
@@ -99,25 +96,6 @@ class ClusterSaver:
         """Take over the checkpoints of an earlier run, so that they count; those that are not there are left out."""
         there = [path for path in prefixes if checkpoint_exists(path)]
         self.retention.recover(zip(there, get_checkpoint_mtimes(there), strict=True))
-
-    def start_save(
-        self,
-        cluster: ClusterAccess,
-        saveables: Sequence[Saveable],
-        save_path: str,
-        step: str | int | None = None,
-        *,
-        also: Callable[[str, Storage], None] = lambda prefix, storage: None,
-    ) -> BackgroundSave:
-        """Save without waiting for the disk: returns once the snapshot is taken; see `save`.
-
-        Returns:
-            The save; its `result()` waits for the end, and raises what went wrong after the snapshot.
-        """
-        return BackgroundSave(
-            lambda on_taken: self.save(cluster, saveables, save_path, step, on_taken=on_taken, also=also),
-            lambda: why_not_written(cluster, directory_of(save_path)),
-        )
 
     def save(
         self,
