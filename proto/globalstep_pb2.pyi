@@ -3494,12 +3494,9 @@ class PullRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
     CUT_WITH_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     """Who asks: during initialization only its owner is served."""
-    data: _builtins.bytes
-    """For Push and Pull as unary calls: the bytes of the TensorRefs. In an Exchange they are in frames."""
     @_builtins.property
     def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
     @_builtins.property
@@ -3520,11 +3517,10 @@ class PullRequest(_message.Message):
         client: _builtins.str = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
         cut_with: _abc.Iterable[_builtins.int] | None = ...,
-        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "data", b"data", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3557,9 +3553,7 @@ class PullReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
-    data: _builtins.bytes
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
     @_builtins.property
@@ -3574,11 +3568,10 @@ class PullReply(_message.Message):
         values: _abc.Iterable[Global___ReadValue] | None = ...,
         applied: _builtins.int = ...,
         last: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
-        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "data", b"data", "last", b"last", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "last", b"last", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3620,7 +3613,6 @@ class PushRequest(_message.Message):
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
     KNOWS_PLACES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """In an Exchange: the number under which this stream remembers ops, increments, uses and reads, so that
@@ -3637,7 +3629,6 @@ class PushRequest(_message.Message):
     """Beside `patience_ms`: the client knows where the values of its layout's reads lie in an answer, which may be `bare`.
     One that waits is not otherwise: an older client may know the layout, and not that.
     """
-    data: _builtins.bytes
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -3671,11 +3662,10 @@ class PushRequest(_message.Message):
         patience_ms: _builtins.int = ...,
         knows_places: _builtins.bool = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
-        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3689,12 +3679,10 @@ class PushReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
     bare: _builtins.bool
     """The data holds the values of the layout's reads, in order, each from a multiple of 8 bytes."""
     apply_micros: _builtins.float
     """Microseconds that making this push's changes took here; 0 where it changed nothing."""
-    data: _builtins.bytes
     @_builtins.property
     def outcome(self) -> Global___Outcome:
         """Of a contribution whose answer has waited: with the steps as they are then."""
@@ -3712,11 +3700,10 @@ class PushReply(_message.Message):
         values: _abc.Iterable[Global___ReadValue] | None = ...,
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
-        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "bare", b"bare", "data", b"data", "outcome", b"outcome", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "bare", b"bare", "outcome", b"outcome", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,16 +79,6 @@ class ParameterServerStub:
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepReply.FromString,
                 _registered_method=True)
-        self.Pull = channel.unary_unary(
-                '/globalstep.v1.ParameterServer/Pull',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.PullRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.PullReply.FromString,
-                _registered_method=True)
-        self.Push = channel.unary_unary(
-                '/globalstep.v1.ParameterServer/Push',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.PushRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.PushReply.FromString,
-                _registered_method=True)
         self.Exchange = channel.stream_stream(
                 '/globalstep.v1.ParameterServer/Exchange',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.Frame.SerializeToString,
@@ -207,23 +197,8 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Pull(self, request, context):
-        """Values of Variables, read in one piece on this shard.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Push(self, request, context):
-        """A whole push whose only participant is this shard, which must be the sequencer (push-pull when it
-        asks for reads).
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Exchange(self, request_iterator, context):
-        """Any data-plane call, in frames.
+        """Any data-plane call, in frames: the bytes of its tensors are beside it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -340,16 +315,6 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetGlobalStep,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepReply.SerializeToString,
-            ),
-            'Pull': grpc.unary_unary_rpc_method_handler(
-                    servicer.Pull,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.PullRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.PullReply.SerializeToString,
-            ),
-            'Push': grpc.unary_unary_rpc_method_handler(
-                    servicer.Push,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.PushRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.PushReply.SerializeToString,
             ),
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
@@ -645,60 +610,6 @@ class ParameterServer:
             '/globalstep.v1.ParameterServer/GetGlobalStep',
             globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.GetGlobalStepReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Pull(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/globalstep.v1.ParameterServer/Pull',
-            globalstep_dot_proto_dot_globalstep__pb2.PullRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.PullReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Push(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/globalstep.v1.ParameterServer/Push',
-            globalstep_dot_proto_dot_globalstep__pb2.PushRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.PushReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,14 +62,8 @@ class ParameterServerStub:
     """The chief declares the job done: the task ends once every live client has left."""
     GetGlobalStep: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.GetGlobalStepRequest, _globalstep_pb2.GetGlobalStepReply]
     """The authoritative steps: increments of pushes that are visible on every shard. Sequencer only."""
-    Pull: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.PullRequest, _globalstep_pb2.PullReply]
-    """Values of Variables, read in one piece on this shard."""
-    Push: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.PushRequest, _globalstep_pb2.PushReply]
-    """A whole push whose only participant is this shard, which must be the sequencer (push-pull when it
-    asks for reads).
-    """
     Exchange: _grpc.StreamStreamMultiCallable[_globalstep_pb2.Frame, _globalstep_pb2.Frame]
-    """Any data-plane call, in frames."""
+    """Any data-plane call, in frames: the bytes of its tensors are beside it."""
     OpenLane: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.OpenLaneRequest, _globalstep_pb2.OpenLaneReply]
     """Asks for a connection of its own for data-plane calls, beside gRPC. A task that offers none answers
     UNIMPLEMENTED; Exchange always works.
@@ -112,14 +106,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """The chief declares the job done: the task ends once every live client has left."""
     GetGlobalStep: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.GetGlobalStepRequest, _globalstep_pb2.GetGlobalStepReply]  # type: ignore[assignment]
     """The authoritative steps: increments of pushes that are visible on every shard. Sequencer only."""
-    Pull: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.PullRequest, _globalstep_pb2.PullReply]  # type: ignore[assignment]
-    """Values of Variables, read in one piece on this shard."""
-    Push: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.PushRequest, _globalstep_pb2.PushReply]  # type: ignore[assignment]
-    """A whole push whose only participant is this shard, which must be the sequencer (push-pull when it
-    asks for reads).
-    """
     Exchange: _aio.StreamStreamMultiCallable[_globalstep_pb2.Frame, _globalstep_pb2.Frame]  # type: ignore[assignment]
-    """Any data-plane call, in frames."""
+    """Any data-plane call, in frames: the bytes of its tensors are beside it."""
     OpenLane: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.OpenLaneRequest, _globalstep_pb2.OpenLaneReply]  # type: ignore[assignment]
     """Asks for a connection of its own for data-plane calls, beside gRPC. A task that offers none answers
     UNIMPLEMENTED; Exchange always works.
@@ -215,30 +203,12 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         """The authoritative steps: increments of pushes that are visible on every shard. Sequencer only."""
 
     @_abc_1.abstractmethod
-    def Pull(
-        self,
-        request: _globalstep_pb2.PullRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_globalstep_pb2.PullReply, _abc.Awaitable[_globalstep_pb2.PullReply]]:
-        """Values of Variables, read in one piece on this shard."""
-
-    @_abc_1.abstractmethod
-    def Push(
-        self,
-        request: _globalstep_pb2.PushRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_globalstep_pb2.PushReply, _abc.Awaitable[_globalstep_pb2.PushReply]]:
-        """A whole push whose only participant is this shard, which must be the sequencer (push-pull when it
-        asks for reads).
-        """
-
-    @_abc_1.abstractmethod
     def Exchange(
         self,
         request_iterator: _MaybeAsyncIterator[_globalstep_pb2.Frame],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_globalstep_pb2.Frame], _abc.AsyncIterator[_globalstep_pb2.Frame]]:
-        """Any data-plane call, in frames."""
+        """Any data-plane call, in frames: the bytes of its tensors are beside it."""
 
     @_abc_1.abstractmethod
     def OpenLane(

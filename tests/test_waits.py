@@ -214,7 +214,7 @@ def test_every_wait_has_a_limit_or_a_reason():
         "event.wait()", "thread.join()", "call.result()", "self._queue.get()", "lock.acquire()",
         "process.communicate()",
         "changed.wait_for(lambda: x)", "poll.poll()", "listening.accept()", "plain.recv(9)", "subprocess.run(['x'])",
-        "stub.Settle(request)", "stub.Pull(request, metadata=m)", "urllib.request.urlopen(url)",
+        "stub.Settle(request)", "stub.Leave(request, metadata=m)", "urllib.request.urlopen(url)",
         "socket.create_connection(where)", "pool.shutdown(wait=True)", "server.wait_for_termination()",
         "call.future(request)",
     ],

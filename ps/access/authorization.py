@@ -62,8 +62,6 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "Heartbeat": _CLIENTS,
     "Leave": _CLIENTS,
     "GetGlobalStep": _CLIENTS,
-    "Pull": _CLIENTS,
-    "Push": _CLIENTS,
     # What comes in a stream, or on a connection, is looked at call by call: KINDS.
     "Exchange": _CLIENTS,
     # A PS task has a link to its sequencer.
@@ -293,10 +291,6 @@ class Authorization:
             if getattr(request, name, 0):
                 raise self._denied(caller, f"{method} as chief", _CHIEFS, method)
         self._check_id(caller, method, _client_of(request))
-        if method == "Push":
-            self._check_ops(caller, method, request.ops)
-        if method in ("Push", "Pull"):
-            self._check_variables(caller, method, request)
         if method == "Declare" and caller.is_limited:
             self._check_names(caller, "declare", _declared_names(request))
         if method == "Queue":

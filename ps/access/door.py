@@ -43,7 +43,7 @@ _LEAST_SHARE = 64
 #: When to come back where the calls of others will soon be over.
 _RETRY_SECS = 0.5
 #: Methods whose messages grow with the program, or bring values; that of any other is of names and numbers.
-_LARGE = frozenset({"Begin", "Declare", "Pull", "Push", "Queue", "Recover", "WriteSnapshot"})
+_LARGE = frozenset({"Begin", "Declare", "Queue", "Recover", "WriteSnapshot"})
 _MOST_BYTES = 4 << 20
 
 

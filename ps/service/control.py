@@ -49,8 +49,6 @@ __all__ = ["Control"]
 
 _log = logging.getLogger(__name__)
 
-#: Also carried out here, by the handler, which has points of its own.
-_DATA_PLANE = ("Pull", "Push")
 #: Of a client that has not pushed, or where nobody waits for others: see Leads.view.
 _NO_LEAD = (0, 0.0)
 #: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
@@ -104,8 +102,6 @@ class Control:
             GlobalStepError: What went wrong; nothing was changed.
         """
         check_texts(request)
-        if method in _DATA_PLANE:
-            return getattr(self, f"_{method}")(request)
         name = method_name(method)
         self.handler.faults.at(BEFORE, name)
         log = self.handler.shard.log
@@ -320,14 +316,6 @@ class Control:
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
         floors = floors_of(request.floors)
         return pb.GetGlobalStepReply(steps=self.handler.shard.handle(events.GetSteps(request.incarnation, floors)))
-
-    def _Pull(self, request: pb.PullRequest) -> pb.PullReply:  # noqa: N802
-        reply: pb.PullReply = self.handler.unary("pull", request)
-        return reply
-
-    def _Push(self, request: pb.PushRequest) -> pb.PushReply:  # noqa: N802
-        reply: pb.PushReply = self.handler.unary("push", request)
-        return reply
 
     def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
         resolve = events.Resolve(request.incarnation, push_ids(request.pushes), request.shard, request.applied)

@@ -18,7 +18,7 @@ from globalstep.errors import (
     code_of,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
+from globalstep.ps.access.authorization import Authorization, Caller, TokenRevokedError
 from globalstep.ps.aggregates.step_waits import StepWaits, await_slower
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
@@ -295,31 +295,6 @@ class Handler:
                 codec.encode_outcome(found, replies[at].push.outcome)
         self.shard.secure(log)
         return replies
-
-    def unary(self, method: str, message: Any) -> Any:
-        """Carry out Pull or Push as a unary call, with the tensor bytes inside the message.
-
-        Raises:
-            GlobalStepError: What went wrong.
-        """
-        tensors = TensorWriter()
-        reply = pb.Reply()
-        self.traffic.count(len(message.data), 0)
-        self._faults.at(BEFORE, method)
-        log = self.shard.log
-        memory = LayoutMemory(pull_buffer=BufferInFlight(self.in_flight), caller=CALLER.get())
-        # The last tensor of a foreign client may end where it ends.
-        data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
-        self._methods[method](message, memoryview(data), reply, tensors, memory)
-        self.shard.secure(log)
-        self._faults.at(AFTER, method)
-        answer = getattr(reply, method)
-        # The reply as one piece, and as gRPC gets it.
-        copies = self.in_flight.claim(2 * tensors.size)
-        answer.data = b"".join(_padded(tensors.pieces))
-        self.traffic.count(0, tensors.size)
-        del copies
-        return answer
 
     def _decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
         """Decode a decision, and refuse one that the caller may not ask for."""

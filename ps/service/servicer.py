@@ -36,12 +36,10 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE_NAME = SERVICE.full_name
-#: Of a unary Push: as it came, parsed, and as its tensors lie.
-_PUSH_COPIES = 3
 #: Of a unary reply: the message, its bytes, and what gRPC keeps of them until the client has taken it.
 _REPLY_COPIES = 3
 #: Methods whose replies bring values.
-_BRING_VALUES = frozenset({"Pull", "Push", "Queue"})
+_BRING_VALUES = frozenset({"Queue"})
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -84,7 +82,7 @@ def _unary(
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             with door.call(name, requests, context) as (caller, raw):
-                claim = _claim(control, name, len(raw))
+                claim = _claim(control, len(raw))
                 try:
                     request = kind.FromString(raw)
                     control.handler.authorization.check_method(caller, name, request)
@@ -108,11 +106,11 @@ def _unary(
     return serve
 
 
-def _claim(control: Control, name: str, nbytes: int) -> object:
-    """Have what a message takes counted while it is answered; a Push is mostly the bytes of its tensors."""
+def _claim(control: Control, nbytes: int) -> object:
+    """Have what a message takes counted while it is answered."""
     if nbytes < COUNTED_HEAD_BYTES:
         return None
-    return control.handler.in_flight.claim(nbytes * (_PUSH_COPIES if name == "Push" else PARSED_BYTES))
+    return control.handler.in_flight.claim(nbytes * PARSED_BYTES)
 
 
 def _hold(control: Control, name: str, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:

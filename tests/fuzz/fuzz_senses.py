@@ -35,7 +35,7 @@ PS_TASK = Caller(Role.PS, "p")
 #: The client that has begun the run, as chief.
 OWNER = "owner"
 
-_WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "OpenLane", "Declare", "Queue"}
+_WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "OpenLane", "Declare", "Queue"}
 _WORKERS_KINDS = {"pull", "push", "stage", "admit", "commit", "complete", "await_step", "await_slower"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 

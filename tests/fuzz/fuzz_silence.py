@@ -30,7 +30,7 @@ from globalstep.wire.frames import Assembler
 _SLACK_BYTES = 2 << 20
 _BYTES_PER_SEC = 1 << 20
 _PIECE = 1 << 18
-_METHODS = ("Status", "Exchange", "Push", "Heartbeat", "Stop", "none")
+_METHODS = ("Status", "Exchange", "Declare", "Heartbeat", "Stop", "none")
 
 
 class _Stream:

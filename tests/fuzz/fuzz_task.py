@@ -410,11 +410,7 @@ class FuzzedTasks:
         shard = rng.randrange(2)
         told = None
         if rng.randrange(3):
-            if method.name in ("Pull", "Push"):
-                shard, request, data = self.good(rng)
-                message.CopyFrom(request.push if method.name == "Push" else request.pull)
-                message.data = data
-            elif method.name == "Queue":
+            if method.name == "Queue":
                 message.CopyFrom(_queue_call(rng))
             elif method.name == "Declare":
                 if rng.randrange(2):
@@ -460,7 +456,7 @@ class FuzzedTasks:
                 raise Finding(f"{wrong}, and was let\n{message}")
             if told is not None:
                 self.declared.accepted(told, message)
-            if method.name not in ("Begin", "Recover", "Push", "Finish", "Stop"):
+            if method.name not in ("Begin", "Recover", "Finish", "Stop"):
                 self._unchanged(values, method.name, message)
         finally:
             CALLER.reset(context)

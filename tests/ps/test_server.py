@@ -192,29 +192,28 @@ def test_a_client_with_plain_generated_stubs_can_train(grpc_clusters):
             increments=[pb.Increment(step="global_step", by=1)],
             uses=[pb.OptimizerUse(optimizer="sgd")],
             reads=[pb.Read(variable="w")],
-            data=grad + bytes(4),
         )
         push.ops.add(kind=pb.OP_APPLY, variable="w", optimizer="sgd").value.CopyFrom(
             pb.TensorRef(dtype="float32", shape=[3], offset=0)
         )
-        first, again = stub.Push(push), stub.Push(push)
-        assert (first.outcome.kind, first.outcome.index) == (pb.OUTCOME_ACCEPTED, again.outcome.index)
-        assert again.outcome.duplicate
-        assert np.frombuffer(first.data, np.float32, 3).tolist() == [0.5] * 3
-        # The same through the stream of the data plane.
-        push.id.sequence = 2
-        inline, push.data = push.data, b""
+        inline = grad + bytes(4)
         frames = [
-            pb.Frame(call=1, request=pb.Request(push=push), data_bytes=len(inline), data=inline[:8]),
-            pb.Frame(call=1, data=inline[8:], last=True),
+            frame
+            for call in (1, 2)
+            for frame in (
+                pb.Frame(call=call, request=pb.Request(push=push), data_bytes=len(inline), data=inline[:8]),
+                pb.Frame(call=call, data=inline[8:], last=True),
+            )
         ]
-        replies = list(stub.Exchange(iter(frames)))
-        assert replies[0].reply.push.outcome.steps == {"global_step": 2}
-        assert np.frombuffer(replies[0].data, np.float32, 3).tolist() == [1.0] * 3
-        assert stub.GetGlobalStep(pb.GetGlobalStepRequest(incarnation=status.incarnation)).steps == {"global_step": 2}
+        first, again = stub.Exchange(iter(frames))
+        outcome = first.reply.push.outcome
+        assert (outcome.kind, outcome.index) == (pb.OUTCOME_ACCEPTED, again.reply.push.outcome.index)
+        assert again.reply.push.outcome.duplicate
+        assert np.frombuffer(first.data, np.float32, 3).tolist() == [0.5] * 3
+        assert stub.GetGlobalStep(pb.GetGlobalStepRequest(incarnation=status.incarnation)).steps == {"global_step": 1}
         with pytest.raises(grpc.RpcError) as wrong:
-            stub.Pull(pb.PullRequest(incarnation=status.incarnation, reads=[pb.Read(variable="nope")]))
-        assert wrong.value.code() is grpc.StatusCode.NOT_FOUND
+            stub.GetGlobalStep(pb.GetGlobalStepRequest(incarnation=status.incarnation + 1))
+        assert wrong.value.code() is grpc.StatusCode.ABORTED
 
 
 def test_garbage_on_the_stream_is_refused_and_the_task_goes_on(grpc_clusters):

@@ -70,8 +70,6 @@ POLICIES: Mapping[str, RetryPolicy] = {
     "Leave": RetryPolicy(2.0, _ONCE),
     "Finish": RetryPolicy(10.0, 60.0),
     "GetGlobalStep": RetryPolicy(10.0, _AS_LONG_AS_THE_SESSION),
-    "Pull": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
-    "Push": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
     # Each call within it; the stream itself is opened anew by the next call.
     "Exchange": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
     # Calls go over gRPC.

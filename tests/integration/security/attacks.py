@@ -215,15 +215,6 @@ def be_many(mallory: Mallory) -> None:
     for client, task in (("ghost", long), (long, "t"), ("ghost", lines), (lines, "t")):
         request = pb.HeartbeatRequest(client=client, task=task, lease_secs=600.0)
         refused(lambda r=request: mallory.unary(0, "Heartbeat", r), f"a client {client[:10]!r} of {task[:10]!r}")
-    push = pb.PushRequest(incarnation=mallory.incarnation, id=pb.PushId(client=long, sequence=1))
-    refused(lambda: mallory.unary(0, "Push", push), "a push under an id of 8 MiB")
-
-
-def unary_pulls_without_end(mallory: Mallory) -> None:
-    """Read a Variable 200 times by one unary call."""
-    pull = pb.PullRequest(incarnation=mallory.incarnation)
-    pull.reads.extend(pb.Read(variable=mallory.largest.name) for _ in range(200))
-    refused(lambda: mallory.unary(mallory.largest.shard, "Pull", pull), "a Variable read 200 times")
 
 
 def go_on_with_a_revoked_token(mallory: Mallory, token: str) -> None:
@@ -390,11 +381,11 @@ def send_large_messages(mallory: Mallory) -> None:
     """Send megabytes to who has not asked for them."""
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(mallory.addresses[-1], options=options) as channel:
-        calls = [channel.unary_unary(SERVICE + "Push").future(bytes(16 * _MIB), timeout=10.0) for _ in range(3)]
+        calls = [channel.unary_unary(SERVICE + "Declare").future(bytes(16 * _MIB), timeout=10.0) for _ in range(3)]
         for call in calls:
             with contextlib.suppress(grpc.RpcError):
                 call.result()
-                raise Breach("a stranger's push was accepted")
+                raise Breach("a stranger's message was accepted")
 
 
 def guess_transport_tokens(mallory: Mallory, places: dict[str, str]) -> None:
@@ -539,7 +530,7 @@ class Attacks:
         insider, stranger = (lambda: Mallory(addresses, worker)), (lambda: Mallory(addresses, ""))
         attacks: list[tuple[Callable[[], Mallory], Callable[..., None], tuple[Any, ...]]] = []
         for call in (
-            take_the_chiefs_place, declare_slots_that_are_too_small, declare_too_much, be_many, unary_pulls_without_end,
+            take_the_chiefs_place, declare_slots_that_are_too_small, declare_too_much, be_many,
             send_headers_alone,
         ):  # fmt: skip
             attacks.append((insider, call, ()))

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from counting_run import initialize
 from hostile_peers import resident_bytes
-from processes import Link, Processes, free_addresses, until
+from processes import Processes, free_addresses
 
-from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.queueing.elements import encode_element
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
@@ -66,13 +65,6 @@ class Task:
         """What it says of itself."""
         return self.chief.run.transports[0].unary("Status", pb.StatusRequest(brief=True), 10.0).result()
 
-    def pulls(self, pull: pb.PullRequest) -> bool:
-        """Whether it answers a pull; it may be short of memory."""
-        try:
-            return bool(self.chief.run.transports[0].unary("Pull", pull, 10.0).result().data)
-        except ResourceExhaustedError:
-            return False
-
     @property
     def grown(self) -> int:
         """Bytes that it has more than before the attack."""
@@ -108,28 +100,6 @@ class Stream:
     def close(self) -> None:
         """End it."""
         self._requests.put(None)
-
-
-def test_replies_that_nobody_reads(task):
-    pull = pb.PullRequest(incarnation=task.chief.incarnation, reads=[pb.Read(variable="table")])
-    for round_number in (1, 2):
-        sent_away = task.status().load.sent_away
-        with contextlib.ExitStack() as stack:
-            calls = []
-            for _ in range(4):
-                link = stack.enter_context(Link(task.address))
-                channel = stack.enter_context(grpc.insecure_channel(link.address, _OWN_CONNECTION))
-                channel.unary_unary(SERVICE + "Status", pb.StatusRequest.SerializeToString)(
-                    pb.StatusRequest(brief=True)
-                )
-                link.cut(replies_only=True)
-                call = channel.unary_unary(SERVICE + "Pull", pull.SerializeToString)
-                calls += [call.future(pull) for _ in range(64)]
-            until(lambda before=sent_away: task.status().load.sent_away > before + 128, "most of them refused")
-            print(f"round {round_number}: {task.grown >> 20} MiB more, 256 replies of 1 MiB that nobody reads")
-            assert task.grown < INFLIGHT + SLACK
-            # Where others are short of memory, who does not read is ended. The second round finds all of it again.
-            until(lambda: task.pulls(pull), "an honest pull")
 
 
 def push(task, number, client="mallory"):

@@ -58,14 +58,12 @@ class Strangers:
             thread.join()
 
     def _intrude(self, name, shown):
-        push = pb.PushRequest(incarnation=1)
-        push.id.client, push.id.sequence = name, 1
-        push.increments.add(step="global_step", by=1)
-        calls = {"Stop": pb.StopRequest(force=True), "Push": push, "Status": pb.StatusRequest(brief=True)}
+        leave = pb.LeaveRequest(client=name)
+        calls = {"Stop": pb.StopRequest(force=True), "Leave": leave, "Status": pb.StatusRequest(brief=True)}
         if name == "another's role":
-            # A worker, which may look, and push in its own name; neither as the chief nor as another worker.
-            push.id.client = f"s{'0' * 32}-{'0' * 12}"
-            calls = {"Stop": calls["Stop"], "Begin": pb.BeginRequest(incarnation=9, owner="a"), "Push": push}
+            # A worker, which may look, and leave in its own name; neither as the chief nor as another worker.
+            leave.client = f"s{'0' * 32}-{'0' * 12}"
+            calls = {"Stop": calls["Stop"], "Begin": pb.BeginRequest(incarnation=9, owner="a"), "Leave": leave}
         while not self._stop.wait(0.1):
             for address in self._addresses:
                 knock = self._without_certificate if name == "no certificate" else self._with_what_it_has

@@ -108,8 +108,6 @@ def test_who_may_call_what(method, role):
         "Heartbeat",
         "Leave",
         "GetGlobalStep",
-        "Pull",
-        "Push",
         "Exchange",
         "OpenLane",
         "Declare",
@@ -137,7 +135,7 @@ def test_without_roles_everybody_may_do_everything():
     authorization = Authorization(ManualClock())
     for method in METHODS:
         authorization.check_method(ANONYMOUS, method)
-    assert authorization.identify("Push", [("authorization", "Bearer x")], [b"worker-7"], "ipv4:1") == Caller(
+    assert authorization.identify("Exchange", [("authorization", "Bearer x")], [b"worker-7"], "ipv4:1") == Caller(
         None, "ipv4:1"
     )
 
@@ -165,8 +163,6 @@ def test_workers_assign_unless_it_is_forbidden(kind):
         strict.check_request(Caller(Role.CHIEF), request)
         with pytest.raises(PermissionDeniedError, match="'worker'.*assignment to 'w'"):
             strict.check_request(Caller(Role.WORKER), request)
-    with pytest.raises(PermissionDeniedError, match="assignment"):
-        strict.check_method(Caller(Role.WORKER), "Push", push)
 
 
 def test_nobody_but_chiefs_goes_by_the_id_of_the_chiefs_client():
@@ -188,7 +184,6 @@ def test_nobody_but_chiefs_goes_by_the_id_of_the_chiefs_client():
         for method, message in (
             ("Leave", pb.LeaveRequest(client=theirs)),
             ("Declare", pb.DeclareRequest(client=theirs)),
-            ("Push", pb.PushRequest(id=push_id)),
         ):
             with pytest.raises(PermissionDeniedError, match="chief's client"):
                 authorization.check_method(worker, method, message)
@@ -201,7 +196,7 @@ def test_no_worker_goes_by_the_id_of_another_processs_client(tokens_file, caplog
     theirs = new_client_id()
     shown = [("authorization", f"Bearer {TOKENS['worker']}")]
     owner, other, silent = (
-        authorization.identify("Push", shown + secret, [], "ipv4:10.0.0.7:5000")
+        authorization.identify("Exchange", shown + secret, [], "ipv4:10.0.0.7:5000")
         for secret in ([(SESSION_KEY, session_secret())], [(SESSION_KEY, "guessed")], [])
     )
     push_id = pb.PushId(client=theirs, sequence=1)
@@ -216,7 +211,6 @@ def test_no_worker_goes_by_the_id_of_another_processs_client(tokens_file, caplog
         ("Leave", pb.LeaveRequest(client=theirs)),
         ("Heartbeat", pb.HeartbeatRequest(client=theirs)),
         ("Declare", pb.DeclareRequest(client=theirs)),
-        ("Push", pb.PushRequest(id=push_id)),
     ]
     for stranger in (other, silent):
         for request in requests:
@@ -265,7 +259,7 @@ def test_a_worker_does_not_speak_as_the_acting_chief(method, request_):
 
 def identified(authorization, token=None, names=()):
     metadata = [("other", "x")] + ([("authorization", f"Bearer {token}")] if token else [])
-    return authorization.identify("Push", metadata, names, "ipv4:10.0.0.7:5000").role
+    return authorization.identify("Exchange", metadata, names, "ipv4:10.0.0.7:5000").role
 
 
 @pytest.mark.parametrize("role", Role)
@@ -279,7 +273,7 @@ def test_a_token_or_a_certificate_tells_the_role(tokens_file, role):
 def test_what_is_no_token_is_refused_and_not_told(tokens_file, caplog):
     authorization = Authorization(ManualClock(), RoleTokens(str(tokens_file)))
     for shown in (WRONG, TOKENS["chief"][:-1], TOKENS["chief"] + "x", "\u00fc" * 20):
-        with pytest.raises(UnauthenticatedError, match="Push") as caught:
+        with pytest.raises(UnauthenticatedError, match="Exchange") as caught:
             identified(authorization, shown, [b"role=chief"])
         assert shown not in str(caught.value)
     with pytest.raises(UnauthenticatedError, match="shows no role.*GLOBALSTEP_TOKEN_FILE"):
@@ -287,7 +281,7 @@ def test_what_is_no_token_is_refused_and_not_told(tokens_file, caplog):
     with pytest.raises(PermissionDeniedError, match="'worker'.*certificate of role 'chief'"):
         identified(authorization, TOKENS["worker"], [b"role=chief"])
     assert not any(token in caplog.text for token in (*TOKENS.values(), WRONG))
-    assert "Refused ipv4:10.0.0.7:5000: Push" in caplog.text
+    assert "Refused ipv4:10.0.0.7:5000: Exchange" in caplog.text
 
 
 def test_certificates_alone_may_be_asked_for_a_role():
@@ -307,7 +301,7 @@ def test_refusals_are_logged_now_and_then(tokens_file, caplog):
     def strangers(count):
         for port in range(count):
             with pytest.raises(UnauthenticatedError):
-                authorization.identify("Push", [("authorization", WRONG)], (), f"ipv4:10.0.0.7:{port}")
+                authorization.identify("Exchange", [("authorization", WRONG)], (), f"ipv4:10.0.0.7:{port}")
 
     strangers(1000)
     assert len(caplog.records) == 1
@@ -402,7 +396,7 @@ def test_a_worker_trains_and_does_nothing_else(serving, joined, transport, shard
     assert chief.refresh()[0].state == pb.STATE_READY
 
 
-@pytest.mark.parametrize("method", [m.name for m in SERVICE.methods if m.name not in ("Exchange", "Pull", "Push")])
+@pytest.mark.parametrize("method", [m.name for m in SERVICE.methods if m.name != "Exchange"])
 def test_no_method_is_carried_out_for_a_wrong_token(serving, method):
     (server,) = serving()
     before = server.shard.view()

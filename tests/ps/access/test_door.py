@@ -172,7 +172,7 @@ def test_a_control_message_of_many_bytes_is_refused_by_its_name(serving):
 def test_a_message_longer_than_two_frames_is_refused_by_its_length(serving):
     server = serving()
     with pytest.raises(grpc.RpcError) as caught:
-        asks(server, "worker", "Push", pb.PushRequest(id=pb.PushId(client="c" * (9 << 20))))
+        asks(server, "worker", "Declare", pb.DeclareRequest(client="c" * (9 << 20)))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in caught.value.details()
 

@@ -157,14 +157,6 @@ def test_data_that_is_not_padded_is_refused_before_anything_is_applied(run):
     assert not run.send(request, data).HasField("error")
 
 
-def test_a_unary_push_may_leave_out_the_last_padding(run):
-    request, data = run.encoded("push", [W], [Read("w")])
-    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
-    request.push.data = data[:12]
-    run.ps.controls[0].call("Push", request.push)
-    assert state(run.client)["w"] == [-0.5] * 3
-
-
 def of_rows(run, kind="push", sequence=100, **more):
     """A push of two rows of `e` and one of `w`, which reads three rows, and its data; told under layout 1."""
     rows = Op(OpKind.APPLY, "e", np.ones((2, 2), np.float32), indices=np.array([1, 3]), optimizer="sgd")

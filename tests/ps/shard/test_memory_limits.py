@@ -45,7 +45,7 @@ def asked(tasks, request, data=b""):
 
 
 @pytest.mark.parametrize("rows", [None, 8192])
-@pytest.mark.parametrize("kind", ["pull", "push", "unary"])
+@pytest.mark.parametrize("kind", ["pull", "push"])
 def test_reads_that_name_a_variable_again_and_again(run, kind, rows):
     tasks, chief = run
     request, tensors = pb.Request(), TensorWriter()
@@ -58,32 +58,20 @@ def test_reads_that_name_a_variable_again_and_again(run, kind, rows):
         codec.encode_read(Read("table", ids), message.reads.add(), tensors)
     data = b"".join(map(bytes, tensors.pieces))
     before = tasks.servers[0].control.handler.in_flight.used_bytes
-    if kind == "unary":
-        request.pull.data = data
-        with pytest.raises(ResourceExhaustedError, match="reads of 8,388,608 bytes"):
-            tasks.unary("worker", "Pull", request.pull)
-    else:
-        said = asked(tasks, request, data).message
-        assert "reads of 8,388,608 bytes in all are over this task's limit of 2,097,152" in said
+    said = asked(tasks, request, data).message
+    assert "reads of 8,388,608 bytes in all are over this task's limit of 2,097,152" in said
     assert tasks.servers[0].control.handler.in_flight.used_bytes == before
     assert chief.pull([Read("table")])[0].size == 1 << 18
 
 
-@pytest.mark.parametrize("unary", [False, True])
-def test_messages_with_more_in_them_than_there_is_use_for(run, unary):
+def test_messages_with_more_in_them_than_there_is_use_for(run):
     tasks, chief = run
     names = {"reads": [pb.Read(variable="b")] * 1000, "ops": [pb.Op()] * 1000}
     for field, items in names.items():
         message = pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1), **{field: items})
-        if unary:
-            with pytest.raises(InvalidArgumentError, match="1000 .* are the most"):
-                tasks.unary("worker", "Push", message)
-        else:
-            assert "are the most" in asked(tasks, pb.Request(push=message)).message
+        assert "are the most" in asked(tasks, pb.Request(push=message)).message
     pull = pb.PullRequest(incarnation=chief.incarnation, reads=names["reads"])
     assert "are the most" in asked(tasks, pb.Request(pull=pull)).message
-    with pytest.raises(InvalidArgumentError, match="are the most"):
-        tasks.unary("worker", "Pull", pull)
 
 
 def test_ids_and_tasks_that_are_long_or_speak_to_terminals(run):
