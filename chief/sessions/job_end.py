@@ -9,10 +9,12 @@ Layer: chief.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.causes import why_not_ended
+from globalstep.chief.sessions.causes import why_not_ended, why_not_left
 from globalstep.errors import AbortedError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
@@ -21,7 +23,9 @@ from globalstep.worker.waits.polling_wait import PollingWait
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
-__all__ = ["TO_COME_SECS", "await_last_save", "is_at_limit", "is_done", "look", "others_that_train"]
+__all__ = ["TO_COME_SECS", "await_last_save", "await_others", "is_at_limit", "is_done", "look", "others_that_train"]
+
+_log = logging.getLogger("globalstep")
 
 #: How long a chief that is through with its own data waits for tasks that never came, or may be started again. As long
 #: as a PS task waits for them.
@@ -118,3 +122,40 @@ def others_that_train(
     # Who has come to one PS task is not to come.
     to_come = set.intersection(*(set(status.to_come) for status in statuses))
     return sorted(to_come - {cluster.task}), False
+
+
+def await_others(
+    cluster: ClusterAccess,
+    clock: Clock,
+    awaited: Callable[[float], tuple[list[str], bool]],
+    goes_on: Callable[[], bool],
+    keep_watch: Callable[[], None] | None = None,
+) -> None:
+    """Wait, as a chief whose own loop is over, until nobody else trains; the log says for whom.
+
+    Args:
+        cluster: The chief's client.
+        clock: Where time comes from.
+        awaited: Names who still trains, and says whether one of them is here; see `others_that_train`.
+        goes_on: Says whether to wait any longer.
+        keep_watch: Called after each step of the others, and where a PS task is about to end: the chief's duties, where
+            no threads carry them out.
+    """
+    wait, alone_since, told = PollingWait(clock, math.inf), clock.monotonic(), False
+    seen = dict[str, int]()
+    while goes_on():
+        names, here = awaited(clock.monotonic() - alone_since)
+        if not names:
+            return
+        if here:
+            alone_since = clock.monotonic()
+        waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to end"
+        if not told:
+            _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
+        told = True
+        if keep_watch is not None and ((steps := cluster.global_steps()) != seen or cluster.heartbeat.draining):
+            seen = steps
+            keep_watch()
+            if not goes_on():
+                return
+        wait.pause(waiting_for, lambda names=names: why_not_left(cluster, names))  # type: ignore[misc]

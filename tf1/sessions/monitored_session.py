@@ -11,16 +11,15 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.chief_role import as_role
 from globalstep.chief.sessions.draining import Drain
+from globalstep.chief.sessions.job_end import await_others
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
@@ -31,7 +30,6 @@ from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, SessionCreator
 from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.sessions.step_context import StepContext, StopRequested
-from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
@@ -405,28 +403,22 @@ class _MonitoredSession:
 
     def _wait_for_others(self, ours: SessionCreator) -> None:
         """Keep the chief's duties, though this task's own data have ended, until nobody else trains."""
-        wait, alone_since = PollingWait(self._clock, math.inf), self._clock.monotonic()
         watch = HookedSession(self._session, [hook for hook in self._active if getattr(hook, "keeps_watch", False)])
-        client, seen = self._session.cluster, dict[str, int]()
-        while not self._drain.asked:
-            names, here = ours.awaited(self._session, self._clock.monotonic() - alone_since)
-            if not names:
-                return
-            if here:
-                alone_since = self._clock.monotonic()
-            waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to end"
-            if not seen:
-                _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
-            if (steps := client.global_steps()) != seen or client.heartbeat.draining:
-                seen = steps
-                self._session.forget_values()
-                watch.run([])
-                if watch.lost is not None:
-                    raise watch.lost
-                if watch.says_so:
-                    self._says_so = True
-                    return
-            wait.pause(waiting_for, lambda names=names: why_not_left(client, names))  # type: ignore[misc]
+
+        def keep_watch() -> None:
+            self._session.forget_values()
+            watch.run([])
+            if watch.lost is not None:
+                raise watch.lost
+            self._says_so = self._says_so or watch.says_so
+
+        await_others(
+            self._session.cluster,
+            self._clock,
+            lambda alone_secs: ours.awaited(self._session, alone_secs),
+            lambda: not (self._drain.asked or self._says_so),
+            keep_watch,
+        )
 
     def _end_hooks(self, ended: set[int]) -> None:
         """Call the hooks' `end`, once each, and declare the job done."""

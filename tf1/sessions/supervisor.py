@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.checkpoint import saver_from
+from globalstep.chief.hooks.step import step_now
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
-from globalstep.errors import JobDoneError, OpError
+from globalstep.chief.sessions.job_end import await_others, is_at_limit, is_done, look, others_that_train
+from globalstep.errors import JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.tf1.graph.write_graph import write_graph
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["Supervisor"]
 
 _log = logging.getLogger("globalstep")
+
+#: Silence of all PS tasks after which a chief that waits for the others takes them for ended. Longer than a start.
+_GONE_SECS = 15.0
 
 
 class Supervisor:
@@ -144,6 +149,8 @@ class Supervisor:
             clock=clock,
         )
         self._session: Any = None
+        # Whether the standard services run, and whether nobody else trains in this session any more.
+        self._serves = self._is_alone = False
         self.graph.finalize()
 
     def prepare_or_wait_for_session(
@@ -188,7 +195,7 @@ class Supervisor:
                 # There is no session to give, and loops that would not ask should_stop() come after it.
                 _log.warning("%s This process ends.", done)
                 raise SystemExit(0) from done
-        self._session = session
+        self._session, self._serves, self._is_alone = session, False, False
         if start_standard_services:
             if self.is_chief:
                 self.start_standard_services(session)
@@ -248,6 +255,7 @@ class Supervisor:
         if not self._logdir:
             _log.warning("Standard services need a 'logdir' passed to the SessionManager")
             return []
+        self._serves = True
         threads: list[LooperThread] = []
         if self.summary_writer is not None:
             if self.global_step is not None:
@@ -312,6 +320,8 @@ class Supervisor:
     ) -> None:
         """Stop the services, wait for their threads; the chief declares the job done if all went well.
 
+        The chief first waits until nobody else trains, and goes on to save: in TensorFlow its stop ends nobody else.
+
         Args:
             threads: Threads to wait for besides.
             close_summary_writer: Close the writer afterwards.
@@ -321,13 +331,16 @@ class Supervisor:
             RuntimeError: If threads still run after the grace period.
             BaseException: What a thread reported.
         """
-        self.coord.request_stop()
         try:
-            self.coord.join(
-                threads,
-                stop_grace_period_secs=self._stop_grace_secs,
-                ignore_live_threads=ignore_live_threads,
-            )
+            try:
+                if self._session is not None and self._session.closed:
+                    self.coord.request_stop()  # there is nothing that the services could work with
+                if self.coord.should_stop():
+                    self._join(threads, ignore_live_threads)
+                self._await_others()
+            finally:
+                self.coord.request_stop()
+            self._join(threads, ignore_live_threads)
             self._declare_done()
         finally:
             if close_summary_writer and self.summary_writer is not None:
@@ -417,25 +430,84 @@ class Supervisor:
         if self.summary_writer is not None:
             self.summary_writer.add_graph(self.graph)
 
+    def _join(self, threads: Sequence[Any] | None, ignore_live_threads: bool) -> None:
+        self.coord.join(threads, stop_grace_period_secs=self._stop_grace_secs, ignore_live_threads=ignore_live_threads)
+
+    def _await_others(self) -> None:
+        """Keep the chief's duties, though its own loop is over, until nobody else trains.
+
+        Raises:
+            AbortedError: If a PS task has lost what was trained meanwhile.
+        """
+        session = self._session
+        if not self.is_chief or self._is_alone or session is None:
+            return
+        if self.coord.should_stop() and not session.closed:
+            self.coord.clear_stop()  # the services of before have ended with this task's own data
+            if self._serves:
+                self.start_standard_services(session)
+        with self._client_of(session) as client:
+            if client is None:
+                return
+            gone_since: list[float] = []
+
+            def awaited(alone_secs: float) -> tuple[list[str], bool]:
+                try:
+                    statuses = look(client)
+                except UnavailableError:
+                    # One is started again; or a program has ended them all, as some do when their workers say so.
+                    gone_since.append(self.clock.monotonic())
+                    if self.clock.monotonic() - gone_since[0] >= _GONE_SECS:
+                        return [], False
+                    return ["PS tasks that do not answer"], True
+                gone_since.clear()
+                if is_done(statuses) or is_at_limit(statuses):
+                    return [], False
+                return others_that_train(client, statuses, alone_secs)
+
+            first = self._step_of(session)
+            stopped = self.coord.should_stop
+            await_others(client, self.clock, awaited, lambda: session.closed or not stopped())
+            self._is_alone = True
+            if session.closed or stopped():
+                return
+            if self.save_path and self.saver is not None and self.save_model_secs and first != self._step_of(session):
+                _log.info("The others have trained on meanwhile: saving a checkpoint to path %s", self.save_path)
+                self.saver.save(session, self.save_path, global_step=self.global_step)
+
+    def _step_of(self, session: Any) -> int | None:
+        return None if session.closed or self.global_step is None else step_now(session, self.global_step)
+
+    @contextlib.contextmanager
+    def _client_of(self, session: Any) -> Iterator[Any]:
+        """Give the chief's client: the session's, or another one where the program has closed that.
+
+        Many write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop(). None for a PS of a
+        session's own, which went with it.
+        """
+        if not session.closed:
+            yield session.cluster
+        elif session.sess_str:
+            with contextlib.closing(connect(session.sess_str, clock=self.clock)) as client:
+                client.refresh()
+                client.chief_lease.candidate = self._claim.candidate
+                yield client
+        else:
+            yield None
+
     def _declare_done(self) -> None:
         session = self._session
         if not self.is_chief or session is None:
             return
         try:
-            if not session.closed:
-                session.cluster.finish()
-                session.cluster.chief_lease.given_up_on_leaving = True
-                return
-            # Many programs write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop().
-            self._session = None
-            if session.sess_str:
-                with contextlib.closing(connect(session.sess_str, clock=self.clock)) as client:
-                    client.refresh()
-                    client.chief_lease.candidate = self._claim.candidate
+            with self._client_of(session) as client:
+                if client is not None:
                     client.finish()
                     client.chief_lease.given_up_on_leaving = True
         except OpError as error:
             _log.warning("Could not declare the job done: %s", error)
+        if session.closed:
+            self._session = None
 
 
 def _or_default(given: Any, collection: str, default: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from small_model import LocalCluster, build
 
 from globalstep.errors import OutOfRangeError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.summaries import summary_iterator
@@ -55,22 +56,55 @@ def test_it_restores_and_calls_init_fn_only_without_a_checkpoint(tmp_path):
     assert len(calls) == 1
 
 
-def test_other_workers_wait_and_stop_with_the_job(cluster):
-    build()
-    chief = Supervisor()
+@pytest.mark.parametrize("how", ["loop", "request", "end of data", "closed"])
+def test_a_chief_that_stops_first_goes_on_to_save_until_the_others_have_left(cluster, tmp_path, how):
+    """Its stop ends nobody else, as in TensorFlow: a worker trains all of its own data."""
+    waits = threading.Event()
+
+    class Waits(type(SYSTEM_CLOCK)):
+        """Says when the chief waits."""
+
+        def wait(self, event, timeout_secs):
+            if threading.current_thread().name == "chief":
+                waits.set()
+            return super().wait(event, timeout_secs)
+
+    model = build()
+    chief = Supervisor(
+        logdir=str(tmp_path), save_model_secs=10_000, save_summaries_secs=0, stop_grace_secs=5, clock=Waits()
+    )
     session = chief.prepare_or_wait_for_session(cluster.target)
+
+    def run():
+        session.run(model.train, {model.by: 1.0})
+        if how == "request":
+            chief.request_stop()
+        elif how == "end of data":
+            chief.request_stop(OutOfRangeError("no more input"))
+        elif how == "closed":
+            session.close()
+        chief.stop()
+
+    thread = threading.Thread(target=run, name="chief")
     with Graph().as_default():
-        model = build()
+        its = build()
         worker = Supervisor(is_chief=False)
         with worker.managed_session(cluster.target) as sess:
-            sess.run(model.train, {model.by: 1.0})
-            assert not worker.should_stop()
-            chief.stop()
-            sess.cluster.heartbeat.beat()
-            assert worker.should_stop()
-    assert worker.saver is not None
-    assert worker.save_path is None
-    assert worker.summary_op is None
+            sess.run(its.train, {its.by: 1.0})
+            thread.start()
+            assert waits.wait(30)
+            for _ in range(9):
+                assert not worker.should_stop()
+                sess.run(its.train, {its.by: 1.0})
+            assert thread.is_alive()
+            assert cluster.view().state == pb.STATE_READY
+    thread.join(60)
+    assert not thread.is_alive()
+    assert chief.should_stop()
+    assert cluster.view().state == pb.STATE_DONE
+    assert cluster.sequencer.steps == {"global_step": 11}
+    assert (tmp_path / "model.ckpt-11.index.json").exists() == (how != "closed")
+    assert (worker.save_path, worker.summary_op) == (None, None)
     session.close()
 
 
