@@ -69,7 +69,6 @@ ALLOWED = {
     "chief/training/fit.py": {"fit": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/service/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
-    "ps/service/handler.py": {"Handler.unary": "a context variable"},
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
     "ps/links/sequencer_link.py": {
@@ -110,9 +109,14 @@ ALLOWED = {
         "Heartbeat.stop": _SHUT,
     },
     "worker/client/client.py": {
-        "ClusterClient.pull": "pushes in flight say whom they wait for",
-        "ClusterClient.push": "pushes in flight say whom they wait for",
+        "ClusterClient._wait_for_pushes": "pushes in flight say whom they wait for",
     },
+    "worker/step/stepping.py": {
+        "Stepper.wait": "pushes in flight say whom they wait for",
+        "Stepper.step": "only what is done already",
+    },
+    "chief/client.py": {"ClientTicket.result": "pushes in flight say whom they wait for"},
+    "chief/training/trainer.py": {"Trainer.assign.change": "pushes in flight say whom they wait for"},
     "worker/protocol/pushes_in_flight.py": {
         "PushesInFlight.close": "it waits until nothing is in flight before, and says so",
         "PushesInFlight._run": "the sending thread waits for work; close ends it",
@@ -143,8 +147,7 @@ ALLOWED = {
         "HostedPS.stop": _ENDED,
     },
     "deploy/server.py": {
-        "Server.join": "HostedPS.join says for whom it waits",
-        "Server._serve": "TensorFlow's: it serves until the job is done",
+        "Server._join": "it serves until the job is done",
     },
     "deploy/slurm/cli.py": {"run": _LAUNCHED},
     "deploy/slurm/job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
