@@ -250,7 +250,9 @@ def measured(tree: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     for (mode, tasks), names in _MEASUREMENTS.items():
         command = [python, "-c", _MEASURE, mode, str(tasks)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree)
+        # The first run compiles kernels where this machine's cache has none, and loads what compiles them.
+        for _ in range(2):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
             print(f"Not measured with {python}: {mode} over {tasks} PS: {reason}", file=sys.stderr)
@@ -283,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     above = {
         name: figure
         for name, figure in columns[0].items()
-        if figure > ceilings.get(name, figure) * (_SPREAD if name.startswith("calls of a push over") else 1.0)
+        if figure > ceilings.get(name, figure) * (_SPREAD if " of a push over " in name else 1.0)
     }
     if args.lower:
         lowered = {name: min(ceilings.get(name, figure), figure) for name, figure in columns[0].items()}
