@@ -55,7 +55,7 @@ def test_a_ps_whose_program_goes_on_after_join_ends_with_143_when_it_is_terminat
 
 
 CATCHES_ALL = """
-import signal, time
+import signal, threading
 import globalstep as tf
 # A shell's background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,7 +65,7 @@ while True:
         server.join()
     except:
         print("caught", flush=True)
-        time.sleep(0.1)
+        threading.Event().wait(0.1)
 """
 
 
@@ -80,7 +80,7 @@ def test_a_ps_whose_program_catches_everything_ends_all_the_same(processes, numb
 
 
 THREADS = """
-import threading, time
+import threading
 import globalstep as tf
 step = tf.train.get_or_create_global_step()
 count = tf.assign_add(step, 1)
@@ -95,7 +95,7 @@ def train():
         session.close()
     print("idles", flush=True)
     while not {trains}:
-        time.sleep(0.1)
+        threading.Event().wait(0.1)
 
 threading.Thread(target=train).start()
 """
