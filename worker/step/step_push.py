@@ -48,7 +48,8 @@ class StepPush:
             Op(OpKind.APPLY, average, source=name, optimizer=declared.average, after_increment=True)
             for name, average in declared.averages.items()
         ]
-        used = dict.fromkeys(declared.optimizers[name] for name in (*self.dense, *self.tables))
+        pushed = {*self.dense, *self.tables}
+        used = dict.fromkeys(optimizer for name, optimizer in declared.optimizers.items() if name in pushed)
         uses = [OptimizerUse(name) for name in used if not declared.computed[name]]
         if averages:
             uses.append(OptimizerUse(declared.average, after_increment=True))
@@ -93,12 +94,14 @@ class StepPush:
             uses = [*(OptimizerUse(name, overrides=_numbers(name, hypers)) for name, hypers in self._computed), *uses]
         push = self._alike.again([*updates, *gradients], uses, None, seen_steps)
         if self.tables or self._averages:
-            found = list(push.ops)
-            found += [
-                Op(OpKind.APPLY, name, part.values, indices=part.ids, optimizer=self.declared.optimizers[name])
-                for name, part in zip(self.tables, rows, strict=True)
-            ]
-            push.ops = [*found, *self._averages]
+            given = list(push.ops)
+            changed = {op.variable: op for op in given[len(self.updates) :]}
+            for name, part in zip(self.tables, rows, strict=True):
+                optimizer = self.declared.optimizers[name]
+                changed[name] = Op(OpKind.APPLY, name, part.values, indices=part.ids, optimizer=optimizer)
+            # Group by group, each in the order of its parameters.
+            applied = [changed[name] for name in self.declared.optimizers if name in changed]
+            push.ops = [*given[: len(self.updates)], *applied, *self._averages]
         return push
 
 

@@ -99,6 +99,7 @@ class Stepper:
         model, name = trained.model, trained.name
         self._names = list(model.parameters)
         self._tables = list(model.tables)
+        # In the model's order, in which a norm over all of them is added up too.
         self._dense = [key for key, parameter in model.parameters.items() if parameter.trained]
         self._sparse = [key for key, table in model.tables.items() if table.trained]
         self._reads = [name(key) for key in self._names]

@@ -7,6 +7,8 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
+from globalstep.wire.declarations import OpKind
+from globalstep.worker.client.client import ClusterClient
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
 nn = torch.nn
@@ -203,3 +205,18 @@ def test_an_embedding_by_itself():
             ValueError, match=f"An Embedding of {rows} rows of {width}: both must be whole numbers of a"
         ):
             gs.torch.Embedding(rows, width)
+
+
+def test_a_step_of_several_optimizers_is_one_push(monkeypatch):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = {"0.*": gs.optim.SGD(0.1), "*": gs.optim.Adam(0.1, weight_decay=0.01)}
+    pushed, push = [], ClusterClient.push
+
+    def counted(self, given, *rest, **options):
+        pushed.append({op.variable for op in given.ops if op.kind is OpKind.APPLY})
+        return push(self, given, *rest, **options)
+
+    monkeypatch.setattr(ClusterClient, "push", counted)
+    batches = [(torch.randn(8, 3), torch.randn(8, 1))]
+    gs.fit(module, lambda m, x, y: ((m(x) - y) ** 2).mean(), batches, optimizer=optimizer, steps=3)
+    assert [names for names in pushed if names] == [{f"model/{name}" for name, _ in module.named_parameters()}] * 3
