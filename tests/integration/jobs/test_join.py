@@ -88,6 +88,7 @@ session = tf.train.MonitoredTrainingSession(checkpoint_dir="{}")
 session.run(count)
 
 def train():
+    threading.main_thread().join()
     if {trains}:
         while not session.should_stop():
             session.run(count)
