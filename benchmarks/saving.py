@@ -35,8 +35,8 @@ from benchmarks.harness.machine import machine
 from benchmarks.harness.processes import ROOT, forget_peaks, resident_bytes
 from benchmarks.reports import report, saving_report
 from globalstep.chief.checkpoints.checkpoint import verify
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.runtime.process_env import tuned
+from globalstep.tf1.sessions.saver import Saver
 
 __all__ = ["main"]
 

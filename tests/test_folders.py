@@ -10,7 +10,7 @@ _CLIENTS = {"cluster", "client", "session", "sess"}
 #: Parameters for a client or a session without a type: almost all are TensorFlow's, which programs override or give
 #: sessions of their own to. File -> how many there are; there may be fewer.
 UNTYPED_CLIENTS = {
-    "chief/checkpoints/saver.py": 5,
+    "tf1/sessions/saver.py": 5,
     "tf1/exporting/saved_model.py": 3,
     "tf1/sessions/supervisor.py": 3,
     "src/globalstep/cluster/cluster.py": 1,

@@ -74,8 +74,6 @@ LOWER = {
 }
 #: Modules outside of TensorFlow 1's library that still import it. None may be added.
 STILL_ON_TF1 = {
-    "chief.checkpoints.checkpoint_variables",
-    "chief.checkpoints.saver",
     "chief.events.file_writer",
     "chief.hooks.checkpoint",
     "chief.hooks.progress",
@@ -156,7 +154,6 @@ WIRELESS = (
     *("hooks.checkpoint", "hooks.progress", "hooks.statistics"),
     *(
         "hooks.step",
-        "checkpoints.saver",
         "checkpoints.checkpoint_state",
         "hooks.timers",
         "checkpoints.retention",
@@ -367,7 +364,8 @@ def test_the_pure_core_knows_no_wire():
 def test_savers_and_hooks_know_no_messages_of_the_cluster():
     """They talk to the cluster through its client only."""
     _import_without(
-        ("grpc", "globalstep.proto"), [*(f"chief.{name}" for name in WIRELESS), "tf1.ops.summaries", "tf1.hooks.hooks"]
+        ("grpc", "globalstep.proto"),
+        [*(f"chief.{name}" for name in WIRELESS), "tf1.ops.summaries", "tf1.hooks.hooks", "tf1.sessions.saver"],
     )
 
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import OpError
@@ -27,6 +26,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
 from globalstep.tf1.graph.write_graph import write_graph
 from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

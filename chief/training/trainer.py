@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
 from globalstep.chief.hooks.step import StopAtStepHook, step_now
@@ -39,6 +38,7 @@ from globalstep.files.storage import is_full, leave_probe, storage_for
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.sessions.hooked_session import SessionStep
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import in_flight_of
 from globalstep.tf1.sessions.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues

@@ -85,7 +85,7 @@ data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, abs
 framework = nested_namespace(
     f"{__name__}.framework",
     {
-        "globalstep.chief.checkpoints.checkpoint_variables": (
+        "globalstep.tf1.variables.checkpoint_variables": (
             "init_from_checkpoint list_variables load_checkpoint load_variable"
         ),
         "globalstep.tf1.slim.restoring": _RESTORING,

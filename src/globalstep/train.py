@@ -12,7 +12,7 @@ _NAMES = {
         "CheckpointState checkpoint_exists generate_checkpoint_state_proto get_checkpoint_mtimes "
         "get_checkpoint_state latest_checkpoint update_checkpoint_state"
     ),
-    "globalstep.chief.checkpoints.checkpoint_variables": (
+    "globalstep.tf1.variables.checkpoint_variables": (
         "init_from_checkpoint list_variables load_checkpoint load_variable"
     ),
     "globalstep.tf1.exporting.meta_graph_files": "export_meta_graph import_meta_graph",
@@ -22,7 +22,7 @@ _NAMES = {
         "ProfilerHook ProgressHook SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
     ),
     "globalstep.tf1.sessions.monitored_session": "MonitoredSession SingularMonitoredSession",
-    "globalstep.chief.checkpoints.saver": "Saver SaverDef",
+    "globalstep.tf1.sessions.saver": "Saver SaverDef",
     "globalstep.tf1.sessions.scaffold": "Scaffold",
     "globalstep.tf1.sessions.session_creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
     "globalstep.tf1.sessions.session_manager": "SessionManager",

@@ -8,12 +8,6 @@ from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes 
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state as get_checkpoint_state
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint as latest_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state as update_checkpoint_state
-from globalstep.chief.checkpoints.checkpoint_variables import init_from_checkpoint as init_from_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables as list_variables
-from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint as load_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import load_variable as load_variable
-from globalstep.chief.checkpoints.saver import Saver as Saver
-from globalstep.chief.checkpoints.saver import SaverDef as SaverDef
 from globalstep.cluster.cluster import ClusterDef as ClusterDef
 from globalstep.cluster.cluster import ClusterSpec as ClusterSpec
 from globalstep.cluster.cluster import JobDef as JobDef
@@ -105,6 +99,8 @@ from globalstep.tf1.sessions.coordinator import Coordinator as Coordinator
 from globalstep.tf1.sessions.coordinator import LooperThread as LooperThread
 from globalstep.tf1.sessions.monitored_session import MonitoredSession as MonitoredSession
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession as SingularMonitoredSession
+from globalstep.tf1.sessions.saver import Saver as Saver
+from globalstep.tf1.sessions.saver import SaverDef as SaverDef
 from globalstep.tf1.sessions.scaffold import Scaffold as Scaffold
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator as ChiefSessionCreator
 from globalstep.tf1.sessions.session_creators import SessionCreator as SessionCreator
@@ -116,6 +112,10 @@ from globalstep.tf1.sessions.session_run_hook import SessionRunHook as SessionRu
 from globalstep.tf1.sessions.session_run_hook import SessionRunValues as SessionRunValues
 from globalstep.tf1.sessions.supervisor import Supervisor as Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession as MonitoredTrainingSession
+from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint as init_from_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import list_variables as list_variables
+from globalstep.tf1.variables.checkpoint_variables import load_checkpoint as load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import load_variable as load_variable
 from globalstep.tf1.variables.training_util import assert_global_step as assert_global_step
 from globalstep.tf1.variables.training_util import create_global_step as create_global_step
 from globalstep.tf1.variables.training_util import get_global_step as get_global_step

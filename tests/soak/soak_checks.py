@@ -13,9 +13,9 @@ from soak_job import TASKS, Model, rows_of, table_faults
 
 import globalstep as gs
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.audit.reading import Findings, read_volumes
 from globalstep.files.journal_records import EventKind
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.wire.known_progress import KnownProgress
 
 

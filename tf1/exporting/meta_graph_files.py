@@ -21,7 +21,7 @@ from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
 from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
-    from globalstep.chief.checkpoints.saver import Saver
+    from globalstep.tf1.sessions.saver import Saver
 
 __all__ = ["GraphFile", "export_meta_graph", "import_meta_graph", "read_meta_graph", "saver_of", "write_meta_graph"]
 
@@ -193,7 +193,7 @@ def import_meta_graph(
 
 def saver_of(imported: ImportedGraph, graph: Graph) -> Saver | None:
     """Give a Saver of an imported graph: of what the exporting Saver saved, or else of all global Variables."""
-    from globalstep.chief.checkpoints.saver import Saver
+    from globalstep.tf1.sessions.saver import Saver
 
     if imported.saved is None:
         if not graph.get_collection(GraphKeys.GLOBAL_VARIABLES):

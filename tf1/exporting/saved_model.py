@@ -17,7 +17,6 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, SignatureDef
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import FailedPreconditionError, NotFoundError
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.tf1.exporting.meta_graph_files import saver_of
@@ -26,6 +25,7 @@ from globalstep.tf1.exporting.onnx_models import Stored, onnx_model, variables_b
 from globalstep.tf1.exporting.saved_model_files import meta_graph_with, read_models, write_models
 from globalstep.tf1.exporting.signatures import predict_signature_def
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["SavedModelBuilder", "load", "simple_save"]

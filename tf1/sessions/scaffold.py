@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.checkpoint import saver_from
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.summary_ops import merge_all
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variable_collections import (
     global_variables,
     global_variables_initializer,

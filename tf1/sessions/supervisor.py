@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.checkpoint import saver_from
 from globalstep.chief.hooks.step import step_now
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
@@ -25,6 +24,7 @@ from globalstep.tf1.graph.write_graph import write_graph
 from globalstep.tf1.ops.summaries import FileWriter, SessionLog
 from globalstep.tf1.ops.summary_ops import merge_all
 from globalstep.tf1.sessions.coordinator import Coordinator, LooperThread
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session_creators import saved_term
 from globalstep.tf1.sessions.session_manager import SessionManager
@@ -39,6 +39,7 @@ from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import connect
 
 if TYPE_CHECKING:
+    from globalstep.tf1.sessions.session import Session
     from globalstep.worker.access import ClusterAccess
 
 
@@ -475,11 +476,11 @@ class Supervisor:
                 _log.info("The others have trained on meanwhile: saving a checkpoint to path %s", self.save_path)
                 self.saver.save(session, self.save_path, global_step=self.global_step)
 
-    def _step_of(self, session: Any) -> int | None:
+    def _step_of(self, session: Session) -> int | None:
         return None if session.closed or self.global_step is None else step_now(session, self.global_step)
 
     @contextlib.contextmanager
-    def _client_of(self, session: Any) -> Iterator[Any]:
+    def _client_of(self, session: Session) -> Iterator[Any]:
         """Give the chief's client: the session's, or another one where the program has closed that.
 
         Many write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop(). None for a PS of a

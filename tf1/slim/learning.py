@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import AbortedError, OutOfRangeError
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -20,6 +19,7 @@ from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.control_flow_ops import group, tables_initializer
 from globalstep.tf1.ops.summary_ops import merge_all
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.supervisor import Supervisor
 from globalstep.tf1.variables.training_util import get_or_create_global_step
 from globalstep.tf1.variables.variable_collections import (

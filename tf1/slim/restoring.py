@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint import NewCheckpointReader
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.tf1.contrib.model_variables import get_variable_full_name
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.control_flow_ops import group
+from globalstep.tf1.sessions.saver import Saver
 
 __all__ = ["assign_from_checkpoint", "assign_from_checkpoint_fn"]
 

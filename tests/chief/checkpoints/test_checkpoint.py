@@ -20,10 +20,10 @@ from globalstep.chief.checkpoints.checkpoint_format import (
     write_index,
 )
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint, load_variable
 from globalstep.errors import CheckpointError, NotFoundError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import LocalStorage
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint, load_variable
 
 STORAGE = LocalStorage()
 TENSORS = [

@@ -11,8 +11,8 @@ from pairwise import in_pairs
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import OpError
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")

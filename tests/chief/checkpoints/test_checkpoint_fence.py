@@ -18,11 +18,11 @@ from globalstep.chief.checkpoints.checkpoint_state import (
     latest_checkpoint,
     update_checkpoint_state,
 )
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import AbortedError, OpError
 from globalstep.files.storage import LocalStorage, locked
 from globalstep.ps.members.chief_lease import ChiefLease, Claim
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.saver import Saver
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.graph.graph import Graph
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import LocalStorage

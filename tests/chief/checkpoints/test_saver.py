@@ -7,7 +7,6 @@ import safetensors.numpy
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import (
     CheckpointError,
     FailedPreconditionError,
@@ -18,6 +17,7 @@ from globalstep.errors import (
 from globalstep.files.storage import LocalStorage
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph, as_node
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")

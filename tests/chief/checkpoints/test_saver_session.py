@@ -5,8 +5,8 @@ import pytest
 
 import globalstep as gs
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.errors import NotFoundError
+from globalstep.tf1.sessions.saver import Saver
 
 pytestmark = pytest.mark.usefixtures("graph")
 

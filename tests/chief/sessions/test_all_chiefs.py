@@ -11,7 +11,6 @@ import globalstep as gs
 import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables
 from globalstep.chief.sessions.chief_claim import ChiefClaim
 from globalstep.cluster.process_place import Process, this_process
 from globalstep.cluster.run_identity import NO_RUN
@@ -24,6 +23,7 @@ from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 from globalstep.tf1.sessions.supervisor import Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
+from globalstep.tf1.variables.checkpoint_variables import list_variables
 from globalstep.wire import transports
 from globalstep.wire.transports import KnownTarget
 from globalstep.worker.client.candidate import Candidate

@@ -16,11 +16,11 @@ import pytest
 from processes import EXAMPLES, Processes, tasks_marked, until
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.audit.audit import audit
 from globalstep.errors import UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import Credentials
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 pytestmark = [

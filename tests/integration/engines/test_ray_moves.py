@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.ray import job as ray_launch
 from globalstep.deploy.ray.member import Member
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

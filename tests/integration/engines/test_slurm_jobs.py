@@ -21,8 +21,8 @@ from processes import EXAMPLES, until
 from slurm_cluster import NODES, slurm, why_not
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.audit.audit import audit
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [
     pytest.mark.processes,

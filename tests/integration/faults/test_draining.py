@@ -14,7 +14,7 @@ import pytest
 from processes import Processes, free_addresses, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = pytest.mark.processes
 

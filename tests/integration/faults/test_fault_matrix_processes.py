@@ -21,8 +21,8 @@ from fault_matrix import cells
 from processes import Processes
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, parse
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
 CAME_BACK = "All PS tasks go back together"

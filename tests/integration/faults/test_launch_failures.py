@@ -14,7 +14,7 @@ import pytest
 from processes import Processes, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
 
 pytestmark = pytest.mark.processes
 

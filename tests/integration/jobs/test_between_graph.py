@@ -9,7 +9,7 @@ import pytest
 from processes import EXAMPLES, Processes, free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
 
 pytestmark = pytest.mark.processes
 

@@ -12,10 +12,10 @@ import pytest
 from processes import Processes, free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint
 from globalstep.deploy.audit.audit import audit
 from globalstep.deploy.audit.reading import Findings, read_volumes
 from globalstep.files.journal_records import EventKind
+from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
 from globalstep.wire.known_progress import KnownProgress
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]

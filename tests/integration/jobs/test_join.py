@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from processes import Processes, free_addresses
 
-from globalstep.chief.checkpoints.checkpoint_variables import load_variable
+from globalstep.tf1.variables.checkpoint_variables import load_variable
 
 pytestmark = pytest.mark.processes
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from processes import Processes, free_addresses
 
-from globalstep.chief.checkpoints.checkpoint_variables import load_variable
+from globalstep.tf1.variables.checkpoint_variables import load_variable
 
 pytestmark = pytest.mark.processes
 

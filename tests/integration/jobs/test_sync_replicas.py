@@ -11,7 +11,7 @@ import pytest
 from processes import Processes, free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from small_model import build
 
-from globalstep.chief.checkpoints.saver import Saver
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.summary_ops import scalar
 from globalstep.tf1.sessions.monitored_session import MonitoredSession, SingularMonitoredSession
+from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 from globalstep.tf1.variables.variables import Variable

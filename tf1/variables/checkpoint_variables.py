@@ -1,6 +1,6 @@
 """`tf.train.list_variables` and its like: what a checkpoint holds, and Variables that begin with it.
 
-Layer: chief. Threads: functions only. Source of rules and texts: TensorFlow 1.15 `checkpoint_utils.py`.
+Layer: tf1. Threads: functions only. Source of rules and texts: TensorFlow 1.15 `checkpoint_utils.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What is different is listed in docs/checkpoints.md; above all, a checkpoint is one consistent
 snapshot of the whole cluster, and is named by the step of that snapshot.
 
-Layer: chief. A Saver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
+Layer: tf1. A Saver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
 at once.
 """
 
