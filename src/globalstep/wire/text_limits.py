@@ -160,7 +160,7 @@ LIMITS: dict[str, _Check] = {
     "QueueAttributes.shapes": _text,
 }
 #: Bytes that are data: the limits of messages and of memory are theirs. `ledger` is the chief's.
-DATA = {"BeginRequest.ledger", "CarriedPart.data", "PullRequest.data", "PushRequest.data", "QueueRequest.elements"}
+DATA = {"BeginRequest.ledger", "CarriedPart.data", "QueueRequest.elements"}
 
 #: How each field of a kind of message is looked at that has texts; by its class, once one has come.
 _LOOKS: dict[type[Any], tuple[_Look, ...]] = {}
