@@ -32,6 +32,19 @@ def is_long(path, lines):
         return False
 
 
+class Held(gs.train.CheckpointSaverListener):
+    """Holds the save of the last step: touches FILE.reached, and goes on once FILE is there."""
+
+    def __init__(self, path, last_step):
+        self._go_on, self._reached, self._last_step = Path(path), Path(f"{path}.reached"), last_step
+
+    def before_save(self, session, global_step_value):
+        if global_step_value >= self._last_step:
+            self._reached.touch()
+            while not self._go_on.exists():
+                threading.Event().wait(0.05)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--last-step", type=int, required=True)
@@ -44,6 +57,7 @@ def main():
     parser.add_argument(
         "--slow-until", nargs=2, metavar=("FILE", "LINES"), help="10 steps a second until FILE is so long"
     )
+    parser.add_argument("--hold-last", metavar="FILE", help="hold the save of the last step until FILE is there")
     args = parser.parse_args()
     slow = args.slow_until is not None
     if args.verbose:
@@ -57,8 +71,13 @@ def main():
     loss = -gs.add_n([gs.reduce_sum(one) for one in sums])
     train_op = gs.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=global_step)
     hooks = [gs.train.StopAtStepHook(last_step=args.last_step)]
+    saving = {"save_checkpoint_steps": args.save_steps}
+    if args.hold_last:
+        held = Held(args.hold_last, args.last_step)
+        saver = gs.train.CheckpointSaverHook(args.dir, save_steps=args.save_steps, listeners=[held])
+        saving = {"save_checkpoint_steps": None, "save_checkpoint_secs": None, "chief_only_hooks": [saver]}
     with gs.train.MonitoredTrainingSession(
-        checkpoint_dir=args.dir, hooks=hooks, save_checkpoint_steps=args.save_steps, log_step_count_steps=20
+        checkpoint_dir=args.dir, hooks=hooks, log_step_count_steps=20, **saving
     ) as session:
         print("ready", flush=True)
         runs, before = 0, time.monotonic()

@@ -1,0 +1,52 @@
+"""Tasks that are killed between the last step and the checkpoint of it: the job ends at its step, and on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import Processes, tasks_marked
+
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
+
+pytestmark = pytest.mark.processes
+
+JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
+LAST_STEP = 100
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["chief:0"], ["worker:0"]], ids="+".join)
+def test_the_last_step_is_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
+    """All pushes were acknowledged, the chief is about to save, and the workers wait for that."""
+    go_on, mark = tmp_path / "go-on", uuid.uuid4().hex
+    with Processes(tmp_path) as processes:
+        processes.start(
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--max-restarts", 3,
+            JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--save-steps", 40, "--hold-last", go_on,
+            "--verbose", env={"TEST_MARK": mark},
+        )  # fmt: skip
+        processes.until_true("launch", Path(f"{go_on}.reached").exists, 90.0, what="the last save")
+        tasks = tasks_marked("TEST_MARK", mark)
+        for task in killed:
+            os.kill(tasks[task], signal.SIGKILL)
+        processes.until("launch", rf"{killed[0]}.*(restart|again)")
+        go_on.touch()
+        assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
+        printed = processes.output("launch")
+    prefix = latest_checkpoint(str(tmp_path / "run"))
+    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}"), printed
+    reader = load_checkpoint(prefix)
+    for variable, _ in list_variables(prefix):
+        assert np.all(reader.get_tensor(variable) == LAST_STEP), variable
+    audit = subprocess.run(
+        [sys.executable, "-m", "globalstep", "audit", str(tmp_path / "run")], capture_output=True, text=True
+    )
+    assert (audit.returncode, "PROVEN" in audit.stdout) == (0, True), audit.stdout + audit.stderr
