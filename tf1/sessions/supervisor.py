@@ -47,6 +47,8 @@ __all__ = ["Supervisor"]
 
 _log = logging.getLogger("globalstep")
 
+#: How long a chief whose loop is over waits for tasks that have never pushed, while no step moves.
+_IDLE_SECS = 30.0
 #: Silence of all PS tasks after which a chief that waits for the others takes them for ended. Longer than a start.
 _GONE_SECS = 15.0
 
@@ -451,8 +453,11 @@ class Supervisor:
             if client is None:
                 return
             gone_since: list[float] = []
+            # The steps as they were last seen to move, and when.
+            steps, moved_at = dict[str, int](), self.clock.monotonic()
 
             def awaited(alone_secs: float) -> tuple[list[str], bool]:
+                nonlocal steps, moved_at
                 try:
                     statuses = look(client)
                 except UnavailableError:
@@ -464,7 +469,19 @@ class Supervisor:
                 gone_since.clear()
                 if is_done(statuses) or is_at_limit(statuses):
                     return [], False
-                return others_that_train(client, statuses, alone_secs)
+                names, here = others_that_train(client, statuses, alone_secs)
+                now = {name: step for status in statuses for name, step in status.steps.items()}
+                if now != steps or any(
+                    one.pushes for status in statuses for one in status.clients if one.task in names
+                ):
+                    steps, moved_at = now, self.clock.monotonic()
+                if here and self.clock.monotonic() - moved_at >= _IDLE_SECS:
+                    _log.warning(
+                        "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody "
+                        "initializes. This chief waits for it no longer.", ", ".join(names), _IDLE_SECS,
+                    )  # fmt: skip
+                    return [], False
+                return names, here
 
             first = self._step_of(session)
             stopped = self.coord.should_stop

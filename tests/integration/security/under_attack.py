@@ -46,7 +46,7 @@ JOB = ROOT / "tests" / "support" / "counting_job.py"
 ATTACKS = Path(__file__).with_name("attacks.py")
 LEAST_SHARE = 0.7
 #: How many attacks there are.
-ATTACK_COUNT = 37
+ATTACK_COUNT = 32
 TOKENS = {
     name: f"{name}-0123456789abcdef0123456789abcdef"
     for name in ("chief", "worker", "ps", "worker:mallory", "worker:gone")
