@@ -103,12 +103,16 @@ def others_that_train(
 ) -> tuple[list[str], bool]:
     """Name the tasks that still train, or may come to, and say whether one of them is here.
 
+    Nobody trains once a step is at its limit, or the job was declared done.
+
     Args:
         cluster: The chief's client.
         statuses: What each PS task says of itself.
         alone_secs: How long nobody has been there. After TO_COME_SECS those that never came, and those
             that went before their work was done, are waited for no longer.
     """
+    if is_at_limit(statuses) or is_done(statuses):
+        return [], False
     here = {
         one.task or one.client
         for status in statuses

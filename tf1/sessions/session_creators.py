@@ -240,10 +240,7 @@ class ChiefSessionCreator(SessionCreator):
 
     def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
         """See SessionCreator."""
-        statuses = look(session.cluster)
-        if is_at_limit(statuses) or is_done(statuses):
-            return [], False
-        return others_that_train(session.cluster, statuses, alone_secs)
+        return others_that_train(session.cluster, look(session.cluster), alone_secs)
 
     def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.hooks.checkpoint import saver_from
 from globalstep.chief.hooks.step import step_now
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
-from globalstep.chief.sessions.job_end import await_others, is_at_limit, is_done, look, others_that_train
+from globalstep.chief.sessions.job_end import await_others, look, others_that_train
 from globalstep.errors import JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
@@ -452,40 +452,10 @@ class Supervisor:
         with self._client_of(session) as client:
             if client is None:
                 return
-            gone_since: list[float] = []
-            # The steps as they were last seen to move, and when.
-            steps, moved_at = dict[str, int](), self.clock.monotonic()
-
-            def awaited(alone_secs: float) -> tuple[list[str], bool]:
-                nonlocal steps, moved_at
-                try:
-                    statuses = look(client)
-                except UnavailableError:
-                    # One is started again; or a program has ended them all, as some do when their workers say so.
-                    gone_since.append(self.clock.monotonic())
-                    if self.clock.monotonic() - gone_since[0] >= _GONE_SECS:
-                        return [], False
-                    return ["PS tasks that do not answer"], True
-                gone_since.clear()
-                if is_done(statuses) or is_at_limit(statuses):
-                    return [], False
-                names, here = others_that_train(client, statuses, alone_secs)
-                now = {name: step for status in statuses for name, step in status.steps.items()}
-                if now != steps or any(
-                    one.pushes for status in statuses for one in status.clients if one.task in names
-                ):
-                    steps, moved_at = now, self.clock.monotonic()
-                if here and self.clock.monotonic() - moved_at >= _IDLE_SECS:
-                    _log.warning(
-                        "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody "
-                        "initializes. This chief waits for it no longer.", ", ".join(names), _IDLE_SECS,
-                    )  # fmt: skip
-                    return [], False
-                return names, here
-
             first = self._step_of(session)
             stopped = self.coord.should_stop
-            await_others(client, self.clock, awaited, lambda: session.closed or not stopped())
+            others = _Others(client, self.clock)
+            await_others(client, self.clock, others.awaited, lambda: session.closed or not stopped())
             self._is_alone = True
             if session.closed or stopped():
                 return
@@ -549,3 +519,47 @@ def _default_saver() -> Any:
     saver = Saver()
     get_default_graph().add_to_collection(GraphKeys.SAVERS, saver)
     return saver
+
+
+class _Others:
+    """The tasks that a chief waits for whose own loop is over.
+
+    Args:
+        client: The chief's.
+        clock: Time.
+    """
+
+    def __init__(self, client: ClusterAccess, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        # Since when a PS task does not answer; None while all do.
+        self._gone_since: float | None = None
+        # The steps as they were last seen to move, and when.
+        self._steps: dict[str, int] = {}
+        self._moved_at = clock.monotonic()
+
+    def awaited(self, alone_secs: float) -> tuple[list[str], bool]:
+        """Name those to wait for, and say whether one of them is here; see `await_others`."""
+        try:
+            statuses = look(self._client)
+        except UnavailableError:
+            # One is started again; or a program has ended them all, as some do when their workers say so.
+            now = self._clock.monotonic()
+            self._gone_since = now if self._gone_since is None else self._gone_since
+            return ([], False) if now - self._gone_since >= _GONE_SECS else (["PS tasks that do not answer"], True)
+        self._gone_since = None
+        names, here = others_that_train(self._client, statuses, alone_secs)
+        now = self._clock.monotonic()
+        steps = {name: step for status in statuses for name, step in status.steps.items()}
+        clients = [one for status in statuses for one in status.clients if (one.task or one.client) in names]
+        if steps != self._steps or any(one.pushes for one in clients):
+            self._steps, self._moved_at = steps, now
+        if not here or now - self._moved_at < _IDLE_SECS:
+            return names, here
+        _log.warning(
+            "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody initializes. "
+            "This chief waits for it no longer.",
+            ", ".join(names),
+            _IDLE_SECS,
+        )
+        return [], False
