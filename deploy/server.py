@@ -30,6 +30,7 @@ from globalstep.ps.server import PSOptions, PSServer, tcp_port_of
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_malloc_thresholds
+from globalstep.runtime.streams import end_process
 from globalstep.wire.transports import register_target
 
 __all__ = ["Server"]
@@ -276,10 +277,7 @@ def _outlast(code: int) -> None:
         _log.warning(
             "The program caught what server.join() ends it by, and goes on: this task ends with code %d.", code
         )
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(code)
+        end_process(code)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Draining of a session when its process is asked to end, by SIGTERM or Ctrl-C.
 
 The present step is finished, `should_stop()` is True after it, and at the end of the session the process
-exits with 143, so that an engine starts it again, or with 130 after Ctrl-C; where the program's own last line is over
-and its threads train, when they have closed the session. A program that handles the signal itself
+exits with 143, so that an engine starts it again, or with 130 after Ctrl-C. Where the program's main thread is over and
+its other threads train, the process exits once they have closed the session. A program that handles the signal itself
 is left alone, and so is Ctrl-C at Python's prompt.
 
 Layer: chief. Threads: belongs to the main thread, where Python runs signal handlers.
@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from globalstep.runtime.streams import end_process
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.coordinator import Coordinator
@@ -54,7 +56,7 @@ class Drain:
     Attributes:
         asked: Whether it has been.
         by: The signal's name, for people.
-        leaves: Whether the session is being closed. Set by whoever closes it.
+        leaves: Whether the session is being closed. The session sets it when it begins to close.
         on_ask: Called within the signal handler, so it may take no lock.
     """
 
@@ -199,11 +201,8 @@ def _end_process(drains: Sequence[Drain]) -> NoReturn:
             break
         time.sleep(_POLL_SECS)
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
     # A SystemExit would be printed, and ignored, by the interpreter, which waits for the threads again.
-    os._exit(drains[0].exit_code)
+    end_process(drains[0].exit_code)
 
 
 def _act_by_default(number: int) -> None:

@@ -6,9 +6,11 @@ Layer: shared. Imports nothing of globalstep. Threads: functions.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import os
+import sys
+from typing import Any, NoReturn
 
-__all__ = ["is_open", "is_terminal", "write_line"]
+__all__ = ["end_process", "is_open", "is_terminal", "write_line"]
 
 
 def is_open(stream: Any) -> bool:
@@ -44,3 +46,15 @@ def write_line(stream: Any, text: str, end: str = "\n") -> None:
         stream.write(f"{text}{end}")
         if flush := getattr(stream, "flush", None):
             flush()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process at once, whatever its threads do; what was printed is written.
+
+    Args:
+        code: The exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
