@@ -30,12 +30,13 @@ from globalstep.errors import (
     NotFoundError,
 )
 from globalstep.files.storage import storage_for
-from globalstep.optimizers.declared import GLOBAL_STEP, DeclaredModel, declared_model
+from globalstep.optimizers.declared import DeclaredModel, declared_model
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.codec import DTYPES
 from globalstep.wire.declarations import Op, OpKind, Outcome, OutcomeKind, Push, Read, VariableDecl
+from globalstep.wire.names import GLOBAL_STEP
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.client import connect as connect_to
@@ -175,7 +176,7 @@ class Client:
 
         Args:
             names: Which; all that were declared by default, but for those in `rows`.
-            rows: Name -> ids of rows, for those of which only some rows are wanted.
+            rows: Name -> ids of rows: the client reads these rows alone.
 
         Returns:
             Name -> value, or the rows in the order of their ids. Not to be written to.

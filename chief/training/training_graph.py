@@ -16,7 +16,7 @@ from globalstep.chief.training.saved_model import framework_of
 from globalstep.cluster.program import ProgramVariable
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.declared import GLOBAL_STEP, declared_model
+from globalstep.optimizers.declared import declared_model
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.ops.constant_ops import filled, placeholder
@@ -25,6 +25,7 @@ from globalstep.tf1.variables.graph_program import put_program
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import Increment
 from globalstep.wire.draws import Draw
+from globalstep.wire.names import GLOBAL_STEP
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import SCOPE
 from globalstep.worker.frameworks.work_units import WorkUnits
@@ -201,8 +202,7 @@ class ModelGraph:
 
         self.variables = put_program(declared.program, initial)
         self.step = self.variables[declared.step]
-        floats = [item.value.dtype for item in model.parameters.values() if item.value.dtype.kind == "f"]
-        self.loss = placeholder(floats[0] if floats else np.float32, [], name=f"{SCOPE}/loss")
+        self.loss = placeholder(trained.loss_dtype, [], name=f"{SCOPE}/loss")
         scalar("loss", self.loss)
 
 

@@ -31,7 +31,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.security.certificate_role import role_in_names
 from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof, reply_proof
-from globalstep.wire.names import shown
+from globalstep.wire.names import GLOBAL_STEP, shown
 
 __all__ = [
     "CALLER",
@@ -46,9 +46,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-#: What programs call their step; whoever trains may read it.
-_GLOBAL_STEP = "global_step"
 
 
 _CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
@@ -375,7 +372,7 @@ class Authorization:
         ops = getattr(message, "ops", ())
         names = {op.variable for op in ops} | {op.source for op in ops if op.HasField("source")}
         # Everybody may know the steps: GetGlobalStep tells them.
-        names |= {read.variable for read in message.reads} - {_GLOBAL_STEP}
+        names |= {read.variable for read in message.reads} - {GLOBAL_STEP}
         self._check_names(caller, what, names)
 
     def _check_names(self, caller: Caller, what: str, names: Iterable[str]) -> None:
@@ -439,7 +436,7 @@ def _declared_names(request: pb.DeclareRequest) -> set[str]:
             expression = waiting.pop()
             waiting.extend(expression.args)
             names.add(expression.name)
-    return names - {"", _GLOBAL_STEP}
+    return names - {"", GLOBAL_STEP}
 
 
 def _asker(request: Any) -> str:

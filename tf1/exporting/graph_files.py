@@ -217,7 +217,7 @@ def _use_name(graph: Graph, name: str) -> None:
     """Let later nodes and scopes of that name, and of the scopes that it is in, get numbers."""
     parts = name.split("/")
     for end in range(1, len(parts) + 1):
-        graph._name_uses.setdefault("/".join(parts[:end]).lower(), 1)
+        graph.names.mark_as_used("/".join(parts[:end]))
 
 
 class _GraphReading:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.cluster.program import UniqueNames
 from globalstep.dtypes import DType, DTypeLike, as_dtype, string_array
 from globalstep.tf1.graph.definition import describe_place, place_of_program
 from globalstep.tf1.graph.device import apply_device_scopes
@@ -275,7 +276,7 @@ class Graph:
         self.seed: int | None = None
         self.finalized = False
         self._by_name: dict[str, Node] = {}
-        self._name_uses: dict[str, int] = {}
+        self.names = UniqueNames()
         self._scope = ""
         self._control: list[tuple[Node, ...]] = []
         self._devices: list[Any] = []
@@ -325,18 +326,7 @@ class Graph:
         full = f"{self._scope}/{name}" if self._scope else name
         if not name or not _VALID_NAME.match(full):
             raise ValueError(f"'{name}' is not a valid scope name")
-        key = full.lower()
-        count = self._name_uses.get(key, 0)
-        chosen = full
-        if count:
-            while f"{full}_{count}".lower() in self._name_uses:
-                count += 1
-            chosen = f"{full}_{count}"
-        if mark_as_used:
-            self._name_uses[key] = count + 1
-            if chosen != full:
-                self._name_uses[chosen.lower()] = 1
-        return chosen
+        return self.names.unique(full, mark_as_used)
 
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:

@@ -58,6 +58,12 @@ class TrainedModel:
     decays: Mapping[str, float] = field(default_factory=dict[str, float])
     increment: Increment | None = None
 
+    @property
+    def loss_dtype(self) -> np.dtype[Any]:
+        """The dtype in which losses are shown, written and returned: that of the first floating parameter."""
+        found = (item.value.dtype for item in self.model.parameters.values() if item.value.dtype.kind == "f")
+        return next(found, np.dtype(np.float32))
+
     def name(self, parameter: str) -> str:
         """Give what the PS tasks call a parameter."""
         return self.scope + parameter
@@ -103,8 +109,7 @@ class Stepper:
         self._dense = [key for key, parameter in model.parameters.items() if parameter.trained]
         self._sparse = [key for key, table in model.tables.items() if table.trained]
         self._reads = [name(key) for key in self._names]
-        floats = [item.value.dtype for item in model.parameters.values() if item.value.dtype.kind == "f"]
-        self._loss_type = floats[0].type if floats else np.float32
+        self._loss_type = trained.loss_dtype.type
         self._push: StepPush | None = None
         self._dropped = DroppedPushes(cluster.task, clock)
         self._all_lookups = False

@@ -17,7 +17,7 @@ import numpy as np
 from globalstep.errors import UnimplementedError
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl
 
-__all__ = ["Program", "ProgramVariable"]
+__all__ = ["Program", "ProgramVariable", "UniqueNames"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,47 @@ class Program:
         variables: Its Variables, in order of creation; those that are steps say so.
         optimizers: Its optimizers, in order of creation.
         increments: Step -> by how much its pushes move it on, where that is not by 1.
-        copied: Pairs of Variables of which one is assigned to the other on the PS.
+        copied: Pairs of Variables (source, target): a PS task assigns the source to the target.
     """
 
     variables: Sequence[ProgramVariable]
     optimizers: Sequence[OptimizerDecl] = ()
     increments: Mapping[str, Set[int]] = field(default_factory=dict[str, Set[int]])
     copied: Sequence[tuple[str, str]] = ()
+
+
+class UniqueNames:
+    """Numbers names that are used more than once, regardless of case: a file system may not tell them apart.
+
+    Source of the rule: TensorFlow 1.15, `Graph.unique_name`.
+
+    >>> names = UniqueNames()
+    >>> names.unique("w"), names.unique("W"), names.unique("w")
+    ('w', 'W_1', 'w_2')
+    """
+
+    def __init__(self) -> None:
+        self._uses: dict[str, int] = {}
+
+    def unique(self, name: str, mark_as_used: bool = True) -> str:
+        """Return the name, with `_1`, `_2`, ... appended if it is used.
+
+        Args:
+            name: The name that is wanted.
+            mark_as_used: Whether the name that is returned counts as used from now on.
+        """
+        key = name.lower()
+        count, chosen = self._uses.get(key, 0), name
+        if count:
+            while f"{key}_{count}" in self._uses:
+                count += 1
+            chosen = f"{name}_{count}"
+        if mark_as_used:
+            self._uses[key] = count + 1
+            if chosen != name:
+                self._uses[chosen.lower()] = 1
+        return chosen
+
+    def mark_as_used(self, name: str) -> None:
+        """Have a name count as used, whether it was or not."""
+        self._uses.setdefault(name.lower(), 1)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from globalstep.cluster.program import Program, ProgramVariable
+from globalstep.cluster.program import Program, ProgramVariable, UniqueNames
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.optimizer_rule import OptimizerRule, Slot
 from globalstep.wire.declarations import OptimizerDecl
 from globalstep.wire.expressions import Expr, constant
+from globalstep.wire.names import GLOBAL_STEP
 
-__all__ = ["AVERAGE", "GLOBAL_STEP", "DeclaredModel", "declared_model"]
+__all__ = ["AVERAGE", "DeclaredModel", "declared_model"]
 
-#: The name of the step that training counts.
-GLOBAL_STEP = "global_step"
 #: The last part of the names of moving averages.
 AVERAGE = "ExponentialMovingAverage"
 
@@ -67,7 +66,7 @@ def declared_model(
     Raises:
         InvalidArgumentError: If an optimizer is not for a parameter, or two names are the same.
     """
-    names = _Names()
+    names = UniqueNames()
     by_name = {}
     for parameter in parameters:
         if names.unique(parameter.name) != parameter.name:
@@ -80,7 +79,7 @@ def declared_model(
     applied: dict[str, str] = {}
     computed: dict[str, Mapping[str, Callable[[], float]]] = {}
     fills: dict[str, float] = {}
-    rules = _Names()
+    rules = UniqueNames()
     for rule, trained in groups:
         own = rules.unique(rule.name)
         scalars = []
@@ -129,23 +128,3 @@ def _column(primary: ProgramVariable, rule: OptimizerRule) -> tuple[int | None, 
             '"*": gs.optim.Adam(1e-3)}, say.'
         )
     return (shape[0], 1)
-
-
-class _Names:
-    """Gives names that were not given before, regardless of case: a file system may not tell them apart."""
-
-    def __init__(self) -> None:
-        self._uses: dict[str, int] = {}
-
-    def unique(self, name: str) -> str:
-        """Give a name, with `_1`, `_2`, ... appended if it is taken."""
-        key = name.lower()
-        count, chosen = self._uses.get(key, 0), name
-        if count:
-            while f"{key}_{count}" in self._uses:
-                count += 1
-            chosen = f"{name}_{count}"
-        self._uses[key] = count + 1
-        if chosen != name:
-            self._uses[chosen.lower()] = 1
-        return chosen
