@@ -28,10 +28,10 @@ class Namespace(types.ModuleType):
     public_absent: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self.__dict__.get("public_names", ()) and (name == "__all__" or not name.startswith("__")):
-            all_names(self)
         if name == "__all__":
-            return [name for name in self.__dir__() if name in self.public_names or name in ("VERSION", "__version__")]
+            return [*sorted(all_names(self)), *(own for own in ("VERSION", "__version__") if own in self.__dict__)]
+        if name not in self.__dict__.get("public_names", ()) and not name.startswith("__"):
+            all_names(self)
         if name in self.__dict__.get("public_names", ()):
             module_name, attribute = self.public_names[name]
             module = importlib.import_module(module_name)

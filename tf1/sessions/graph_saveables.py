@@ -58,7 +58,7 @@ def _flat(var_list: Iterable[Any] | Mapping[str, Any]) -> Iterator[tuple[Saveabl
             if not isinstance(variable, Variable):
                 raise TypeError(f"Variable to save is not a Variable: {variable}")
             part: SaveSliceInfo | None = variable.save_slice_info
-            own_name = variable.op_name if part is None else part.full_name
+            own_name = _whole_name(variable)
             primary = "" if variable.primary is None else _whole_name(variable.primary)
             own = bool(variable.is_own)
             yield Saveable(own_name if name is None else str(name), variable.op_name, primary, part, own), variable

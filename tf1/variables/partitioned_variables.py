@@ -46,7 +46,7 @@ class PartitionInfo:
 
 
 class SaveSliceInfo(WholePart):
-    """Which part of which whole a Variable is, as TensorFlow calls it."""
+    """The part of a whole that a Variable holds, under TensorFlow's name."""
 
     __slots__ = ()
 

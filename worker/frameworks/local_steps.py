@@ -105,7 +105,6 @@ class LocalRounds:
 
     Args:
         inner: The optimizer.
-        take: Has the model keep the batches of its next evaluation, with a seed for each.
 
     Attributes:
         inner: Takes the steps.

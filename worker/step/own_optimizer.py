@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.worker.step.gradients import decayed
+
 __all__ = ["OwnOptimizer", "OwnState", "apply_rule", "moved_scalars", "rule_of"]
 
 Array = npt.NDArray[Any]
@@ -84,7 +86,7 @@ class OwnOptimizer:
         for key, (given, rows) in gradients.items():
             value, gradient = values[key], given
             if self._decay:
-                gradient = gradient + value.dtype.type(self._decay) * value
+                gradient = decayed(gradient, value, self._decay)
             if key not in state.slots:
                 state.slots[key] = [np.full_like(value, initial) for initial in self._initial]
             apply_rule(self._kind, (value, *state.slots[key]), np.asarray(gradient), rows, numbers)

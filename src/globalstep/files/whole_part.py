@@ -12,7 +12,7 @@ __all__ = ["WholePart"]
 
 @dataclass(frozen=True, slots=True)
 class WholePart:
-    """Which part of which whole a Variable is, so that a checkpoint holds the whole under one name."""
+    """The part of a whole that a Variable holds; a checkpoint has the whole under one name."""
 
     full_name: str
     full_shape: list[int]
