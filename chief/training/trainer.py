@@ -699,6 +699,7 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         self._trainer = trainer
         self._last: int | None = None
         self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
+        self._said = False
 
     def after_save(self, session: Session, global_step_value: int) -> bool:
         """See CheckpointSaverListener: says whether training should end."""
@@ -745,10 +746,11 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         assert evaluations is not None
         if not evaluations.is_over:
             return False
-        best = evaluations.best
-        _log_progress.info(
-            "Training ends: no better evaluation since step %s.", best["step"] if best is not None else "the first"
-        )
+        if not self._said:
+            # Another checkpoint, the last one, comes after the one that ends training.
+            self._said, best = True, evaluations.best
+            since = best["step"] if best is not None else "the first"
+            _log_progress.info("Training ends: no better evaluation since step %s.", since)
         return True
 
 

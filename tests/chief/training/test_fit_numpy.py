@@ -196,12 +196,14 @@ class TestEvaluation:
         assert gs.load(tmp_path)["w"].tolist() == seen[2]["w"].tolist()
         assert sum(".index." in path.name for path in (tmp_path / "best").iterdir()) == 1
 
-    def test_training_ends_when_it_no_longer_improves(self, tmp_path):
+    def test_training_ends_when_it_no_longer_improves(self, tmp_path, caplog):
         values = iter([1.0, 2.0, 2.0, 1.5, 1.5, 1.5])
         evaluate = self.evaluate({"auc": lambda *_: next(values)}, predict=None, mode="max", patience=2)
-        result = fit(steps=100, run_dir=tmp_path, evaluate=evaluate)
+        with caplog.at_level("INFO"):
+            result = fit(steps=100, run_dir=tmp_path, evaluate=evaluate)
         assert result.best_step == 20
         assert 40 <= result.step < 100
+        assert sum("Training ends" in line for line in caplog.messages) == 1
 
     def test_a_run_that_goes_on_remembers_the_best(self, tmp_path):
         evaluate = self.evaluate({"auc": lambda params, _: -float(np.sum(params["w"] ** 2))}, predict=None, mode="max")
