@@ -57,9 +57,9 @@ class Retrying:
         """
         return Retry(what, self.limit_secs, self.clock, self.rng, method, self.count)
 
-    def answers(
+    def outcomes(
         self,
-        calls: dict[int, Any],
+        calls: Mapping[int, Any],
         run: JoinedRun,
         again: Callable[[int], Pending | Ticket],
         retry: Callable[[int], Retry],
@@ -75,30 +75,8 @@ class Retrying:
             retried: What is tried again.
 
         Returns:
-            Shard -> reply.
-
-        Raises:
-            OpError: The first error that a task answered; the others have been waited for.
+            Shard -> reply, or the error that the task answered.
         """
-        replies = self.outcomes(calls, run, again, retry, retried)
-        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
-        try:
-            if failed is not None:
-                raise failed
-            return replies
-        finally:
-            # An error that its own frame refers to would keep everything below it, values too, until a collection.
-            del failed, replies
-
-    def outcomes(
-        self,
-        calls: dict[int, Any],
-        run: JoinedRun,
-        again: Callable[[int], Pending | Ticket],
-        retry: Callable[[int], Retry],
-        retried: tuple[type[OpError], ...] = RETRIED,
-    ) -> dict[int, Any]:
-        """Wait for calls as `answers` does; gives the error of each that has one in the place of its reply."""
         replies: dict[int, Any] = {}
         for shard, call in calls.items():
             trying: Retry | None = None
@@ -168,4 +146,12 @@ class ControlCalls:
             return self._run.transports[shard].unary(method, requests[shard], secs)
 
         calls = {shard: send(shard) for shard in requests}
-        return self._retrying.answers(calls, self._run, send, lambda shard: self._retrying.retry(method, method))
+        replies = self._retrying.outcomes(calls, self._run, send, lambda shard: self._retrying.retry(method, method))
+        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
+        try:
+            if failed is not None:
+                raise failed
+            return replies
+        finally:
+            # An error that its own frame refers to would keep everything below it, values too, until a collection.
+            del failed, replies, calls

@@ -9,7 +9,9 @@ owns a heartbeat thread.
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
@@ -44,10 +46,11 @@ from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
-from globalstep.worker.protocol.row_merging import RowMerging
+from globalstep.worker.protocol.row_merging import MergedReads, RowMerging
+from globalstep.worker.protocol.splitting import Join
 from globalstep.worker.waits.asking import Ways
 from globalstep.worker.waits.bounded_lead import BoundedLead
-from globalstep.worker.waits.contributing import Contributing, is_contribution
+from globalstep.worker.waits.contributing import Contributing
 
 __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
@@ -128,6 +131,8 @@ class ClusterClient:
         # Used under _lock.
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
+        # Without any wait for other workers.
+        self._push_once = functools.partial(self._push, at_once=True)
         ways = Ways(self._push_once, self._pull_once, self._call, self._shards_of)
         self.contributing, self._bounded_lead = Contributing(ways, joined, clock), BoundedLead(ways, joined, clock)
         self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
@@ -176,7 +181,8 @@ class ClusterClient:
     def global_steps(self) -> dict[str, int]:
         """The authoritative value of every step, this client's own pushes included."""
         self._joined.check_process()
-        self._wait_for_pushes()
+        if self._later is not None:
+            self._later.wait()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -224,7 +230,7 @@ class ClusterClient:
         were not waited for are answered before; one that has failed, and whose ticket was not asked, is named in the
         log.
         """
-        if self._joined.is_of_parent:
+        if os.getpid() != self._joined.pid:  # a forked child's
             self.closed = True  # the parent goes on: its lease, threads and connections are its own
             return
         self.queues.close()
@@ -258,19 +264,26 @@ class ClusterClient:
             AbortedError: If the run's incarnation is over.
         """
         self._joined.check_process()
-        self._wait_for_pushes()
-        return self._pull_once(reads)
-
-    def _wait_for_pushes(self) -> None:
-        """Wait for the pushes that nobody waits for: what is read next comes after them."""
         if self._later is not None:
             self._later.wait()
+        return self._pull_once(reads)
 
     def _pull_once(self, reads: Sequence[Read]) -> list[Array]:
         """Read values as `pull` does, without a wait for pushes that were not waited for."""
         with self._lock:
-            self.run.require(read.variable for read in reads)
-            return self._rows.pull(reads, self._pull_stored)
+            self.run.require([read.variable for read in reads])
+            merged, joins = self._rows.merge_reads(reads), None
+            stored = reads if merged is None else merged.sent
+            if self._splitter.wholes:
+                stored, joins = self._splitter.split_reads(stored)
+            return self._asked(self._protocol.pull(stored), joins, merged)
+
+    def _asked(self, values: Sequence[Array], joins: Sequence[Join] | None, merged: MergedReads | None) -> list[Array]:
+        """Give the values of the reads that were asked for, from those of Variables as the PS tasks store them."""
+        if joins is not None:
+            stored = iter(values)
+            values = [join(stored) for join in joins]
+        return list(values) if merged is None else self._rows.answers(merged, values)
 
     @overload
     def push(self, push: Push) -> PushResult: ...
@@ -301,24 +314,41 @@ class ClusterClient:
                 with self._lock:
                     self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
             return self._later.submit(lambda: self._push(push))
-        self._wait_for_pushes()
+        if self._later is not None:
+            self._later.wait()
         return self._push(push)
 
-    def _push(self, push: Push) -> PushResult:
-        """Push changes, and wait for other workers, without any lock, as Contributing and BoundedLead say."""
-        return self.contributing.contribute(push) if is_contribution(push) else self._bounded_lead.push(push)
+    def _push(self, push: Push, at_once: bool = False) -> PushResult:
+        """Push changes, exactly once.
 
-    def _push_once(self, push: Push) -> PushResult:
-        """Push changes, exactly once, without any wait for other workers; see PushProtocol.push."""
+        Args:
+            push: What changes, and what is to be read right after.
+            at_once: Wait for no other worker; else as Contributing and BoundedLead say, without any lock.
+        """
+        if not at_once:
+            for item in push.increments:
+                if item.contributions:
+                    return self.contributing.contribute(push)
+        merged = joins = None
+        stored = push
         with self._lock:
             try:
-                if self._protocol.messages.remembers(push):
-                    return self._push_stored(push)  # it has no rows that could be merged
-                if not self._protocol.messages.remembers_rows(push):
+                known = self._protocol.messages.known(push)
+                if known is None:
                     self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
-                return self._rows.push(push, self._push_stored)
+                if known is None or known.named is not None:
+                    stored, merged = self._rows.merge(push)
+                if self._splitter.wholes:
+                    stored, joins = self._splitter.split_push(stored)
+                result = self._protocol.push(stored)
+                if result.values and (joins is not None or merged is not None):
+                    result.values = self._asked(result.values, joins, merged)
             finally:
-                self._buffers.forget()
+                if self._buffers.given:
+                    self._buffers.forget()
+        if at_once or self._joined.max_lead is None:
+            return result
+        return self._bounded_lead.follow(push, result)
 
     def _call(self, request: pb.Request, shards: Sequence[int]) -> list[pb.Reply]:
         """Have PS tasks answer a request without data, tried again until they do; raises what a pull would."""
@@ -361,7 +391,8 @@ class ClusterClient:
         Pushes, of this client too, wait only until it is taken. Another thread may write the snapshot
         while this one goes on.
         """
-        self._wait_for_pushes()
+        if self._later is not None:
+            self._later.wait()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -371,23 +402,6 @@ class ClusterClient:
     def traffic(self) -> tuple[int, int]:
         """Tensor bytes sent and received so far."""
         return self._protocol.bytes_sent, self._protocol.bytes_received
-
-    def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
-        """Read Variables as the PS tasks store them. Caller holds the lock."""
-        if not self._splitter:
-            return self._protocol.pull(reads)
-        stored, joins = self._splitter.split_reads(reads)
-        found = iter(self._protocol.pull(stored))
-        return [join(found) for join in joins]
-
-    def _push_stored(self, push: Push) -> PushResult:
-        """Change Variables as the PS tasks store them. Caller holds the lock."""
-        stored, joins = self._splitter.split_push(push)
-        result = self._protocol.push(stored)
-        if joins is not None and result.values:
-            found = iter(result.values)
-            result.values = [join(found) for join in joins]
-        return result
 
     def _journal_index(self) -> int | None:
         return None if self.journal is None else self.journal.stored_index

@@ -72,18 +72,13 @@ class JoinedRun:
     #: Of the process that made it: threads, connections and push ids are its own.
     pid: int = field(default_factory=os.getpid)
 
-    @property
-    def is_of_parent(self) -> bool:
-        """Whether this process is a forked child of the one that made the client."""
-        return os.getpid() != self.pid
-
     def check_process(self) -> None:
         """Refuse a forked child: what it pushed would count as its parent's push.
 
         Raises:
             FailedPreconditionError: If it is one.
         """
-        if self.is_of_parent:
+        if os.getpid() != self.pid:
             raise FailedPreconditionError(
                 f"Client {self.client} belongs to process {self.pid}, which made it; process {os.getpid()} is forked "
                 "from that one, and can use neither it nor its session. Make a session in the child, after the fork."

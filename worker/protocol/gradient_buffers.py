@@ -46,7 +46,7 @@ class GradientBuffers:
         self._pool = MemoryPool()
         #: What was given out last and has not been pushed: shard -> the memory, whether its transport gave it, and the
         #: arrays that lie in it, in order.
-        self._given: dict[int, tuple[Array, bool, list[Array]]] = {}
+        self.given: dict[int, tuple[Array, bool, list[Array]]] = {}
         #: The names asked for last, with the incarnation; how the arrays of each shard lie; and the place of each
         #: name's array among those of all shards, one shard behind the other; None where that is their order.
         self._known: tuple[tuple[Any, ...], dict[int, _Layout], list[int] | None] = ((), {}, None)
@@ -67,7 +67,7 @@ class GradientBuffers:
             where: Which shard has each; in order of declaration.
         """
         # No block is free while it is referred to here.
-        self._given.clear()
+        self.given.clear()
         key = (incarnation, len(where), *names)
         if self._known[0] != key:
             self._known = key, *_lay_out(names, variables, where)
@@ -83,17 +83,17 @@ class GradientBuffers:
             for part in layout.padding:
                 memory[part] = 0
             if shard >= 0:
-                self._given[shard] = memory, shared is not None, arrays
+                self.given[shard] = memory, shared is not None, arrays
         return found if order is None else list(map(found.__getitem__, order))
 
     def forget(self) -> None:
         """Take note that a push was made: what of the arrays is not in it is the program's alone."""
-        self._given.clear()
+        self.given.clear()
 
     def close(self) -> None:
         """Let go of all memory. What is asked for from now on is no transport's."""
         self._transports = None
-        self._given.clear()
+        self.given.clear()
         self._pool = MemoryPool()
 
     def whole(self, shard: int, values: Sequence[Array | None]) -> memoryview | None:
@@ -108,13 +108,13 @@ class GradientBuffers:
         Returns:
             All of them, padding included; None where they must be looked at one by one.
         """
-        given = self._given.get(shard)
+        given = self.given.get(shard)
         if given is None:
             return None
         memory, shared, arrays = given
         if len(arrays) != len(values) or not all(map(operator.is_, arrays, values)):
             return None
-        del self._given[shard]
+        del self.given[shard]
         if shared:
             seal(arrays)
         return memory.data

@@ -9,7 +9,7 @@ Layer: worker. Threads: a PushByVotes belongs to one PushProtocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from globalstep.errors import LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
@@ -76,7 +76,7 @@ class PushByVotes:
             asked[0].admit.votes = True
             asked[0].admit.ClearField("floors")  # the participants say so themselves
         requests[sequencer] = asked
-        found = protocol.ask(requests, patient=False)
+        found: dict[int, Any] = protocol.call(requests, patient=False, raises=False)
         decided = found.pop(sequencer)
         refused = next((error for error in found.values() if isinstance(error, Exception)), None)
         if isinstance(decided, Exception):

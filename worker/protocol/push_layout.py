@@ -122,17 +122,14 @@ class KnownLayout:
     nbytes: int
     #: Where the values that it reads lie in the answer; None until the shard has answered.
     places: Places | None = None
-    #: Whether the shard has answered a contribution without values, and `places` has none yet.
+    #: Whether there is padding between the values.
+    is_padded: bool = False
+    #: Whether its next answer is to be looked at for `places`: it has come to none that had all values.
     lacks_places: bool = False
     #: Whether `order` is that of all ops of the push.
     is_all: bool = False
     #: The number under which the shard has promised to apply such pushes; 0 where it has not.
     promised: int = 0
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether there is padding between the values."""
-        return self.nbytes != sum(self.sizes)
 
     @property
     def is_of_many_small(self) -> bool:

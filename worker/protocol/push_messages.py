@@ -74,21 +74,18 @@ class PushMessages:
         """Forget a layout: what was wrong with a push may be corrected under the same one."""
         self._splits.pop(layout, None)
 
-    def remembers(self, push: Push) -> bool:
-        """Whether pushes of its layout have been made in this incarnation, so that their names are known; no rows."""
+    def known(self, push: Push) -> Split | None:
+        """Give how pushes like this one divide, if some were made in this incarnation: their names are known, too."""
         split = self._splits.get(push.layout)
-        return split is not None and split.named is None and split.counts == (len(push.ops), len(push.reads))
-
-    def remembers_rows(self, push: Push) -> bool:
-        """Whether the same is so of a push of rows."""
-        split = self._splits.get(push.layout)
+        if split is None:
+            return None
+        if split.named is None:
+            return split if split.counts == (len(push.ops), len(push.reads)) else None
         # Which rows it names says which parts of a Variable it changes, and which of its reads are one.
-        return split is not None and split.named is not None and split.named == push.names
+        return split if split.named == push.names else None
 
     def split(self, push: Push) -> dict[int, Part]:
-        """Give each participant its part, in order of shards; remember it for pushes that are all alike."""
-        if self.remembers(push) or self.remembers_rows(push):
-            return self._splits[push.layout].parts
+        """Give each participant of a push that is not `known` its part, in order of shards; remember it."""
         parts: dict[int, Part] = {}
         for at, op in enumerate(push.ops):
             parts.setdefault(self.shard_of(op.variable), Part()).ops.append(at)
@@ -138,7 +135,7 @@ class PushMessages:
                 values = list(map(values.__getitem__, known.order))
             if list(map(_NBYTES, values)) == known.sizes:
                 whole: memoryview | None = None
-                if self.buffers is not None and not self.packing.active:
+                if self.buffers is not None and shard in self.buffers.given and not self.packing.active:
                     whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
                 if whole is not None:
@@ -177,7 +174,14 @@ class PushMessages:
             sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
             nbytes = sum(map(padded, sizes))
             split.known[shard] = KnownLayout(
-                message.layout, valued, sizes, nbytes, places, valued == list(range(len(push.ops)))
+                message.layout,
+                valued,
+                sizes,
+                nbytes,
+                places,
+                is_padded=nbytes != sum(sizes),
+                lacks_places=True,
+                is_all=valued == list(range(len(push.ops))),
             )
         return tensors.pieces
 

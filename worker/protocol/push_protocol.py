@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import numpy.typing as npt
@@ -21,7 +20,6 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
@@ -31,6 +29,7 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
+from globalstep.worker.protocol.error_feedback import Rest
 from globalstep.worker.protocol.floors import Floors
 from globalstep.worker.protocol.push_by_votes import PushByVotes
 from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES, Part
@@ -41,7 +40,6 @@ from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
 __all__ = ["PushProtocol"]
 
 Array = npt.NDArray[Any]
-_NBYTES = attrgetter("nbytes")
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
 
@@ -65,34 +63,22 @@ class PushProtocol:
     Attributes:
         bytes_sent: Tensor bytes of all requests, for statistics.
         bytes_received: Tensor bytes of all replies.
+        run: As given.
+        clock: Its time.
+        messages: Puts its pushes into messages.
     """
 
     def __init__(self, run: JoinedRun, retrying: Retrying, wire: WireOptions | None = None) -> None:
-        self._run = run
+        self.run = run
         self._retrying = retrying
-        self._clock = retrying.clock
-        self._messages = PushMessages(run, wire or WireOptions())
-        self._packing = self._messages.packing
+        self.clock = retrying.clock
+        self.messages = PushMessages(run, wire or WireOptions())
+        self._packing = self.messages.packing
         self._sequence = 0
         self._floors = Floors()
         self._by_votes = PushByVotes(self)
         self.bytes_sent = 0
         self.bytes_received = 0
-
-    @property
-    def messages(self) -> PushMessages:
-        """How its pushes are put into messages."""
-        return self._messages
-
-    @property
-    def clock(self) -> Clock:
-        """Its time."""
-        return self._clock
-
-    @property
-    def run(self) -> JoinedRun:
-        """The facts that it uses."""
-        return self._run
 
     def beside(self, transports: Sequence[Transport] | None = None) -> PushProtocol:
         """Make one for calls of another thread, which shares nothing with this one but the client's name.
@@ -103,8 +89,8 @@ class PushProtocol:
         Returns:
             A protocol for the run as it is known now; whatever this one learns later, it does not.
         """
-        own = self._run.transports if transports is None else transports
-        run = replace(self._run, transports=own, where=dict(self._run.where))
+        own = self.run.transports if transports is None else transports
+        run = replace(self.run, transports=own, where=dict(self.run.where))
         return PushProtocol(run, self._retrying.beside(), self._packing.options)
 
     @property
@@ -115,63 +101,60 @@ class PushProtocol:
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
         self._floors.clear()
-        self._messages.start_over()
+        self.messages.start_over()
 
     # ---- Calls --------------------------------------------------------------------------------
 
-    def call(
-        self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]], patient: bool = True
-    ) -> dict[int, Message]:
+    def call(self, requests: Mapping[int, _Sent], patient: bool = True, raises: bool = True) -> dict[int, Message]:
         """Send requests to several shards at once and wait for all replies; retry each that is not reached.
 
         Args:
             requests: Shard -> message and the bytes of its tensors.
             patient: Try again what a task had no memory for, too.
+            raises: Raise the first error; else give each in the place of its shard's reply.
+
+        Returns:
+            Shard -> its reply.
 
         Raises:
             OpError: The first error that a shard answered; the others have been waited for.
         """
-        replies = self.ask(requests, patient)
-        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
-        try:
-            if failed is not None:
-                raise failed
-            return replies  # type: ignore[return-value]
-        finally:
-            del failed, replies  # see Retrying.answers
-
-    def ask(
-        self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]], patient: bool = True
-    ) -> dict[int, Message | Exception]:
-        """Do as `call`; gives the error of each shard that has one in the place of its reply."""
         packs = self._packing.active
-        tickets = {}
+        tickets: dict[int, Ticket] = {}
         for shard, (request, pieces) in requests.items():
             if packs:
                 self._packing.ask(request)
-            self.bytes_sent += sum(map(_NBYTES, pieces))
-            tickets[shard] = self._run.transports[shard].send(request, pieces)
+            for piece in pieces:
+                self.bytes_sent += piece.nbytes
+            tickets[shard] = self.run.transports[shard].send(request, pieces)
 
         def again(shard: int) -> Ticket:
-            return self._run.transports[shard].send(*requests[shard])
+            return self.run.transports[shard].send(*requests[shard])
 
         def retry(shard: int) -> Retry:
             kind = requests[shard][0].WhichOneof("kind")
-            return self._retrying.retry(f"{kind} to {self._run.transports[shard].label}")
+            return self._retrying.retry(f"{kind} to {self.run.transports[shard].label}")
 
         retried = _RETRIED_PATIENTLY if patient else RETRIED
-        replies: dict[int, Message | Exception] = self._retrying.outcomes(tickets, self._run, again, retry, retried)
+        replies = self._retrying.outcomes(tickets, self.run, again, retry, retried)
+        failed: Exception | None = None
         for shard, message in replies.items():
             if isinstance(message, Exception):
+                failed, message = failed or message, None
                 continue
             self.bytes_received += message.data.nbytes
             if packs:
                 replies[shard] = self._packing.unpack(message)
-        return replies
+        try:
+            if raises and failed is not None:
+                raise failed
+            return replies
+        finally:
+            del failed, replies, tickets  # see ControlCalls.each
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values of all shards in one consistent read."""
-        shards = {self._messages.shard_of(read.variable) for read in reads}
+        shards = {self.messages.shard_of(read.variable) for read in reads}
         if not shards:
             return []
         if len(shards) > 1:
@@ -182,24 +165,24 @@ class PushProtocol:
 
     def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
         """Ask all shards at the same time; gives None where pushes came between, and the values are not consistent."""
-        asked = sorted(shards | {self._run.sequencer})
+        asked = sorted(shards | {self.run.sequencer})
         wanted: dict[int, list[Read]] = {shard: [] for shard in asked}
         for read in reads:
-            wanted[self._run.where[read.variable]].append(read)
+            wanted[self.run.where[read.variable]].append(read)
         replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
-        decided = replies[self._run.sequencer].reply
+        decided = replies[self.run.sequencer].reply
         assert decided is not None
-        for shard in shards - {self._run.sequencer}:
+        for shard in shards - {self.run.sequencer}:
             reply = replies[shard].reply
             assert reply is not None
             if shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]:
                 return None
-        return self._messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+        return self.messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
 
     def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
         """Write a PULL for one shard."""
         tensors, request = TensorWriter(), pb.Request()
-        pull, run = request.pull, self._run
+        pull, run = request.pull, self.run
         pull.incarnation, pull.client = run.incarnation, run.client
         pull.cut_with.extend(cut_with)
         if not cut_with:  # its steps are as admitted, whatever is known to be applied
@@ -224,64 +207,70 @@ class PushProtocol:
             AbortedError: If the run's incarnation is over.
             OpError: If the push was wrong; nothing was changed.
         """
-        push, rest = self._packing.thin(push)
+        rest: Rest = {}
+        if self._packing.active:
+            push, rest = self._packing.thin(push)
         retry: Retry | None = None
         while True:
             self._sequence += 1
-            push_id = PushId(self._run.client, self._sequence)
-            parts = self._messages.split(push)
+            push_id = PushId(self.run.client, self._sequence)
+            known = self.messages.known(push)
+            parts = self.messages.split(push) if known is None else known.parts
             try:
-                if set(parts) <= {self._run.sequencer}:
-                    result = self._push_alone(push_id, push, parts.get(self._run.sequencer, Part()))
+                if set(parts) <= {self.run.sequencer}:
+                    result = self._push_alone(push_id, push, parts.get(self.run.sequencer, Part()))
                 else:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
                 retry = retry or self._retrying.retry("push")
-                retry.wait(self._run.recover_from(error))
+                retry.wait(self.run.recover_from(error))
                 continue
             except OpError:
                 # What was wrong may be corrected, under the same layout.
-                self._messages.forget(push.layout)
+                self.messages.forget(push.layout)
                 raise
             # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
-            if result.outcome.kind is OutcomeKind.ACCEPTED:
+            if rest and result.outcome.kind is OutcomeKind.ACCEPTED:
                 self._packing.keep(rest)
             if result.outcome.kind is not OutcomeKind.ABANDONED:
-                self._run.known_progress.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
+                self.run.known_progress.outcome(self.run.incarnation, result.outcome.index, result.outcome.steps)
                 return result
 
     def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:
         """The sequencer is the only participant: one message each way."""
-        shard = self._run.sequencer
-
-        def encoded(afresh: bool) -> tuple[pb.Request, Sequence[memoryview]]:
-            request = pb.Request()
-            message = request.push
-            message.incarnation = self._run.incarnation
-            message.id.client, message.id.sequence = push_id.client, push_id.sequence
-            pieces = self._packing.pack(request, self._messages.encode(message, push, shard, part, afresh))
-            if not message.known_layout:
-                message.increments.extend(codec.encode_increments(push.increments))
-                message.uses.extend(codec.encode_use(use) for use in push.uses)
-            message.seen_steps.update(push.seen_steps)
-            message.patience_ms = push.patience_ms
-            message.knows_places = push.patience_ms > 0 and self._messages.knows_places(push, shard)
-            return request, pieces
-
-        began = self._clock.monotonic()
+        shard = self.run.sequencer
+        began = self.clock.monotonic()
         try:
-            reply = self.call({shard: encoded(False)})[shard]
+            reply = self.call({shard: self._whole(push_id, push, part)})[shard]
         except LayoutUnknownError:
-            reply = self.call({shard: encoded(True)})[shard]
+            reply = self.call({shard: self._whole(push_id, push, part, afresh=True)})[shard]
         assert reply.reply is not None
         answer = reply.reply.push
-        applied = applied_of(shard, answer, 0.0, self._clock.monotonic() - began)
+        applied = applied_of(shard, answer, 0.0, self.clock.monotonic() - began)
         outcome = codec.decode_outcome(answer.outcome)
-        values = self._messages.values(push, shard, answer, reply.data)
+        values = self.messages.values(push, shard, answer, reply.data)
         if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads) and not push.patience_ms:
             # A shard that has taken this client for gone since gives none on a retry.
             values = self.push(Push(reads=push.reads)).values
         return PushResult(outcome, values, applied)
+
+    def _whole(self, push_id: PushId, push: Push, part: Part, afresh: bool = False) -> _Sent:
+        """Write a PUSH for the sequencer."""
+        shard, request = self.run.sequencer, pb.Request()
+        message = request.push
+        message.incarnation = self.run.incarnation
+        message.id.client, message.id.sequence = push_id.client, push_id.sequence
+        pieces = self.messages.encode(message, push, shard, part, afresh)
+        if self._packing.active:
+            pieces = self._packing.pack(request, pieces)
+        if not message.known_layout:
+            message.increments.extend(codec.encode_increments(push.increments))
+            message.uses.extend(codec.encode_use(use) for use in push.uses)
+        message.seen_steps.update(push.seen_steps)
+        if push.patience_ms:
+            message.patience_ms = push.patience_ms
+            message.knows_places = self.messages.knows_places(push, shard)
+        return request, pieces
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
         """Several participants: by votes; or stage everywhere, have it admitted, tell the others."""
@@ -293,7 +282,7 @@ class PushProtocol:
         def staging(shard: int, afresh: bool) -> _Sent:
             return self.staging(push_id, push, shard, parts[shard], afresh)
 
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         requests = {shard: staging(shard, False) for shard in parts}
         own = self._piggybacked(requests)
         try:
@@ -303,42 +292,42 @@ class PushProtocol:
                 taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
         except ResourceExhaustedError:
             # Parts that wait elsewhere for the one that found no memory would keep others' parts out meanwhile.
-            withdraw(self._run.transports, self._run.incarnation, push_id, requests)
+            withdraw(self.run.transports, self.run.incarnation, push_id, requests)
             raise
         not_finite = not_finite_in(taken.values())
         participants = list(parts)
-        staged = self._clock.monotonic() - began
-        others = [shard for shard in participants if shard != self._run.sequencer]
+        staged = self.clock.monotonic() - began
+        others = [shard for shard in participants if shard != self.run.sequencer]
         try:
             try:
                 admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
             except LayoutUnknownError:
-                again = staging(self._run.sequencer, True)
+                again = staging(self.run.sequencer, True)
                 admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
         except _REFUSES_ADMIT:
-            withdraw(self._run.transports, self._run.incarnation, push_id, others)
+            withdraw(self.run.transports, self.run.incarnation, push_id, others)
             raise
-        decided = self._clock.monotonic() - began
+        decided = self.clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            withdraw(self._run.transports, self._run.incarnation, push_id, others)
+            withdraw(self.run.transports, self.run.incarnation, push_id, others)
             return PushResult(outcome)
-        applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
+        applied = applied_of(self.run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
-        done = self._clock.monotonic() - began
+        done = self.clock.monotonic() - began
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += applied_of(shard, reply.reply.commit, decided, done)
-        return self.gathered(push, parts, outcome, {self._run.sequencer: admitted} | committed, applied)
+        return self.gathered(push, parts, outcome, {self.run.sequencer: admitted} | committed, applied)
 
     def staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
         """Write a STAGE."""
         request = pb.Request()
-        request.stage.incarnation = self._run.incarnation
+        request.stage.incarnation = self.run.incarnation
         request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-        pieces = self._messages.encode(request.stage, push, shard, part, afresh)
-        return request, self._packing.pack(request, pieces)
+        pieces = self.messages.encode(request.stage, push, shard, part, afresh)
+        return request, self._packing.pack(request, pieces) if self._packing.active else pieces
 
     def gathered(
         self,
@@ -356,26 +345,26 @@ class PushProtocol:
         for shard, message in answers.items():
             assert message.reply is not None
             answer = message.reply.admit if message.reply.HasField("admit") else message.reply.commit
-            found[shard] = self._messages.values(push, shard, answer, message.data)
+            found[shard] = self.messages.values(push, shard, answer, message.data)
             as_of[shard] = answer.as_of
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are not consistent: read again.
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
-        return PushResult(outcome, self._messages.gather(push, found), applied)
+        return PushResult(outcome, self.messages.gather(push, found), applied)
 
     def _piggybacked(self, requests: dict[int, _Sent]) -> _Sent | None:
         """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
 
         A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
         """
-        own = requests.get(self._run.sequencer)
+        own = requests.get(self.run.sequencer)
         if own is None or self._packing.active:
             return None
         if sum(piece.nbytes for piece in own[1]) <= PIGGYBACK_BYTES:
-            return requests.pop(self._run.sequencer)
-        if self._run.transports[self._run.sequencer].shares_memory:
-            return requests.pop(self._run.sequencer)
+            return requests.pop(self.run.sequencer)
+        if self.run.transports[self.run.sequencer].shares_memory:
+            return requests.pop(self.run.sequencer)
         return None
 
     def admit(
@@ -389,7 +378,7 @@ class PushProtocol:
     ) -> Message:
         """Have the sequencer decide, on a push whose own part comes along if it is given; gives its reply."""
         request = self.admission(push_id, kind, participants, push, bad, part)
-        return self.call({self._run.sequencer: request})[self._run.sequencer]
+        return self.call({self.run.sequencer: request})[self.run.sequencer]
 
     def admission(
         self,
@@ -403,7 +392,7 @@ class PushProtocol:
         """Write an ADMIT; see `admit`."""
         request = pb.Request()
         message = request.admit
-        message.incarnation = self._run.incarnation
+        message.incarnation = self.run.incarnation
         message.id.CopyFrom(codec.encode_push_id(push_id))
         message.kind, message.not_finite = kind, bad
         message.reads_only = kind == pb.ENTRY_PUSH and not (push.ops or push.increments or push.uses)
@@ -426,9 +415,9 @@ class PushProtocol:
         pending = {item.shard: item.entries for item in admitted.reply.admit.pending}
         requests: dict[int, tuple[pb.Request, Sequence[memoryview]]] = {}
         for shard in participants:
-            if shard != self._run.sequencer:
+            if shard != self.run.sequencer:
                 request = pb.Request()
-                request.commit.incarnation = self._run.incarnation
+                request.commit.incarnation = self.run.incarnation
                 request.commit.id.CopyFrom(codec.encode_push_id(push_id))
                 request.commit.entries.extend(pending.get(shard, ()))
                 requests[shard] = (request, ())
@@ -446,11 +435,11 @@ class PushProtocol:
     def _complete(self) -> None:
         """Let the sequencer know what is applied, without waiting: every later message says it too."""
         request = pb.Request()
-        request.complete.incarnation = self._run.incarnation
+        request.complete.incarnation = self.run.incarnation
         request.complete.floors.extend(self.floors)
-        self._run.transports[self._run.sequencer].send(request, ())
+        self.run.transports[self.run.sequencer].send(request, ())
 
     def next_id(self) -> PushId:
         """A new push id, for a snapshot."""
         self._sequence += 1
-        return PushId(self._run.client, self._sequence)
+        return PushId(self.run.client, self._sequence)

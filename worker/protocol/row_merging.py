@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl
-from globalstep.worker.protocol.push_result import PushResult
 
 if TYPE_CHECKING:
     from globalstep.wire.sparse_rows import RowGroups
@@ -66,21 +65,15 @@ class RowMerging:
         # Variable -> its declaration, and how many bytes a row has; 0 for one whose rows are not merged.
         self._row_bytes: dict[str, tuple[VariableDecl | None, int]] = {}
 
-    def pull(self, asked: Sequence[Read], pull: Callable[[Sequence[Read]], list[Array]]) -> list[Array]:
-        """Read by `pull`, each row once."""
-        merged = self.merge_reads(asked)
-        return pull(asked) if merged is None else self.answers(merged, pull(merged.sent))
+    def merge(self, push: Push) -> tuple[Push, MergedReads | None]:
+        """Name each row of a push once.
 
-    def push(self, push: Push, send: Callable[[Push], PushResult]) -> PushResult:
-        """Push by `send`, each row once."""
+        Returns:
+            The push, and how its values answer the reads that were asked for; None where they do as they are.
+        """
         push = self.merge_changes(push)
         merged = self.merge_reads(push.reads)
-        if merged is None:
-            return send(push)
-        result = send(push.of_ops(push.ops, merged.sent))
-        if result.values:
-            result.values = self.answers(merged, result.values)
-        return result
+        return (push, None) if merged is None else (push.of_ops(push.ops, merged.sent), merged)
 
     def merge_reads(self, asked: Sequence[Read]) -> MergedReads | None:
         """Name each row once.

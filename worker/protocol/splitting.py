@@ -20,7 +20,7 @@ from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Op, OptimizerDecl, Push, Read, RowRange, VariableDecl
 from globalstep.wire.draws import Draw
 
-__all__ = ["Splitter", "part_name", "split_declaration", "split_optimizer", "whole_name"]
+__all__ = ["Join", "Splitter", "part_name", "split_declaration", "split_optimizer", "whole_name"]
 
 Array = npt.NDArray[Any]
 #: Takes the values of the parts' reads, in order, and gives that of the whole's.
@@ -98,22 +98,19 @@ class Splitter:
     """What a client knows of split Variables, and what it does about them."""
 
     def __init__(self) -> None:
-        #: Whole -> its rows, in order.
-        self._parts: dict[str, tuple[RowRange, ...]] = {}
+        #: Split Variable -> its rows, in order. Changed by `learn` and `clear` alone.
+        self.wholes: dict[str, tuple[RowRange, ...]] = {}
         self._gathering: dict[str, _Gathering] = {}
         self._memory = MemoryPool()
 
     def clear(self) -> None:
         """Forget all: the client is in another incarnation."""
-        self._parts.clear()
+        self.wholes.clear()
         self._gathering.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
 
     def parts(self, name: str) -> tuple[RowRange, ...]:
         """Give the rows of a split Variable; nothing for any other."""
-        return self._parts.get(name, ())
+        return self.wholes.get(name, ())
 
     def learn(self, decl: VariableDecl) -> VariableDecl | None:
         """Take note of a declaration as a PS task has it.
@@ -133,7 +130,7 @@ class Splitter:
         if sum(rows.end - rows.first for rows in found.ranges) < decl.whole_rows:
             return None
         ranges = tuple(sorted(found.ranges, key=lambda rows: rows.first))
-        self._parts[decl.whole] = ranges
+        self.wholes[decl.whole] = ranges
         return replace(
             decl,
             name=decl.whole,
@@ -146,10 +143,8 @@ class Splitter:
             whole_rows=0,
         )
 
-    def split_push(self, push: Push) -> tuple[Push, list[Join] | None]:
-        """Give a push in terms of parts, and how to put the values of its reads together (None: as they are)."""
-        if not self._parts:
-            return push, None
+    def split_push(self, push: Push) -> tuple[Push, list[Join]]:
+        """Give a push in terms of parts, and for each of its reads how to put its value together."""
         ops = [part for op in push.ops for part in self._split_op(op)]
         reads, joins = self.split_reads(push.reads)
         stored = push.of_ops(ops, reads)
@@ -160,7 +155,7 @@ class Splitter:
         return stored, joins
 
     def _split_op(self, op: Op) -> Iterable[Op]:
-        ranges = self._parts.get(op.variable)
+        ranges = self.wholes.get(op.variable)
         if ranges is None:
             return (op,)
         return self._split_sparse(op, ranges) if op.indices is not None else self._split_dense(op, ranges)
@@ -170,7 +165,7 @@ class Splitter:
         fits = op.value is None or (op.value.ndim > 0 and op.value.shape[0] == ranges[-1].end)
         for number, rows in enumerate(ranges):
             value = op.value if op.value is None or not fits else op.value[rows.first : rows.end]
-            source = part_name(op.source, number) if op.source in self._parts else op.source
+            source = part_name(op.source, number) if op.source in self.wholes else op.source
             fill = op.fill.of_part(rows.first) if isinstance(op.fill, Draw) else op.fill
             yield replace(op, variable=part_name(op.variable, number), value=value, fill=fill, source=source)
 
@@ -191,7 +186,7 @@ class Splitter:
         out: list[Read] = []
         joins: list[Join] = []
         for read in reads:
-            ranges = self._parts.get(read.variable)
+            ranges = self.wholes.get(read.variable)
             if ranges is None:
                 out.append(read)
                 joins.append(next)

@@ -20,7 +20,7 @@ __all__ = ["BoundedLead"]
 
 
 class BoundedLead:
-    """Pushes for a client, which waits where the run's policy says so.
+    """Waits for a client after its pushes, where the run's policy says so.
 
     Args:
         ways: The client's.
@@ -37,18 +37,17 @@ class BoundedLead:
         # (incarnation, how many pushes of it need no question).
         self._free: tuple[int, int] = (0, 0)
 
-    def push(self, push: Push) -> PushResult:
-        """Push changes, exactly once; then wait until this worker is no more than `max_lead` pushes ahead.
+    def follow(self, push: Push, result: PushResult) -> PushResult:
+        """Wait, after a push, until this worker is no more than `max_lead` pushes ahead.
 
         Returns:
             The outcome; after a wait with values as of then.
 
         Raises:
-            OpError: As for a push.
+            OpError: As for a pull.
         """
-        result = self._ways.push(push)
         kind = result.outcome.kind
-        if self._run.max_lead is None or not push.increments:
+        if not push.increments:
             return result
         if kind not in (OutcomeKind.ACCEPTED, OutcomeKind.DROPPED_NAN) or self._took_free() or not self._wait():
             return result

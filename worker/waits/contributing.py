@@ -19,7 +19,7 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.waits.asking import Asking, Ways
 
-__all__ = ["CLAIMED", "Contributing", "UnitOfWork", "is_contribution"]
+__all__ = ["CLAIMED", "Contributing", "UnitOfWork"]
 
 #: As the unit of an Increment: the one that the client was given last.
 CLAIMED = -1
@@ -37,11 +37,6 @@ class UnitOfWork(NamedTuple):
     base: int
     #: Which of the step's units it is, from 1; 0 for none: the step has this value now, or moves on no more.
     unit: int
-
-
-def is_contribution(push: Push) -> bool:
-    """Whether a push is one."""
-    return any(item.contributions for item in push.increments)
 
 
 class Contributing:

@@ -177,7 +177,7 @@ def test_a_liars_part_is_nothing_and_stops_nobody(serving, joined):
     """A number that nobody was promised: the entry is one of nothing there, and the others' pushes go on."""
     servers, client, pushes = begun(serving, joined)
     other = servers[1 - client.sequencer].shard
-    for known in client._protocol._messages._splits.values():
+    for known in client._protocol.messages._splits.values():
         for one in known.known.values():
             one.promised = 99 if one.promised else 0
     with pytest.raises(InternalError, match="gave no value"):

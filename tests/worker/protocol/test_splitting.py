@@ -44,7 +44,7 @@ def test_declarations_of_parts_tell_the_whole_in_any_order():
         splitter = Splitter()
         first, second = split_declaration(decl)
         assert splitter.learn(second) is None
-        assert not splitter
+        assert not splitter.wholes
         assert splitter.learn(first) == decl
         assert splitter.parts(decl.name) == PARTS
     assert splitter.learn(VariableDecl("b", "float32", ())) is None
