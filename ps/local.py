@@ -94,9 +94,11 @@ class LocalTransport:
             joined += piece
             joined += bytes(-len(joined) % 8)
         try:
-            reply, answer = self._control.handler.handle(request, memoryview(joined), self._memory)
+            answered = self._control.handler.begin(request, memoryview(joined), self._memory)
         except ConnectionCutError as error:
             return _Done(None, UnavailableError(f"{self.label}: {error}"))
+        assert answered is not None  # without a line it waits here
+        reply, answer = answered
         if reply.HasField("error"):
             return _Done(
                 None,

@@ -38,7 +38,7 @@ from globalstep.ps.service.push_decoding import (
 )
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG
-from globalstep.ps.shard.layouts import LayoutMemory, PushParts
+from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
@@ -47,7 +47,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import ALIGNMENT, Increment, PushId, Read, padded
+from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
 from globalstep.wire.text_limits import check_texts
 
 __all__ = ["Handler"]
@@ -90,7 +90,6 @@ class Handler:
         self.voting = Voting(shard, _encode_commit, self.step_waits, self.traffic)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
-            "push": self._push,
             "complete": lambda *given: _complete(self.shard, *given),
             "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
             "await_slower": lambda *given: await_slower(self.shard, *given),
@@ -101,7 +100,7 @@ class Handler:
             "admit": self._admit_by_votes,
             "await_step": self.step_waits.await_step,
             "commit": self._commit,
-            "push": self._push_and_wait,
+            "push": self._push,
         }
 
     @property
@@ -112,7 +111,7 @@ class Handler:
     @property
     def may_wait(self) -> bool:
         """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
-        return self.shard.log is not NO_LOG or self._faults is not NO_FAULTS
+        return self.shard.now.log is not NO_LOG or self._faults is not NO_FAULTS
 
     def stream_memory(self, caller: Caller, buffer: ReplyBuffer | None = None) -> LayoutMemory:
         """Make the memory of a new stream.
@@ -123,14 +122,6 @@ class Handler:
         """
         share = ShareInFlight(self.in_flight)
         return LayoutMemory(buffer, BufferInFlight(self.in_flight, buffer, share), share, caller)
-
-    def handle(
-        self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
-    ) -> tuple[pb.Reply, list[memoryview]]:
-        """Carry out a data-plane request; see `begin`. Waits for votes, where it has to."""
-        answered = self.begin(request, data, memory, shared)
-        assert answered is not None
-        return answered
 
     def begin(
         self,
@@ -175,7 +166,7 @@ class Handler:
                 self._faults.at(BEFORE, method)
             reply = pb.Reply()
             self._let_in(request, memory.caller)
-            log = self.shard.log
+            log = self.shard.now.log
             own = not (shared and log.keeps_data)  # what is logged must be what was checked and applied
             unpacked = data
             if request.spans or not own:
@@ -188,9 +179,13 @@ class Handler:
                     return None
             elif plain is not None:
                 plain(message, unpacked, reply, tensors, memory)
-            _hide_promise(reply, memory.caller)
-            pieces = pack_reply(request, reply, tensors, memory.memory)
-            self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
+            pieces = tensors.pieces
+            if pieces and request.reply_form != pb.FORM_RAW:
+                pieces = pack_reply(request, reply, tensors, memory.memory)
+            if reply.HasField("commit"):
+                _hide_promise(reply.commit, memory.caller)
+            if not (log is self.shard.now.log is NO_LOG):
+                self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
             if self._faults is not NO_FAULTS:
                 self._faults.at(AFTER, method)
@@ -228,7 +223,8 @@ class Handler:
             log = self.shard.log
             self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
-            _hide_promise(reply, call.memory.caller)
+            if reply.HasField("commit"):
+                _hide_promise(reply.commit, call.memory.caller)
             pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
             self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -255,7 +251,7 @@ class Handler:
         self.authorization.check_request(caller, request)
 
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
-        """Whether `handle` would wait for memory now; else it has what it needs."""
+        """Whether `begin` would wait for memory now; else it has what it needs."""
         nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes) if request.spans else 0
         return nbytes > 0 and not memory.reserve(nbytes)
 
@@ -267,7 +263,7 @@ class Handler:
         return not self.authorization.revoked(memory.caller)
 
     def count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
-        """Carry out such requests of several streams together; gives their replies, as `handle` would."""
+        """Carry out such requests of several streams together; gives their replies, as `begin` would."""
         try:
             for _ in asked:
                 self.traffic.arrive()
@@ -324,16 +320,10 @@ class Handler:
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
-    def _push_and_wait(
+    def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
-        pushed = self._push(message, data, reply, tensors, call.memory)
-        if message.patience_ms:
-            self.step_waits.await_made(*pushed, reply, tensors, call)
-
-    def _push(
-        self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> tuple[Sequence[Increment], PushParts]:
+        memory = call.memory
         decision = None if message.known_layout else self._decision(message, memory.caller)
         parts = parts_of(message, data, memory, self.shard, decision)
         parts.buffer = memory.buffer
@@ -342,10 +332,12 @@ class Handler:
         admission = self.shard.handle(
             events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
         )
-        memory.remember()
+        if memory.told is not None:
+            memory.remember()
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         _encode_answer(admission.answer, reply.push, tensors)
-        return increments, parts
+        if message.patience_ms:
+            self.step_waits.await_made(increments, parts, reply, tensors, call)
 
     def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
@@ -471,10 +463,10 @@ def _read_snapshot(
     )
 
 
-def _hide_promise(reply: pb.Reply, caller: Caller) -> None:
-    """Leave out of a reply what the caller could not use: the sequencer takes no parts of others from it."""
-    if caller.is_limited and reply.HasField("commit"):
-        reply.commit.promised = 0
+def _hide_promise(answer: pb.CommitReply, caller: Caller) -> None:
+    """Leave out of an answer what the caller could not use: the sequencer takes no parts of others from it."""
+    if caller.is_limited:
+        answer.promised = 0
 
 
 def _failed(error: Exception) -> pb.Reply:

@@ -221,16 +221,18 @@ def _exchange(
                 yield from frames_of(message.call, reply=reply)
                 continue
             try:
-                reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)
+                answered = control.handler.begin(message.request or pb.Request(), message.data, memory)
             except ConnectionCutError as error:
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
                 return
             except TokenRevokedError as error:
                 refuse(context, error)
                 return
+            assert answered is not None  # without a line it waits here
+            reply, pieces = answered
             if message.call != NO_CALL:
                 yield from frames_of(message.call, reply=reply, pieces=pieces)
             # A stream that waits for its next request holds no memory of the last one.
-            del raw, message, reply, pieces
+            del raw, message, answered, reply, pieces
 
     return serve

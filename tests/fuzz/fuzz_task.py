@@ -218,7 +218,7 @@ class FuzzedTasks:
     # ---- Good requests --------------------------------------------------------------------------
 
     def _do(self, shard: int, request: pb.Request, data: bytes) -> pb.Reply:
-        reply, _ = self.tasks[shard].handler.handle(request, memoryview(bytearray(data)), self.streams[shard])
+        reply, _ = self.tasks[shard].handler.begin(request, memoryview(bytearray(data)), self.streams[shard])
         if reply.HasField("error"):
             raise RuntimeError(f"a request that is good was refused: {reply.error}")
         return reply
@@ -381,7 +381,7 @@ class FuzzedTasks:
                 senses.enter_context(measured(sent, held_bytes([task.shard])))
             if changes:
                 senses.enter_context(flipping(buffer, rng))
-            reply, pieces = task.handle(request, memoryview(buffer), stream, shared=changes)
+            reply, pieces = task.begin(request, memoryview(buffer), stream, shared=changes)
         self.canaries.look()
         what = request.WhichOneof("kind") or ""
         self._answers[f"Exchange {what or None}", reply.error.type if reply.HasField("error") else "OK"] += 1

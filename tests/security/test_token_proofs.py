@@ -312,9 +312,9 @@ def test_a_stream_tells_nothing_before_the_task_has_proven_itself_on_it(monkeypa
     server = serving()
     connection = transport_to(server.address)
     handled = []
-    handle = server.control.handler.handle
+    begin = server.control.handler.begin
     monkeypatch.setattr(
-        server.control.handler, "handle", lambda request, *rest: handled.append(request) or handle(request, *rest)
+        server.control.handler, "begin", lambda request, *rest: handled.append(request) or begin(request, *rest)
     )
     monkeypatch.setattr("globalstep.ps.access.authorization.reply_proof", lambda *words: "0" * 64)
     request = pb.Request(await_step=pb.AwaitStepRequest())

@@ -9,7 +9,8 @@ Layer: shared. Threads: functions are pure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -25,10 +26,14 @@ PATH_CHARACTERS = 4096
 #: Most bytes of a signature, a key or a token.
 SECRET_BYTES = 256
 
-#: Refuses a text of the field whose name is the second argument.
-_Check = Callable[[Any, str], None]
 #: Refuses what a field of a message has.
 _Look = Callable[[Any], None]
+
+
+class _Check(Protocol):
+    """Refuses a text of a field."""
+
+    def __call__(self, value: Any, field: str) -> None: ...
 
 
 def _id(value: str, field: str) -> None:
@@ -162,8 +167,8 @@ LIMITS: dict[str, _Check] = {
 #: Bytes that are data: the limits of messages and of memory are theirs. `ledger` is the chief's.
 DATA = {"BeginRequest.ledger", "CarriedPart.data", "QueueRequest.elements"}
 
-#: How each field of a kind of message is looked at that has texts; by its class, once one has come.
-_LOOKS: dict[type[Any], tuple[_Look, ...]] = {}
+#: What looks at each field of a kind of message that has texts, by name; by the message's class, once one has come.
+_LOOKS: dict[type[Any], dict[str, _Look]] = {}
 
 
 def check_texts(message: Any) -> None:
@@ -179,17 +184,20 @@ def check_texts(message: Any) -> None:
     looks = _LOOKS.get(kind)
     if looks is None:
         looks = _LOOKS[kind] = looks_of(message.DESCRIPTOR)
-    for look in looks:
-        look(message)
+    for field, value in message.ListFields():
+        look = looks.get(field.name)
+        if look is not None:
+            look(value)
 
 
-def looks_of(kind: Descriptor) -> tuple[_Look, ...]:
-    """Give what looks at the fields of a kind of message that are texts, or have some.
+def looks_of(kind: Descriptor) -> dict[str, _Look]:
+    """Give what looks at the values of a kind of message's fields that are texts, or have some, by name.
 
     Raises:
         KeyError: If the table has no limit for one.
     """
-    return tuple(look for look in map(_look_at, kind.fields) if look is not None)
+    looks = {field.name: _look_at(field) for field in kind.fields}
+    return {name: look for name, look in looks.items() if look is not None}
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -199,42 +207,28 @@ def _is_repeated(field: FieldDescriptor) -> bool:
 
 
 def _look_at(field: FieldDescriptor) -> _Look | None:
-    """Give what looks at a field of a message; None for a field without texts."""
-    name, inner = field.name, field.message_type
+    """Give what looks at the value of a field; None for a field without texts."""
+    inner = field.message_type
     check = _check_of(field)
     if inner is not None and inner.GetOptions().map_entry:
         of_keys, of_values = (_check_of(inner.fields_by_name[part]) for part in ("key", "value"))
 
-        def look(message: Any) -> None:
-            items = getattr(message, name)
+        def look_at_items(items: Any) -> None:
             for key in items:
                 if of_keys is not None:
                     of_keys(key)
                 if of_values is not None:
                     of_values(items[key])
 
-        return look if of_keys or of_values else None
-    if check is None:
-        return None
-    if _is_repeated(field):
+        return look_at_items if of_keys or of_values else None
+    if check is None or not _is_repeated(field):
+        return check
 
-        def look(message: Any) -> None:
-            for value in getattr(message, name):
-                check(value)
+    def look_at_each(values: Any) -> None:
+        for value in values:
+            check(value)
 
-    elif inner is not None:
-
-        def look(message: Any) -> None:
-            if message.HasField(name):
-                check(getattr(message, name))
-
-    else:
-
-        def look(message: Any) -> None:
-            if value := getattr(message, name):
-                check(value)
-
-    return look
+    return look_at_each
 
 
 def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:
@@ -247,4 +241,4 @@ def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:
     if name in DATA:
         return None
     limit = LIMITS[name]
-    return lambda value: limit(value, name)
+    return partial(limit, field=name)

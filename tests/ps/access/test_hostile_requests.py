@@ -41,7 +41,7 @@ class Run:
 
     def send(self, request, data=b"", at=0):
         handler = self.ps.controls[at].handler
-        reply, _ = handler.handle(request, memoryview(bytearray(data)), self.streams[at])
+        reply, _ = handler.begin(request, memoryview(bytearray(data)), self.streams[at])
         return reply
 
     def encoded(self, kind, ops, reads=(), sequence=100, **more):

@@ -92,7 +92,7 @@ def test_an_admit_without_a_part_is_looked_at_as_well(strict):
     admit = pb.Request(admit=pb.AdmitRequest(incarnation=strict.chief.incarnation, kind=pb.ENTRY_PUSH))
     admit.admit.id.CopyFrom(pb.PushId(client="x", sequence=2))
     admit.admit.increments.add(step="global_step", by=50)
-    reply, _ = handler.handle(admit, memoryview(b""), memory)
+    reply, _ = handler.begin(admit, memoryview(b""), memory)
     assert reply.error.type == "PermissionDeniedError"
     assert state(strict.chief)["global_step"] == 0
 
@@ -105,10 +105,10 @@ def test_a_layout_that_was_refused_is_not_known(strict):
     told = pb.Request(push=pb.PushRequest(incarnation=strict.chief.incarnation, layout=1))
     told.push.id.CopyFrom(pb.PushId(client="x", sequence=1))
     told.push.increments.add(step="global_step", by=50)
-    assert handler.handle(told, memoryview(b""), memory)[0].error.type == "PermissionDeniedError"
+    assert handler.begin(told, memoryview(b""), memory)[0].error.type == "PermissionDeniedError"
     again = pb.Request(push=pb.PushRequest(incarnation=strict.chief.incarnation, layout=1, known_layout=True))
     again.push.id.CopyFrom(pb.PushId(client="x", sequence=2))
-    assert handler.handle(again, memoryview(b""), memory)[0].error.type == LayoutUnknownError.__name__
+    assert handler.begin(again, memoryview(b""), memory)[0].error.type == LayoutUnknownError.__name__
     assert PushId("x", 2) not in strict.servers[0].shard.now.staged
 
 

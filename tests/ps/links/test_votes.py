@@ -197,7 +197,7 @@ def test_a_worker_that_asks_for_a_snapshot_under_the_id_of_its_push_is_denied_it
     request.admit.id.CopyFrom(pb.PushId(client=client._protocol.run.client, sequence=client._protocol._sequence))
     handler = servers[client.sequencer].control.handler
     caller = Caller(Role.WORKER, mark=holder_of(client._protocol.run.client))
-    reply, _ = handler.handle(request, memoryview(b""), handler.stream_memory(caller))
+    reply, _ = handler.begin(request, memoryview(b""), handler.stream_memory(caller))
     # Of its push it hears again what became of that.
     assert reply.error.type == ("" if kind == pb.ENTRY_PUSH else "PermissionDeniedError"), reply
 
@@ -212,7 +212,7 @@ def test_a_refused_request_harms_no_push_of_another_client(serving, whose):
         request = pb.Request(**kind)
         getattr(request, next(iter(kind))).id.CopyFrom(pb.PushId(client=theirs, sequence=1))
         handler.voting.refused.reset_mock()
-        reply, _ = handler.handle(request, memoryview(b"odd"), handler.stream_memory(caller))
+        reply, _ = handler.begin(request, memoryview(b"odd"), handler.stream_memory(caller))
         assert "must be padded" in reply.error.message
         assert handler.voting.refused.called == (whose == "its own")
 

@@ -201,13 +201,13 @@ def test_a_reply_goes_unpacked_where_there_is_no_memory_to_pack_it():
         request = pb.Request(reply_form=pb.FORM_BFLOAT16)
         request.pull.incarnation = served.client.incarnation
         request.pull.reads.add(variable="big")
-        reply, pieces = handler.handle(request, memoryview(b""), memory)
+        reply, pieces = handler.begin(request, memoryview(b""), memory)
         packed = sum(piece.nbytes for piece in pieces)
         assert reply.spans
         del pieces
         # Room for the values, and for nothing more.
         held = handler.in_flight.take((1 << 20) - 4 * 50_000 - 1000)
-        reply, pieces = handler.handle(request, memoryview(b""), memory)
+        reply, pieces = handler.begin(request, memoryview(b""), memory)
         assert reply.HasField("pull")
         assert not reply.spans
         assert sum(piece.nbytes for piece in pieces) == 2 * packed

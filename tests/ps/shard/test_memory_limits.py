@@ -40,7 +40,7 @@ def asked(tasks, request, data=b""):
     """What the task answers to a worker's request on a stream of its own."""
     handler = tasks.servers[0].control.handler
     memory = handler.stream_memory(Caller(Role.WORKER))
-    reply, _ = handler.handle(request, memoryview(data), memory)
+    reply, _ = handler.begin(request, memoryview(data), memory)
     return reply.error
 
 
@@ -259,7 +259,7 @@ def test_ids_of_rows_that_are_kept_for_a_retry_have_a_limit(run):
         codec.encode_read(Read("e", ids), request.push.reads.add(), tensors)
         handler = tasks.servers[0].control.handler
         data = memoryview(b"".join(map(bytes, tensors.pieces)))
-        return handler.handle(request, data, handler.stream_memory(Caller(Role.WORKER)))[0].push
+        return handler.begin(request, data, handler.stream_memory(Caller(Role.WORKER)))[0].push
 
     for number in range(20):
         assert len(push(number).values) == 1
