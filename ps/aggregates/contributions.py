@@ -202,7 +202,7 @@ class _Held:
             key = _key(op)
             if key not in self.sums:
                 self.sums[key] = _Sum(replace(op, value=None, indices=None, unique=False))
-            ignoring_float_errors(self.sums[key].add, op)
+            ignoring_float_errors.call(self.sums[key].add, op)
 
 
 def _key(op: Op) -> _Key:
@@ -265,7 +265,7 @@ class Contributions:
             return True
         if held.alike is None or not _are_alike(held.alike.layout, layout):
             return False
-        ignoring_float_errors(_add_runs, runs, held.alike.data.data, data)
+        ignoring_float_errors.call(_add_runs, runs, held.alike.data.data, data)
         return True
 
     def close_alike(self, step: str, layout: Layout, contributions: int) -> Total | None:
@@ -307,7 +307,7 @@ class Contributions:
         held = self._open.pop(step, None)
         if held is not None:
             held.split()
-        return [ignoring_float_errors(item.mean, contributions) for item in held.sums.values()] if held else []
+        return [ignoring_float_errors.call(item.mean, contributions) for item in held.sums.values()] if held else []
 
     def optimizers(self, step: str) -> Set[tuple[str, bool]]:
         """Give the optimizers that what is held of a step applies, and whether after the increment."""

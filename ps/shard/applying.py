@@ -28,7 +28,7 @@ from globalstep.ps.store.hypers import advance_scalars, check_covered
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT
+from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
 __all__ = ["Applier"]
@@ -156,7 +156,8 @@ class Applier:
         """
         faults = self._resources.faults
         snapshot = entry.kind is EntryKind.SNAPSHOT
-        faults.at(BEFORE, CUT if snapshot else APPLY)
+        if faults is not NO_FAULTS:
+            faults.at(BEFORE, CUT if snapshot else APPLY)
         now.applied = entry.index
         if snapshot:
             self._take_snapshot(now, entry.push, ledger_dump)
@@ -171,7 +172,8 @@ class Applier:
             if now.ledger is not None:
                 self._move_on(now, now.ledger, parts.ops, uses, hypers)
             self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
-        faults.at(AFTER, APPLY)
+        if faults is not NO_FAULTS:
+            faults.at(AFTER, APPLY)
 
     def _apply_contribution(
         self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts, uses: Sequence[OptimizerUse]
@@ -268,12 +270,12 @@ class Applier:
         began = clock.monotonic()
         # What overflows becomes inf, as in TensorFlow; it must not stop midway.
         if plan is not None and parts.data is not None:
-            ignoring_float_errors(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores, total)
+            ignoring_float_errors.call(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores, total)
         else:
             changes = parts.ops
             if not changes and layout is not None and parts.data is not None:
                 changes = layout.bind(parts.data)
-            ignoring_float_errors(now.store.apply, changes, hypers, parts.data)
+            ignoring_float_errors.call(now.store.apply, changes, hypers, parts.data)
         return plan, clock.monotonic() - began
 
     def read_after(self, now: Incarnation, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:

@@ -50,9 +50,10 @@ class FailStop:
         self.reports: deque[str] = deque(maxlen=16)
         self._lose = lose
         self._seen: Counter[str] = Counter()
+        self._what: object = ""
 
-    def during(self, what: object) -> _Section:
-        """Give a context for a `with` block that makes a change; `what` names it.
+    def during(self, what: object) -> FailStop:
+        """Give a context for a `with` block that makes a change; `what` names it. Not to be nested.
 
         Within it any exception but one that ends the program (KeyboardInterrupt, ...) becomes:
 
@@ -60,9 +61,22 @@ class FailStop:
             LostStateError: The state is gone: the client waits until it is recovered, or restored, and tries again.
             InternalError: As above, where the same has failed before again and again: trying once more is no use.
         """
-        return _Section(self, what)
+        self._what = what
+        return self
 
-    def failed(self, what: object, error: BaseException) -> OpError:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or not self.armed:
+            return
+        lost = self._failed(self._what, error)
+        if isinstance(error, Exception):
+            raise lost from error
+
+    def _failed(self, what: object, error: BaseException) -> OpError:
         """Drop the state; gives the error for the caller."""
         self._lose()
         name = type(error).__name__
@@ -82,22 +96,3 @@ class FailStop:
                 "operation that it names."
             )
         return LostStateError(text)
-
-
-class _Section:
-    __slots__ = ("_stop", "_what")
-
-    def __init__(self, stop: FailStop, what: object) -> None:
-        self._stop, self._what = stop, what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or not self._stop.armed:
-            return
-        lost = self._stop.failed(self._what, error)
-        if isinstance(error, Exception):
-            raise lost from error

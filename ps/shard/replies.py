@@ -126,11 +126,13 @@ class Kept:
     changed: bool = True
     #: What it reads was forgotten, since there was no memory for that: its client reads by another push.
     forgotten: bool = False
+    #: Bytes of the ids of rows that it reads.
+    row_bytes: int = field(init=False, default=0)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the ids of rows that it reads."""
-        return sum(read.indices.nbytes for read in self.reads if read.indices is not None)
+    def __post_init__(self) -> None:
+        for read in self.reads:
+            if read.indices is not None:
+                self.row_bytes += read.indices.nbytes
 
 
 @dataclass(slots=True)
@@ -194,10 +196,15 @@ class ReplyCache:
             most_bytes: What values and ids of rows may have in all. Who asks for values that are gone is given those of
                 then; who has ids that are gone, nothing.
         """
-        client = kept.push.client
-        self.drop(client)
+        client, nbytes = kept.push.client, kept.row_bytes
+        for value in kept.values or ():
+            nbytes += value.nbytes
+        # As its newest it comes last.
+        self.by_client.pop(client, None)
         self.by_client[client] = kept
-        self._hold(client, sum(value.nbytes for value in kept.values or ()) + kept.row_bytes)
+        self._held_bytes += nbytes - self._held.pop(client, 0)
+        if nbytes:
+            self._held[client] = nbytes
         if not kept.changed:
             while len(self.by_client) > _MOST_KEPT:
                 self.drop(next(iter(self.by_client)))
@@ -206,7 +213,7 @@ class ReplyCache:
             oldest = self.by_client[next(iter(self._held))]
             self.let_go(oldest)
             if oldest.row_bytes:
-                oldest.reads, oldest.forgotten = (), True
+                oldest.reads, oldest.row_bytes, oldest.forgotten = (), 0, True
                 self._hold(oldest.push.client, 0)
 
     def let_go(self, kept: Kept) -> None:

@@ -53,6 +53,10 @@ __all__ = ["Sequencer"]
 _MOST_SNAPSHOTS = 4
 
 
+#: What a push is decided with: evaluated hyper-parameters, and the increment by which it is a contribution.
+_Examined = tuple[tuple[HyperValues, ...], Increment | None]
+
+
 class Sequencer:
     """Stages parts of pushes, and decides on them.
 
@@ -123,8 +127,9 @@ class Sequencer:
         now.check(event.incarnation, event.push.client)
         ledger = now.sequencing()
         push, parts = event.push, event.parts
-        known = self._recorded(ledger, push)
+        known = ledger.table.recorded(push)
         if known is not None:
+            self._count_again(ledger, push, known)
             now.staged.pop(push, None)
             return Admission(known, answer=self._applier.answer(now, push))
         if not event.not_finite and push not in now.staged:
@@ -136,11 +141,11 @@ class Sequencer:
             reads_only=not (increments or uses or parts.changes),
         )  # fmt: skip
         try:
-            hypers = self._examine(now, ledger, asked, (now.shard,))
+            examined = self._examine(now, ledger, asked, (now.shard,))
         except Exception:
             now.staged.pop(push, None)
             raise
-        outcome = self._decide(now, ledger, asked, (now.shard,), hypers, staged.parts if staged is not None else None)
+        outcome = self._decide(now, ledger, asked, (now.shard,), examined, staged.parts if staged is not None else None)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return Admission(outcome)
         return Admission(outcome, answer=self._applier.answer(now, push))
@@ -161,12 +166,13 @@ class Sequencer:
         push, participants = event.push, event.participants
         if any(not 0 <= shard < now.shards for shard in participants):
             raise InvalidArgumentError(f"A push with participants {list(participants)} of {now.shards} shards.")
-        known = self._recorded(ledger, push)
+        known = ledger.table.recorded(push)
         if known is not None:
+            self._count_again(ledger, push, known)
             self._drop_part(now, push)
             return self._admission(now, ledger, known, event)
         try:
-            hypers = self._examine(now, ledger, event, participants)
+            examined = self._examine(now, ledger, event, participants)
         except Exception:
             self._drop_part(now, push)
             if event.kind is EntryKind.PUSH and any(shard != now.shard for shard in participants):
@@ -174,7 +180,7 @@ class Sequencer:
                 ledger.settle([push], now.shard, now.applied)
                 now.log.append(Resolve(event.incarnation, [push], now.shard, now.applied))
             raise
-        outcome = self._decide(now, ledger, event, participants, hypers, None)
+        outcome = self._decide(now, ledger, event, participants, examined, None)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return Admission(outcome)
         return self._admission(now, ledger, outcome, event)
@@ -198,18 +204,20 @@ class Sequencer:
         """Decide on a push that only counts, without changing the step's value."""
         now.check(item.incarnation, item.push.client)
         ledger = now.sequencing()
-        known = self._recorded(ledger, item.push)
+        known = ledger.table.recorded(item.push)
         if known is not None:
+            self._count_again(ledger, item.push, known)
             return known
         asked = Admit(item.incarnation, item.push, EntryKind.PUSH, (), item.increments, (), item.seen_steps)
-        self._examine(now, ledger, asked, ())
+        examined = self._examine(now, ledger, asked, ())
         with self._resources.fail_stop.during(item.push):
-            outcome, _ = self._accept(now, ledger, asked, (now.shard,), ())
+            outcome, _ = self._accept(now, ledger, asked, (now.shard,), examined)
             if outcome.kind is OutcomeKind.ACCEPTED:
                 now.applied = outcome.index
                 # The reads of the client's last push have been given out.
                 now.replies.drop(item.push.client)
-            self._log(now, asked, outcome, {}, None)
+            if now.log is not NO_LOG:
+                self._log(now, asked, outcome, {}, None)
         return outcome
 
     def decide_again(self, now: Incarnation, event: Decided) -> Outcome:
@@ -232,23 +240,18 @@ class Sequencer:
         )
         return self.admit(now, asked).outcome
 
-    def _recorded(self, ledger: Ledger, push: PushId) -> Outcome | None:
-        """Give what was decided of a push that came before, and take note that it came again."""
-        known = ledger.recorded(push)
-        if known is not None:
-            self._resources.statistics.duplicates += 1
-            if ledger.journal is not None:
-                ledger.journal.duplicate(push, known)
-        return known
+    def _count_again(self, ledger: Ledger, push: PushId, known: Outcome) -> None:
+        """Take note that a push came again, of which this was decided."""
+        self._resources.statistics.duplicates += 1
+        if ledger.journal is not None:
+            ledger.journal.duplicate(push, known)
 
     def _drop_part(self, now: Incarnation, push: PushId) -> None:
         """Drop a part that will not be applied, and whose Stage is in the log."""
         if now.staged.pop(push, None) is not None:
             now.log.append(Applied(push, (), (push,)))
 
-    def _examine(
-        self, now: Incarnation, ledger: Ledger, asked: Admit, participants: Sequence[int]
-    ) -> tuple[HyperValues, ...]:
+    def _examine(self, now: Incarnation, ledger: Ledger, asked: Admit, participants: Sequence[int]) -> _Examined:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         push, increments, store = asked.push, asked.increments, now.store
         if ledger.table.many and not self._resources.replaying:
@@ -275,18 +278,20 @@ class Sequencer:
                     f"Push {push} is said to have a gradient of {shown(asked.not_finite)} that is not finite; no "
                     "Variable of that name is declared here, and no optimizer trains one."
                 )
-            return ()
+            return (), contribution
         staged = now.staged.get(push)
         if staged is None and asked.kind is EntryKind.PUSH and now.shard in participants:
             raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
-        hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, store) for use in asked.uses)
+        hypers: tuple[HyperValues, ...] = ()
+        for use in asked.uses:
+            hypers += (evaluate_use(use, after if use.after_increment else ledger.steps, store),)
         if staged is not None:
             check_covered(staged.parts.optimizers, hypers, store)
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:
                 self._check_contributed(now, ledger, contribution, participants, asked.full)
-        return hypers
+        return hypers, contribution
 
     def _check_contributed(
         self, now: Incarnation, ledger: Ledger, wanted: Increment, participants: Sequence[int], full: Collection[int]
@@ -328,7 +333,7 @@ class Sequencer:
         ledger: Ledger,
         asked: Admit,
         participants: Sequence[int],
-        hypers: tuple[HyperValues, ...],
+        examined: _Examined,
         parts: PushParts | None,
     ) -> Outcome:
         """Decide on a push that was examined, apply it here, and write that down.
@@ -338,18 +343,19 @@ class Sequencer:
             ledger: Its.
             asked: What is to be decided.
             participants: Shards with a part in it.
-            hypers: Evaluated hyper-parameters.
+            examined: As `_examine` gave it.
             parts: The part that no Stage has brought to the log.
         """
         snapshot = asked.kind is EntryKind.SNAPSHOT
         # It holds the ledger as it was before.
         dumped = ledger.dumped_later() if snapshot else no_ledger
         with self._resources.fail_stop.during(asked.push):
-            outcome, entry = self._accept(now, ledger, asked, participants, hypers)
+            outcome, entry = self._accept(now, ledger, asked, participants, examined)
             if entry is not None:
                 self._applier.apply_entry(now, entry, asked.uses, dumped)
             raised, now.raised = now.raised, {}
-            self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
+            if now.log is not NO_LOG:
+                self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
             if snapshot:
                 now.log.begin_base(asked.push, now.image())
         return outcome
@@ -358,11 +364,8 @@ class Sequencer:
         self, now: Incarnation, asked: Admit, outcome: Outcome, raised: Mapping[int, int], parts: PushParts | None
     ) -> None:
         """Append a decision to the log."""
-        log = now.log
-        if log is NO_LOG:
-            return
         task = self._resources.members.presence.task_of(asked.push.client)
-        log.append(
+        now.log.append(
             Decided(
                 asked.incarnation, asked.push, asked.kind, asked.participants, asked.increments, asked.uses,
                 asked.seen_steps, raised, parts, outcome, task,
@@ -375,14 +378,14 @@ class Sequencer:
         ledger: Ledger,
         asked: Admit,
         participants: Sequence[int],
-        hypers: tuple[HyperValues, ...],
+        examined: _Examined,
     ) -> tuple[Outcome, Entry | None]:
         """Accept a push that was examined, or refuse it; in the ledger only. Gives its entry, if it is accepted."""
         push, increments, seen_steps = asked.push, asked.increments, asked.seen_steps
         lag = ledger.staleness(increments, seen_steps)
         staleness = lag or 0
         statistics = self._resources.statistics
-        late, contribution = None, contribution_in(increments, seen_steps)
+        late, (hypers, contribution) = None, examined
         if contribution is not None:
             late = self._closing.is_late(now, ledger, asked, contribution)
         refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite, late)
@@ -400,7 +403,7 @@ class Sequencer:
             kind, place = counted.kind, counted.place
             if not kind.closes:
                 increments, hypers = (), ()
-        else:
+        elif staleness > 0:
             hypers = scaled(now.policy, hypers, staleness)
         outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
         if asked.carried:

@@ -89,7 +89,7 @@ def advance_scalars(use: OptimizerUse, values: Mapping[str, float], store: Varia
     """
     decl, rule = store.optimizer(use.optimizer)
     if use.finish and decl.scalars:
-        moved = ignoring_float_errors(_advanced, rule, values)
+        moved = ignoring_float_errors.call(_advanced, rule, values)
         variables = dict(zip(rule.scalars, decl.scalars, strict=True))
         store.set_scalars({variables[name]: value for name, value in moved.items()})
 
