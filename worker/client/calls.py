@@ -90,7 +90,7 @@ class Retrying:
                     if trying is None:
                         trying = retry(shard)
                     try:
-                        trying.wait(run.recover_from(error))
+                        trying.wait(run.recover_from(error, shard))
                     except OpError as final:
                         # Without what it came of: an error that its own frame refers to would keep everything below it.
                         final.__context__ = None

@@ -101,13 +101,17 @@ class Heartbeat:
         asked, self.save_asked = self.save_asked, frozenset()
         return asked
 
-    def gone(self) -> bool:
-        """Whether the PS tasks seem to have ended.
+    def gone(self, shard: int | None = None) -> bool:
+        """Whether the PS tasks seem to have ended, or one of them.
 
         They have not answered a few times, and had said that the job is done, or need not have waited for this
         client, which slept past its lease.
+
+        Args:
+            shard: The one that is asked about; None for all.
         """
-        return self._silent_beats >= _SILENT_BEATS and (self._job_done.is_set() or self._overslept.is_set())
+        silent_beats = self._silent_beats if shard is None else self._unanswered[shard]
+        return silent_beats >= _SILENT_BEATS and (self._job_done.is_set() or self._overslept.is_set())
 
     def start(self) -> None:
         """Give the first sign of life, then start the thread."""

@@ -64,8 +64,8 @@ class JoinedRun:
     #: What this process has heard of the run's decisions, in this incarnation and those before it.
     known_progress: KnownProgress = field(default_factory=KnownProgress)
     identity: RunIdentity = NO_RUN
-    #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
-    gone: Callable[[], bool] = lambda: False
+    #: Whether a PS task, which cannot be reached, seems to have ended with the job.
+    gone: Callable[[int], bool] = lambda _: False
     #: Shared by all that belongs to the client: what reads a snapshot has a JoinedRun of its own.
     shutdown: Shutdown = field(default_factory=Shutdown)
 
@@ -88,15 +88,19 @@ class JoinedRun:
         """Take note of how the run treats staleness; see RunPolicy."""
         self.max_lead = max_staleness if staleness == "wait" else None
 
-    def recover_from(self, error: OpError) -> OpError:
+    def recover_from(self, error: OpError, shard: int) -> OpError:
         """Do what can be done about an error before its call is tried again.
+
+        Args:
+            error: Of a call.
+            shard: Which PS task was called.
 
         Returns:
             Why the call is to be tried again: `error`, or what is in the way of recovering from it.
 
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
-            UnavailableError: `error` itself, where no PS task will answer any more.
+            UnavailableError: `error` itself, where this PS task will not answer any more.
             OpError: `error` itself, where the process is to end.
             AbortedError: If the run is in another incarnation.
         """
@@ -105,7 +109,7 @@ class JoinedRun:
         if self.shutdown.asked:
             raise copy.copy(error) from None
         if not isinstance(error, LostStateError):
-            if self.gone():
+            if self.gone(shard):
                 raise copy.copy(error) from None
             return error
         if not self.logged:

@@ -223,7 +223,7 @@ class PushProtocol:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
                 retry = retry or self._retrying.retry("push")
-                retry.wait(self.run.recover_from(error))
+                retry.wait(self.run.recover_from(error, self.run.sequencer))
                 continue
             except OpError:
                 # What was wrong may be corrected, under the same layout.

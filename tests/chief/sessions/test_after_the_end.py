@@ -126,9 +126,28 @@ def test_a_worker_whose_ps_ended_as_they_had_said_leaves(served, tmp_path):
     worker.close()
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_worker_leaves_though_one_ps_task_still_waits_for_it(served, tmp_path, ended):
+    """The other was started again, heard of the end before it heard of this worker, and ended; found by the soak."""
+    with beside() as other:
+        addresses = f"{served.address},{other.address}"
+        chief = Task(addresses, True, [StopAtStepHook(last_step=9)], tmp_path, stop_grace_period_secs=0)
+        worker = Task(addresses, False, [], tmp_path)
+        worker.step()
+        client = worker.session._tf_sess().cluster
+        chief.session.end_job()
+        chief.close()
+        [served, other][ended].close()
+        miss_beats(client)
+        assert worker.step() is None
+        assert worker.session.should_stop()
+        worker.close()
+
+
 def miss_beats(client):
     """What the heartbeat finds in the seconds after the PS tasks have ended."""
-    for _ in range(3):
+    for _ in range(6):
         client.heartbeat.beat()
 
 
