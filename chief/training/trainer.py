@@ -265,6 +265,8 @@ class Trainer:
             return self._loss
         try:
             loss = self._run(batches, self._seeds(len(batches)))
+        except JobDoneError:
+            return self._over()
         except TypeError as error:
             if len(batches) > 1:
                 error.add_note(f"step() was given {len(batches)} batches; one batch of two parts is step((x, y)).")
@@ -280,6 +282,11 @@ class Trainer:
         if not self._trained_model.model.draws:
             return [0] * count
         return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
+
+    def _over(self) -> float:
+        """Take note that the job is done, as a session found that was made anew; gives the last loss."""
+        self._ended = True
+        return self._loss
 
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.
@@ -304,7 +311,13 @@ class Trainer:
             raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
         if not goes_on:
             return self._loss
-        count, before, name = self._units.count, self._step, self._trained_model.declared.step
+        try:
+            return self._take_unit(batches, self._units.count)
+        except JobDoneError:
+            return self._over()
+
+    def _take_unit(self, batches: Any, count: int) -> float:
+        before, name = self._step, self._trained_model.declared.step
         batch_of = batch_source(batches, count)
         work: UnitOfWork = self._session.run_step_fn(
             lambda step_context: take_unit(step_context.session.cluster, name, count, self._step)
@@ -317,7 +330,7 @@ class Trainer:
             self._loss = self._loss if loss is None else float(loss)
         else:
             self._stopped = self._stopped or work.base == self._step
-            self._session.run(self._graph.step)  # for the hooks
+            self._session.run(self._graph.step, {self._graph.loss: self._loss})  # for the hooks
             self._step = work.base
         if self.is_chief and self._step != before:
             self._callbacks.on_step(self, self._step, self._loss)

@@ -1,0 +1,61 @@
+"""A trainer whose job is done by others: it hears of it, and ends as if it had come to the end itself."""
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.chief.training import trainer as trainer_module
+from globalstep.errors import AbortedError, JobDoneError
+from globalstep.worker.waits.contributing import UnitOfWork
+
+PARAMS = {"w": np.zeros(3, np.float32)}
+
+
+def loss(params, _):
+    return 1.0, {"w": -np.ones(3, np.float32)}
+
+
+def done(*_):
+    raise JobDoneError("Nothing is left to do.")
+
+
+@pytest.mark.parametrize(
+    ("units", "lost_in"), [(None, "loss"), (gs.WorkUnits(2), "loss"), (gs.WorkUnits(2), "take_unit")]
+)
+def test_a_job_that_is_done_when_the_session_is_made_anew_ends_training(monkeypatch, units, lost_in):
+    """Found by the soak: all PS tasks and this worker's session were lost, and the others had come to the end."""
+    lost = []
+
+    def lose(*_):
+        if lost:
+            raise lost.pop()
+
+    def losing_loss(params, batch):
+        lose()
+        return loss(params, batch)
+
+    if lost_in == "take_unit":
+        take_unit = trainer_module.take_unit
+        monkeypatch.setattr(trainer_module, "take_unit", lambda *given: lose() or take_unit(*given))
+    with gs.Trainer(PARAMS, losing_loss, optimizer=gs.optim.SGD(1.0), steps=9, units=units) as training:
+        take = training.step if units is None else lambda one: training.unit([one])
+        take(0)
+        monkeypatch.setattr(training._session._creator, "create_session", done)
+        lost.append(AbortedError("A PS task lost what this session trained."))
+        assert take(0) == 1.0
+        assert training.done
+    assert training.result.loss == 1.0
+
+
+def test_a_chief_that_gets_no_unit_writes_its_summaries(tmp_path, monkeypatch):
+    """Found by the soak: the loss was not fed to the hooks' run, where a summary was due."""
+    units = iter([UnitOfWork(unit=0, base=0)])
+    take_unit = trainer_module.take_unit
+    monkeypatch.setattr(trainer_module, "take_unit", lambda *given: next(units, None) or take_unit(*given))
+    options = {"units": gs.WorkUnits(2), "run_dir": tmp_path}
+    with gs.Trainer(PARAMS, loss, optimizer=gs.optim.SGD(1.0), steps=2, **options) as training:
+        training._step = -1  # others have made a step since
+        training.unit([0])
+        while not training.done:
+            training.unit([0])
+    assert training.result.step == 2
