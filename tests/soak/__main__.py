@@ -1,8 +1,10 @@
 """Soaks globalstep: rounds of a job whose processes and messages fail all the time, and which must end exactly.
 
 3 PS, a chief and 4 workers as real processes; kill -9, SIGTERM, SIGSTOP, all PS at once, everything at once, and at
-random points of the protocol requests that are lost, doubled, late or cut off, and replies that are lost. The rounds
-take shared memory, unix sockets, TCP and gRPC in turn, with durability="log" and durability="checkpoint".
+random points of the protocol requests that are lost, doubled, late or cut off, and replies that are lost; then tasks
+of every role while a checkpoint is saved or evaluated, and between the last step and the end of the session. The rounds
+take shared memory, unix sockets, TCP and gRPC in turn, with durability="log" and durability="checkpoint", and a job of
+sessions and four of gs.Trainer: each worker's own steps, synchronous ones, units of work, local steps.
 A round that fails keeps its directory, and says which command repeats it.
 """
 
@@ -28,9 +30,9 @@ from soak_cluster import Cluster, SoakError, repeat_command
 from globalstep.runtime.clock import SYSTEM_CLOCK
 
 TRANSPORTS = ("shm", "unix", "tcp", "grpc")
-#: Steps that the clock allows in a second.
-STEPS_A_SEC = 60
-#: After the faults the job has so long to make its last steps, and to end.
+#: Job -> steps that the clock allows in a second.
+JOBS = {"session": 60, "fit": 60, "sync": 20, "units": 20, "local": 20}
+#: After the last fault the job has so long to make its last steps, and to end.
 END_SECS = 120.0
 EVERY_SECS = 2.5
 RATE = 0.001
@@ -42,6 +44,7 @@ class Round:
 
     number: int
     seed: int
+    job: str
     transport: str
     durability: str
     policy: str
@@ -66,20 +69,23 @@ class Round:
 def make_round(seed: int, number: int, secs: float) -> Round:
     """Say what a round is: the transports in turn, either durability with each of them."""
     rng = random.Random(f"round/{seed}/{number}")
+    job = list(JOBS)[number % len(JOBS)]
     transport = TRANSPORTS[number % len(TRANSPORTS)]
     durability = ("log", "checkpoint")[(number + number // len(TRANSPORTS)) % 2]
     policy = f"durability={durability}"
-    if rng.random() < 0.4:
+    if rng.random() < 0.4 and job in ("session", "fit"):
         policy += f",staleness=drop,max_staleness={rng.choice((2, 4, 8))}"
-    return Round(number, rng.randrange(10**9), transport, durability, policy, secs, int(secs * STEPS_A_SEC))
+    return Round(number, rng.randrange(10**9), job, transport, durability, policy, secs, int(secs * JOBS[job]))
 
 
 def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
     """Run a round."""
     began, began_wall = SYSTEM_CLOCK.monotonic(), SYSTEM_CLOCK.time()
     script = [
+        *(["soak_job.py"] if one.job == "session" else ["soak_fit.py", "--mode", one.job]),
         *("--last-step", str(one.last_step), "--dir", str(folder / "run"), "--answers", str(folder / "answers")),
         *("--seed", str(one.seed), "--began", str(began_wall), "--secs", str(one.secs)),
+        *("--windows", str(folder / "windows")),
         *(["--forward"] if one.durability == "log" else []),
     ]
     rng = random.Random(f"times/{one.seed}")
@@ -90,6 +96,7 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
             from_start, next_at = rng.random() < 0.25, began + 4.0
             while (now := SYSTEM_CLOCK.monotonic()) < began + one.secs:
                 cluster.look_after()
+                cluster.strike_in_windows()
                 if early := cluster.ended_early():
                     raise SoakError(f"{early} ended before the job can be done.")
                 if now >= next_at and (from_start or any((folder / "answers").iterdir())):
@@ -97,8 +104,11 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
                     next_at = now + rng.expovariate(1 / every_secs) + (4.0 if cluster.strike() else 0.0)
                 SYSTEM_CLOCK.wait(pause, 0.05)
             cluster.continue_all()
+            last = SYSTEM_CLOCK.monotonic()
             while cluster.look_after():
-                if SYSTEM_CLOCK.monotonic() > began + one.secs + END_SECS:
+                if cluster.strike_in_windows():
+                    last = SYSTEM_CLOCK.monotonic()
+                if SYSTEM_CLOCK.monotonic() > last + END_SECS:
                     there = cluster.still_there()
                     lines = "".join(f"\n{name}:{cluster.last_lines(name, 5)}" for name in there)
                     raise SoakError(f"{END_SECS:.0f} s after the last fault there still are {there}:{lines}")
@@ -110,7 +120,7 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
         one.took_secs = SYSTEM_CLOCK.monotonic() - began
     gather(one, cluster)
     if not one.wrong:
-        wrong, told = faults_of(folder, one.last_step, one.durability)
+        wrong, told = faults_of(folder, one.last_step, one.durability, one.job)
         one.wrong += wrong
         use_audit(one, told)
 
@@ -148,7 +158,19 @@ def use_audit(one: Round, told: dict) -> None:
 def table(rounds: list[Round]) -> str:
     """Show all rounds for people."""
     head = (
-        *("ROUND", "TRANSPORT", "POLICY", "SECS", "STEPS", "STEPS/S", "SIGNALS", "RESTARTS", "MESSAGES", "RETRIES"),
+        *(
+            "ROUND",
+            "JOB",
+            "TRANSPORT",
+            "POLICY",
+            "SECS",
+            "STEPS",
+            "STEPS/S",
+            "SIGNALS",
+            "RESTARTS",
+            "MESSAGES",
+            "RETRIES",
+        ),
         *("DUPLICATES", "STALE", "ABANDONED", "RESTORES", "RECOVERIES", "LOST", "RESULT"),
     )
     rows = [head]
@@ -159,7 +181,8 @@ def table(rounds: list[Round]) -> str:
         policy = one.policy.replace("durability=", "").replace(",staleness=drop,max_staleness=", ", drop over ")
         rows.append(
             (
-                *(str(one.number), one.transport, policy, f"{one.took_secs:.0f}", str(one.steps), f"{speed:.0f}"),
+                *(str(one.number), one.job, one.transport, policy, f"{one.took_secs:.0f}"),
+                *(str(one.steps), f"{speed:.0f}"),
                 *map(str, (*counts, *more)),
                 "FAILED" if one.wrong else "exact",
             )
@@ -203,7 +226,10 @@ def main() -> int:
             soak(one, folder, given.every_secs, given.rate)
         except Exception:
             one.wrong.append(traceback.format_exc())
-        print(f"round {number}: {one.transport}, {one.policy}: {'FAILED' if one.wrong else 'exact'}", flush=True)
+        print(
+            f"round {number}: {one.job}, {one.transport}, {one.policy}: {'FAILED' if one.wrong else 'exact'}",
+            flush=True,
+        )
         for text in one.wrong:
             print(f"  {text}", flush=True)
         if one.wrong:

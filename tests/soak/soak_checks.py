@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from soak_fit import EVERY, added, score
 from soak_job import TASKS, Model, rows_of, table_faults
 
 import globalstep as gs
@@ -93,7 +94,31 @@ def answer_faults(
             yield f"{task} was told that its push is entry {index} of incarnation {incarnation}; there is {known}"
 
 
-def faults_of(folder: Path, last_step: int, durability: str) -> tuple[list[str], dict]:
+def fit_faults(run: Path, last_step: int, mode: str) -> Iterator[str]:
+    """Check what a job of gs.Trainer left: its parameters, its evaluations, and the best checkpoint."""
+    expected = last_step * added(mode)
+    for name, value in gs.load(str(run)).items():
+        if np.any(value != expected):
+            yield f"{name} is {np.unique(value)[:5]}; {last_step} steps make it {expected}"
+    history = json.loads((run / "evaluations.json").read_text())
+    steps = [entry["step"] for entry in history]
+    if steps != sorted(set(steps)) or steps[-1] != last_step:
+        yield f"evaluated were steps {steps}"
+    for entry in history:
+        if entry["metrics"] != {"score": score(entry["step"], last_step)}:
+            yield f"the evaluation at step {entry['step']} found {entry['metrics']}"
+    for path in run.glob("model.ckpt-*.index*"):
+        step = int(path.name.removeprefix("model.ckpt-").partition(".")[0])
+        before = max((one for one in steps if one < step), default=0)
+        if step // EVERY > before // EVERY and step not in steps:
+            yield f"the checkpoint of step {step} was not evaluated, only {steps}"
+    best = max(steps, key=lambda step: score(step, last_step))
+    kept = {path.name.partition(".index")[0] for path in (run / "best").glob("*.index*")}
+    if kept != {f"model.ckpt-{best}"}:
+        yield f"the best checkpoint is that of step {best}, and {sorted(kept)} is kept"
+
+
+def faults_of(folder: Path, last_step: int, durability: str, job: str) -> tuple[list[str], dict]:
     """Check a round that is over.
 
     Returns:
@@ -108,7 +133,7 @@ def faults_of(folder: Path, last_step: int, durability: str) -> tuple[list[str],
         return [f"audit: {(told.get('wrong') or []) + (told.get('unreadable') or [])} {done.stderr}"], told
     wrong = []
     step = told["steps"]["global_step"]
-    if (step["base"], step["pushes"], step["value"]) != (0, last_step, last_step):
+    if (step["base"], step["value"]) != (0, last_step):
         wrong.append(f"audit: global_step is {step}, the last step is {last_step}")
     if told["checkpoint_steps"] != {"global_step": last_step}:
         wrong.append(f"the newest checkpoint has {told['checkpoint_steps']}")
@@ -118,6 +143,10 @@ def faults_of(folder: Path, last_step: int, durability: str) -> tuple[list[str],
     prefix = latest_checkpoint(str(run))
     if prefix != str(run / f"model.ckpt-{last_step}"):
         return [*wrong, f"the newest checkpoint is {prefix}"], told
+    if job != "session":
+        return [*wrong, *fit_faults(run, last_step, job)], told
+    if step["pushes"] != last_step:
+        wrong.append(f"audit: global_step is {step}, and each push moves it by 1")
     reader = load_checkpoint(prefix)
     saved = {name: np.asarray(reader.get_tensor(name)) for name, _ in list_variables(prefix)}
     wrong += value_faults(saved, expected_values(last_step), last_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -12,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from soak_windows import Windows
+
 from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
 from globalstep.deploy.launch.launch import cluster_jobs, make_tasks, reserve_ports
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -19,10 +22,12 @@ from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE
 from globalstep.testing.random_faults import START_VARIABLE
 from globalstep.wire.transports import TRANSPORTS
 
-JOB = Path(__file__).with_name("soak_job.py")
+FOLDER = Path(__file__).parent
 PS, WORKERS = 3, 4
 #: A process that is asked to end has so long.
 GRACE_SECS = 30.0
+#: So long after the job a task that came back too late for its end is there, as under `globalstep launch`.
+LATE_SECS = 10.0
 assert {"shm", "unix", "tcp", "grpc"} <= set(TRANSPORTS)
 
 
@@ -37,10 +42,12 @@ class Process:
     Attributes:
         name: "ps:0".
         starts: How often it was started.
+        started_at: When it was last, by the monotonic clock.
         struck: What was done to it that it ends of; "" where it is not to end.
         start_at: When it is to be started again, by the monotonic clock.
         continue_at: When it is to be continued after SIGSTOP.
         kill_at: When it must have ended of SIGTERM.
+        dismissed: Whether the job was over before it came.
     """
 
     name: str
@@ -48,10 +55,12 @@ class Process:
     environ: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    started_at: float = 0.0
     struck: str = ""
     start_at: float | None = None
     continue_at: float | None = None
     kill_at: float | None = None
+    dismissed: bool = False
 
     @property
     def lives(self) -> bool:
@@ -68,7 +77,7 @@ class Cluster:
         seed: Of the faults.
         transport: See globalstep.wire.transports.
         policy: The text of a RunPolicy.
-        script: The job and its arguments.
+        script: The job, one of the files here, and its arguments.
         rate: Probability of a fault of a message at each point.
     """
 
@@ -86,6 +95,10 @@ class Cluster:
         self._ports = contextlib.ExitStack()
         (self.folder / "logs").mkdir(parents=True)
         (self.folder / "answers").mkdir()
+        (self.folder / "windows").mkdir()
+        self._windows = Windows(self.folder / "windows", random.Random(f"windows/{self.seed}"))
+        # When the last PS task ended, and when those who came too late are to end.
+        self._ps_ended_at = self._late_at = math.inf
 
     def __enter__(self) -> Cluster:
         ports = self._ports.enter_context(reserve_ports(PS + 1 + WORKERS))
@@ -97,7 +110,9 @@ class Cluster:
         }
         if self.rate:
             environ[FAULTS_VARIABLE] = f"random seed={self.seed} rate={self.rate:.6f}"
-        for task in make_tasks(cluster_jobs(PS, ports, chief=True), [str(JOB), *self.script], environ):
+        for task in make_tasks(
+            cluster_jobs(PS, ports, chief=True), [str(FOLDER / self.script[0]), *self.script[1:]], environ
+        ):
             self.tasks[task.name] = Process(task.name, task.command, task.environ)
             self._start(self.tasks[task.name])
         return self
@@ -122,6 +137,7 @@ class Cluster:
                 start_new_session=True,
             )
         task.starts += 1
+        task.started_at = SYSTEM_CLOCK.monotonic()
         task.struck, task.start_at, task.continue_at, task.kill_at = "", None, None, None
 
     @staticmethod
@@ -166,6 +182,19 @@ class Cluster:
             self.struck[kind] += 1
         return len(chosen) > 1
 
+    def strike_in_windows(self) -> bool:
+        """Kill whom the plan of windows names now; gives whether there was one."""
+        due = self._windows.due(SYSTEM_CLOCK.monotonic(), self.tasks)
+        for window, names in due:
+            for task in (self.tasks[name] for name in names if self.tasks[name].lives):
+                if task.process is None or task.process.poll() is not None:
+                    continue  # it has ended, as it should: nobody starts that again
+                task.struck, task.start_at = "SIGKILL", SYSTEM_CLOCK.monotonic() + self._rng.random()
+                self._signal(task, signal.SIGKILL)
+                self._note(f"{task.name} kill in {window}")
+            self.struck[f"{window}: {'all PS' if len(names) > 1 else names[0].partition(':')[0]}"] += 1
+        return bool(due)
+
     def _note(self, text: str) -> None:
         with (self.folder / "signals").open("a") as file:
             file.write(f"{SYSTEM_CLOCK.time():.2f} {text}\n")
@@ -192,12 +221,30 @@ class Cluster:
                 elif task.struck:
                     self._note(f"{task.name} ended by {task.struck} with {code}")
                     task.process = None
-                elif code:
+                elif code and not task.dismissed:
                     raise SoakError(f"{task.name} ended by itself, with {code}: {self.last_lines(task.name)}")
             if task.struck and task.process is None and task.start_at is not None and now >= task.start_at:
                 self._start(task)
             waiting = waiting or task.process is None or task.process.poll() is None
+        if waiting:
+            self._end_late_ones(now)
         return waiting
+
+    def _end_late_ones(self, now: float) -> None:
+        """Ask those to end that came back when the others had ended with the job, and so wait in vain."""
+        there = [self.tasks[name] for name in self.still_there()]
+        has_ps = any(task.name.startswith("ps") for task in there)
+        self._ps_ended_at = math.inf if has_ps else min(self._ps_ended_at, now)
+        if not all(task.name.startswith("ps") or task.started_at > self._ps_ended_at - LATE_SECS for task in there):
+            self._late_at = math.inf
+            return
+        self._late_at = min(self._late_at, now + LATE_SECS)
+        for task in there:
+            if now > self._late_at and task.lives and not task.dismissed:
+                task.dismissed, task.kill_at = True, now + GRACE_SECS
+                self._signal(task, signal.SIGTERM)
+                self._note(f"{task.name} came too late, and is dismissed")
+                self.struck[f"dismissed: {task.name.partition(':')[0]}"] += 1
 
     def ask_where(self) -> None:
         """Have all tasks that run sessions print where their threads are, into their logs."""

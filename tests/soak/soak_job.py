@@ -22,6 +22,7 @@ import threading
 import time
 
 import numpy as np
+from soak_windows import stay
 
 import globalstep as gs
 
@@ -121,6 +122,21 @@ def _down(variable):
     return gs.constant(np.full(variable.shape.as_list(), -1.0, variable.dtype.as_numpy_dtype)), variable
 
 
+class Windows(gs.train.CheckpointSaverListener):
+    """Stays in the windows of the chief's saves, and of those at the end."""
+
+    def __init__(self, folder, task, last_step):
+        self._folder, self._task, self._last_step = folder, task, last_step
+
+    def before_save(self, session, global_step_value):
+        """See CheckpointSaverListener."""
+        stay(self._folder, "last save" if global_step_value >= self._last_step else "save", self._task)
+
+    def end(self, session, global_step_value):
+        """See CheckpointSaverListener."""
+        stay(self._folder, "saved", self._task)
+
+
 class Answers(gs.train.SessionRunHook):
     """Writes down what became of each push: "incarnation index step" a line for one that was accepted.
 
@@ -164,6 +180,7 @@ def main():
     parser.add_argument("--last-step", type=int, required=True)
     parser.add_argument("--dir", required=True)
     parser.add_argument("--answers", required=True, help="folder for a file of each process")
+    parser.add_argument("--windows", required=True, help="folder for tasks that are in a window")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--began", type=float, required=True, help="when the faults began, by the clock on the wall")
     parser.add_argument("--secs", type=float, required=True, help="how long they last")
@@ -173,7 +190,7 @@ def main():
     # Whoever finds this process hanging asks it where.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     task = json.loads(os.environ["TF_CONFIG"])["task"]
-    number = number_of(task["type"], task["index"])
+    number, name = number_of(task["type"], task["index"]), f"{task['type']}:{task['index']}"
     rng = random.Random(f"{args.seed}/{number}/{os.environ.get('GLOBALSTEP_FAULTS_START')}")
     model = Model(args.last_step)
     answers = Answers(f"{args.answers}/{task['type']}-{task['index']}-{os.getpid()}", args.forward)
@@ -183,10 +200,14 @@ def main():
         part = (time.time() - args.began) / args.secs
         return part >= 1.0 or step < part * (args.last_step - 50)
 
+    windows = Windows(args.windows, name, args.last_step)
+    saver = gs.train.CheckpointSaverHook(args.dir, save_steps=args.save_steps, listeners=[windows])
     with gs.train.MonitoredTrainingSession(
         checkpoint_dir=args.dir,
         hooks=[gs.train.StopAtStepHook(last_step=args.last_step), answers],
-        save_checkpoint_steps=args.save_steps,
+        chief_only_hooks=[saver],
+        save_checkpoint_steps=None,
+        save_checkpoint_secs=None,
         save_summaries_steps=None,
         log_step_count_steps=50,
     ) as session:
@@ -205,6 +226,8 @@ def main():
                 wrong = model.disagreement(session)
                 if wrong:
                     fail(wrong)
+        if task["type"] != "chief":
+            stay(args.windows, "leaving", name)
         below = session._tf_sess()
         if below is not None:
             print(f"retries {sum(below.cluster.retries.view().values())}", flush=True)

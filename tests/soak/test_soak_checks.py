@@ -4,8 +4,12 @@ import random
 
 import numpy as np
 import pytest
-from soak_checks import answer_faults, answers_in, expected_values, task_faults, value_faults
+from soak_checks import answer_faults, answers_in, expected_values, fit_faults, task_faults, value_faults
+from soak_fit import score
 from soak_job import COLUMNS, ROWS, TASKS, drawn_rows, rows_of, table_faults
+from soak_windows import END, Windows
+
+import globalstep as gs
 
 LAST = 30
 
@@ -89,3 +93,46 @@ def test_an_index_that_was_given_twice_is_found(tmp_path):
     (tmp_path / "worker-1-13").write_text("7 2 2\n")
     with pytest.raises(ValueError, match="index 2 of incarnation 7 was given to two pushes"):
         answers_in(tmp_path)
+
+
+def test_a_task_of_every_role_is_killed_in_every_window_of_the_end(tmp_path):
+    windows, killed, now = Windows(tmp_path, random.Random(3)), [], 0.0
+    for window in END:
+        task = "worker:1" if window == "leaving" else "chief:0"
+        for pid in range(4):
+            mark = tmp_path / f"{window}={task}={pid}"
+            mark.touch()
+            while mark.exists():
+                killed += windows.due(now, ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1"])
+                now += 0.5
+        killed += windows.due(now, [])
+    assert len(killed) == 4 * len(END)
+    for window in END:
+        roles = {"all PS" if len(names) > 1 else names[0].partition(":")[0] for at, names in killed if at == window}
+        assert roles == {"ps", "chief", "worker", "all PS"}
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    """The directory of a job of gs.fit without a fault."""
+
+    def loss(params, _):
+        return 1.0, {"w": -np.ones(3, np.float32)}
+
+    evaluate = gs.Evaluate([0], {"score": lambda params, _: score(int(params["w"][0]), LAST)}, every_steps=60)
+    params = {"w": np.zeros(3, np.float32)}
+    gs.fit(params, loss, [0], optimizer=gs.optim.SGD(1.0), steps=LAST, run_dir=tmp_path, evaluate=evaluate)
+    return tmp_path
+
+
+def test_a_fit_without_a_fault_is_exact(fitted):
+    assert not list(fit_faults(fitted, LAST, "fit"))
+
+
+def test_what_is_wrong_with_a_fit_is_found(fitted):
+    history = fitted / "evaluations.json"
+    history.write_text(history.read_text().replace(f'"step": {LAST}', '"step": 29'))
+    found = " ".join(fit_faults(fitted, LAST + 1, "fit"))
+    for text in ("w is [30.]; 31 steps make it 31", "evaluated were steps [29]", "the evaluation at step 29 found",
+                 "the best checkpoint is that of step 29"):  # fmt: skip
+        assert text in found
