@@ -15,11 +15,11 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
-from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.chief.checkpoints.saveables import saveables_of_program
 from globalstep.chief.sessions.cluster_start import Found, not_serving, survey
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.cluster.placement import declared_by
-from globalstep.cluster.program import Program, ProgramVariable
+from globalstep.cluster.program import ProgramVariable
 from globalstep.cluster.run_policy import policy_of
 from globalstep.errors import (
     AbortedError,
@@ -244,7 +244,7 @@ class Client:
         declared = self._require_declared()
         storage = storage_for(directory)
         storage.make_directories(directory)
-        saveables = _saveables(declared.program)
+        saveables = saveables_of_program(declared.program)
         return self._saver.save(self._cluster, saveables, storage.join(directory, _CHECKPOINT), declared.step)
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ class Client:
         ledger = b"" if prefix is None else read_index(storage_for(prefix), prefix).ledger
         cluster.begin(sequencer=planned.sequencer, open=False, ledger=ledger)
         if prefix is not None:
-            self._saver.restore(cluster, lambda: declared.program, _saveables(declared.program), prefix)
+            self._saver.restore(cluster, lambda: declared.program, saveables_of_program(declared.program), prefix)
         else:
             cluster.declare(planned.variables, planned.optimizers)
             ops = [Op(OpKind.ASSIGN, name, array) for name, array in arrays.items()]
@@ -405,11 +405,6 @@ def _ids(name: str, given: Any) -> Array:
 
 def _is_parameter(variable: ProgramVariable | VariableDecl) -> bool:
     return not variable.is_step and not variable.primary and not variable.optimizer
-
-
-def _saveables(program: Program) -> list[Saveable]:
-    named = {variable.name: variable for variable in program.variables}
-    return [Saveable(name, name, named[name].primary) for name in sorted(named)]
 
 
 def _checkpoint_in(path: str) -> str | None:

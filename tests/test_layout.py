@@ -72,21 +72,6 @@ LOWER = {
     "tf1": {"proto", "shared", "worker", "chief", "deploy", "tf1"},
     "namespace": {"proto", "shared", "ps", "worker", "chief", "deploy", "tf1", "namespace"},
 }
-#: Modules outside of TensorFlow 1's library that still import it. None may be added.
-STILL_ON_TF1 = {
-    "chief.events.file_writer",
-    "chief.hooks.checkpoint",
-    "chief.hooks.progress",
-    "chief.hooks.statistics",
-    "chief.hooks.step",
-    "chief.journal.run_report",
-    "chief.sessions.chief_role",
-    "chief.sessions.draining",
-    "chief.sessions.readiness",
-    "chief.training.evaluation",
-    "chief.training.trainer",
-    "chief.training.training_graph",
-}
 #: What knows no wire: neither gRPC nor protobuf.
 PURE = (
     *(
@@ -147,7 +132,7 @@ PURE = (
         "ps.store.hypers",
         "ps.ledger.journal",
     ),
-    *("tf1.execution.plan", "tf1.execution.planner", "worker.protocol.splitting", "tf1.sessions.coordinator"),
+    *("tf1.execution.plan", "tf1.execution.planner", "worker.protocol.splitting", "chief.sessions.coordinator"),
 )
 #: What knows the formats of TensorFlow's files, which are protobuf's, but neither gRPC nor the cluster's messages.
 WIRELESS = (
@@ -211,23 +196,9 @@ def test_imports_go_down():
         layer = _layer(module_name(path))
         for line, module in _imports(path):
             top = module.split(".")[0]
-            if top in TOP or (top == "globalstep" and _layer(module) not in _allowed(module_name(path), layer)):
+            if top in TOP or (top == "globalstep" and _layer(module) not in LOWER[layer]):
                 found.append(f"{relative(path)}:{line}: {layer} imports {module}")
     assert not found
-
-
-def _allowed(module, layer):
-    return LOWER[layer] | ({"tf1"} if module.removeprefix("globalstep.") in STILL_ON_TF1 else set())
-
-
-def test_what_imports_the_library_of_tensorflow_gets_less():
-    importing = {
-        module_name(path).removeprefix("globalstep.")
-        for path in _sources()
-        for _, module in _imports(path)
-        if _layer(module) == "tf1"
-    }
-    assert not STILL_ON_TF1 - importing, "these import it no more: take them out of the list"
 
 
 def test_imports_make_no_circle():

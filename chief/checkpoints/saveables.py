@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from globalstep.cluster.program import Program
 from globalstep.files.whole_part import WholePart
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.protocol.splitting import part_name
 
-__all__ = ["Saveable", "stored_parts"]
+__all__ = ["Saveable", "saveables_of_program", "stored_parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Saveable:
     def tensor(self) -> str:
         """The name of its tensor in a shard file: its own, and for a part which part it is."""
         return self.name if self.part is None else f"{self.name} {self.part.spec}"
+
+
+def saveables_of_program(program: Program) -> list[Saveable]:
+    """Give all Variables of a program, by name."""
+    named = {variable.name: variable for variable in program.variables}
+    return [Saveable(name, name, named[name].primary) for name in sorted(named)]
 
 
 def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:

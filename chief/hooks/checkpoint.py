@@ -1,4 +1,4 @@
-"""CheckpointSaverHook: saves checkpoints, and calls its listeners.
+"""CheckpointSaver: saves checkpoints, and calls its listeners.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py, but that a checkpoint bears the step
 of its own snapshot: `model.ckpt-N` holds exactly the pushes 1..N (invariant I3). And training goes on while one is
@@ -17,29 +17,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.hooks.step import global_step_for, step_now
-from globalstep.chief.hooks.timers import SecondOrStepTimer
-from globalstep.errors import OpError
-from globalstep.files.storage import is_full
-from globalstep.files.tensorboard_protos import SessionLog
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
-from globalstep.tf1.graph.write_graph import write_graph
-from globalstep.tf1.ops.summaries import SummaryWriterCache
-from globalstep.tf1.sessions.saver import Saver
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.chief.sessions.run_model import RunSession, Step, step_now
+from globalstep.errors import OpError
+from globalstep.files.storage import is_full
+from globalstep.files.tensorboard_protos import SessionLog
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.coordinator import Coordinator
-    from globalstep.tf1.sessions.session import Session
+    from globalstep.chief.sessions.coordinator import Coordinator
 
 
-__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "saver_from"]
+__all__ = ["CheckpointSaver", "CheckpointSaverListener"]
 
 _log = logging.getLogger("globalstep")
 
@@ -50,7 +46,7 @@ class CheckpointSaverListener:
     def begin(self) -> None:
         """Prepare before the session exists."""
 
-    def before_save(self, session: Session, global_step_value: int) -> None:
+    def before_save(self, session: RunSession, global_step_value: int) -> None:
         """Act before a save.
 
         Args:
@@ -58,7 +54,7 @@ class CheckpointSaverListener:
             global_step_value: The global step just before the save.
         """
 
-    def after_save(self, session: Session, global_step_value: int) -> bool | None:
+    def after_save(self, session: RunSession, global_step_value: int) -> bool | None:
         """Act when a checkpoint is durable: within a run or at the end, perhaps some steps after its own.
 
         Args:
@@ -70,7 +66,7 @@ class CheckpointSaverListener:
         """
         return None
 
-    def end(self, session: Session, global_step_value: int) -> None:
+    def end(self, session: RunSession, global_step_value: int) -> None:
         """Act at the end of the session, after the last save.
 
         Args:
@@ -79,28 +75,27 @@ class CheckpointSaverListener:
         """
 
 
-class CheckpointSaverHook(SessionRunHook):
+class CheckpointSaver(SessionRunHook):
     """Saves a checkpoint at the start, every so many steps or seconds, and at the end.
 
     The first and the last are durable before training begins and when the session has ended. Those in
     between are written while training goes on, one at a time: a save that is due while another is being
     written waits for that, and the run with it. What goes wrong while writing is raised in the next run, or
     at the end; but a full disk ends no training: it is warned of, and the next save is tried when it is due. Only the
-    last one raises. A saver whose class has a `save` of its own saves within the run.
+    last one raises. A saver that does not say `saves_in_background` saves within the run.
 
     Args:
         checkpoint_dir: Where checkpoints go.
         save_secs: Save every so many seconds.
         save_steps: Or every so many global steps.
-        saver: Saves; default the scaffold's, or the one of the collection SAVERS.
+        saver: Has `save`, and `start_save` where it `saves_in_background`.
         checkpoint_basename: Name of the checkpoints before "-<step>".
-        scaffold: Where to take the saver from.
         listeners: Called around each save.
         clock: Where time comes from.
+        step: The global step.
 
     Raises:
-        ValueError: If both a saver and a scaffold are given, or not exactly one of `save_secs` and
-            `save_steps`.
+        ValueError: If not exactly one of `save_secs` and `save_steps` is given.
     """
 
     #: Its work is that of the whole run: it goes on while the chief waits for the others to end.
@@ -113,15 +108,12 @@ class CheckpointSaverHook(SessionRunHook):
         save_steps: int | None = None,
         saver: Any = None,
         checkpoint_basename: str = "model.ckpt",
-        scaffold: Any = None,
         listeners: Sequence[CheckpointSaverListener] | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        step: Any = None,
     ) -> None:
         _log.info("Create CheckpointSaverHook.")
-        if saver is not None and scaffold is not None:
-            raise ValueError("You cannot provide both saver and scaffold.")
         self._saver = saver
-        self._scaffold = scaffold
         self._checkpoint_dir = os.fspath(checkpoint_dir)
         self._save_path = os.path.join(self._checkpoint_dir, checkpoint_basename)
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps, clock=clock)
@@ -130,7 +122,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._due_from: int | None = None
         self._listeners = list(listeners or ())
         self._writer: Any = None
-        self._step: Any = None
+        self._step = step
         self._coord: Any = None
         # The save that is being written, or whose result was not taken yet.
         self._pending: BackgroundSave | None = None
@@ -140,22 +132,20 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self) -> None:
         """See SessionRunHook."""
-        self._writer = SummaryWriterCache.get(self._checkpoint_dir)
-        self._step = global_step_for("CheckpointSaverHook")
+        if self._writer is None:
+            self._writer = WRITERS.get(self._checkpoint_dir)
         for listener in self._listeners:
             listener.begin()
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """See SessionRunHook: writes the graph, and a checkpoint of the state as it starts."""
+    def after_create_session(self, session: RunSession, coord: Coordinator) -> None:
+        """See SessionRunHook: writes a checkpoint of the state as it starts."""
         self._coord = coord
         self._settle_old(session)
-        graph = get_default_graph()
-        try:
-            write_graph(graph, self._checkpoint_dir, "graph.pbtxt")
-        except (OpError, OSError) as error:
-            self._bear(error)
-        self._writer.add_graph(graph)
+        self._describe()
         self._save(session)
+
+    def _describe(self) -> None:
+        """Write what describes the model, beside its checkpoints."""
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """See SessionRunHook."""
@@ -177,7 +167,7 @@ class CheckpointSaverHook(SessionRunHook):
             if self._is_due(step) and self._start_save(run_context.session):
                 run_context.request_stop()
 
-    def _is_asked(self, session: Session) -> bool:
+    def _is_asked(self, session: RunSession) -> bool:
         """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
         asked = session.cluster.heartbeat.take_save_asked()
         if not asked or self._pending is not None:
@@ -202,7 +192,7 @@ class CheckpointSaverHook(SessionRunHook):
             # A run that ended beyond the mark, since other workers push too, does not shift the marks to come.
             self._due_from += self._save_steps * (1 + (step - self._due_from) // self._save_steps)
 
-    def save_last(self, session: Session) -> int:
+    def save_last(self, session: RunSession) -> int:
         """Save the last step, unless it is saved; gives it. It is durable then.
 
         At the step limit the session calls this before its loop hears of the end, so that what a PS task loses in
@@ -217,7 +207,7 @@ class CheckpointSaverHook(SessionRunHook):
                 self._save(session, is_last=True)
         return last_step
 
-    def end(self, session: Session) -> None:
+    def end(self, session: RunSession) -> None:
         """See SessionRunHook: saves the last step, unless it is saved."""
         last_step = self.save_last(session)
         if session.cluster.heartbeat.draining:
@@ -236,7 +226,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self._full_since is None:
             cluster.membership.let_end(shards)
 
-    def _save(self, session: Session, is_last: bool = False) -> bool:
+    def _save(self, session: RunSession, is_last: bool = False) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""
         step = self._before_save(session)
         try:
@@ -253,10 +243,10 @@ class CheckpointSaverHook(SessionRunHook):
         self._saved_at(step)
         return self._after_save(session, step)
 
-    def _start_save(self, session: Session) -> bool:
+    def _start_save(self, session: RunSession) -> bool:
         """Take the snapshot, and have it written; say whether a listener wants training to stop."""
         saver = self._find_saver()
-        if type(saver).save is not Saver.save:
+        if not getattr(saver, "saves_in_background", False):
             return self._save(session)
         should_stop = self._finish_save(session)
         step = self._before_save(session)
@@ -277,7 +267,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self._pending is not None and self._pending.done() and self._finish_save(run_context.session):
             run_context.request_stop()
 
-    def _finish_save(self, session: Session) -> bool:
+    def _finish_save(self, session: RunSession) -> bool:
         """Wait for the save that is being written; say whether a listener wants training to stop."""
         if self._pending is None:
             return False
@@ -309,14 +299,14 @@ class CheckpointSaverHook(SessionRunHook):
             error,
         )
 
-    def _settle_old(self, session: Session) -> None:
+    def _settle_old(self, session: RunSession) -> None:
         """Do what follows a save of a session that was lost; that it was lost needs no saying again."""
         try:
             self._finish_save(session)
         except OpError as error:
             _log.info("The checkpoint that was being written when the session was lost is not there: %s", error)
 
-    def _before_save(self, session: Session) -> int:
+    def _before_save(self, session: RunSession) -> int:
         """Tell log and listeners of a save; gives the step."""
         step = step_now(session, self._step)
         _log.info("Saving checkpoints for %d into %s.", step, self._save_path)
@@ -324,7 +314,7 @@ class CheckpointSaverHook(SessionRunHook):
             listener.before_save(session, step)
         return step
 
-    def _after_save(self, session: Session, step: int) -> bool:
+    def _after_save(self, session: RunSession, step: int) -> bool:
         """Tell events and listeners of a checkpoint; say whether one of them wants training to stop."""
         if self._full_since is not None:
             secs, self._full_since = self._clock.monotonic() - self._full_since, None
@@ -343,37 +333,10 @@ class CheckpointSaverHook(SessionRunHook):
         return should_stop
 
     def _find_saver(self) -> Any:
-        if self._saver is None:
-            self._saver = self._scaffold.saver if self._scaffold is not None else saver_from()
         return self._saver
 
 
-def saver_from(collection: str = GraphKeys.SAVERS) -> Any:
-    """Give the one saver of a collection of the default graph.
-
-    Args:
-        collection: Name of the collection.
-
-    Returns:
-        The saver.
-
-    Raises:
-        RuntimeError: If there is none, or more than one.
-    """
-    savers = get_default_graph().get_collection(collection)
-    if not savers:
-        raise RuntimeError(
-            f"No items in collection {collection}. Please add a saver to the collection or provide a saver or scaffold."
-        )
-    if len(savers) > 1:
-        raise RuntimeError(
-            f"More than one item in collection {collection}. Please indicate which one to use by passing "
-            "it to the constructor."
-        )
-    return savers[0]
-
-
-def _admitted_step(session: Session, step: Any) -> int:
+def _admitted_step(session: RunSession, step: Step) -> int:
     """Read a step with the pushes that are decided but not yet applied everywhere: a save would hold them."""
     known = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
     return max(known) if known else step_now(session, step)

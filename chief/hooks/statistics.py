@@ -14,25 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks.step import global_step_for, step_now
-from globalstep.chief.hooks.timers import SecondOrStepTimer
-from globalstep.errors import OpError
-from globalstep.files.tensorboard_protos import HistogramProto, Summary
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.tf1.ops.summaries import SummaryWriterCache
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.chief.sessions.run_model import RunSession, step_now
+from globalstep.errors import OpError
+from globalstep.files.tensorboard_protos import HistogramProto, Summary
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
+    from globalstep.chief.sessions.coordinator import Coordinator
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.tf1.sessions.coordinator import Coordinator
-    from globalstep.tf1.sessions.session import Session
 
-__all__ = ["ClusterStatisticsHook", "staleness_histogram"]
+__all__ = ["ClusterStatistics", "staleness_histogram"]
 
 _log = logging.getLogger("globalstep")
 
@@ -57,27 +56,8 @@ class _Reading:
     step: int
 
 
-class ClusterStatisticsHook(SessionRunHook):
-    """Writes summaries of how the cluster works, on the chief.
-
-    Every so often it asks each PS task once for its counters, and writes what they say of the time since it
-    asked before:
-
-    - `~cluster/global_step_per_sec`, of all workers together;
-    - `~cluster/worker_1/steps_per_sec`, for each task that has pushed; `~cluster/session/...` for programs that
-      did not say which task they are;
-    - `~cluster/ps_0/bytes_in_per_sec`, `~cluster/ps_0/bytes_out_per_sec`: tensor bytes that a PS task received
-      and sent;
-    - `~cluster/ps_0/apply_ms`: how long it took to make the changes of one push, on average, milliseconds;
-    - `~cluster/staleness`, a histogram: how many steps others made between a worker's read and its push;
-    - where workers make steps together, `~cluster/made_per_sec`, `~cluster/late_per_sec`,
-      `~cluster/contribution_wait_ms`: steps made of contributions, contributions that came too late, and how long one
-      waited for its step, on average;
-    - with `staleness="wait"`, `~cluster/lead_wait_ms`: how long a worker waited for slower ones, on average.
-
-    The times are the PS tasks' own. A PS task that does not answer, or was restarted, is left out once.
-    MonitoredTrainingSession adds this hook where it adds a StepCounterHook, with the directory `cluster` in that one's:
-    to TensorBoard it is a run of its own, and its charts come after the program's.
+class ClusterStatistics(SessionRunHook):
+    """Writes summaries of how the cluster works, on the chief; `gs.train.ClusterStatisticsHook` says which.
 
     Args:
         every_n_steps: Write every so many global steps.
@@ -85,6 +65,7 @@ class ClusterStatisticsHook(SessionRunHook):
         output_dir: Where event files go.
         summary_writer: Or the writer to write with.
         clock: Where the hook's own time comes from.
+        step: The global step.
 
     Raises:
         ValueError: Unless exactly one of `every_n_steps` and `every_n_secs`, and one of `output_dir` and
@@ -101,6 +82,7 @@ class ClusterStatisticsHook(SessionRunHook):
         output_dir: str | None = None,
         summary_writer: Any = None,
         clock: Clock = SYSTEM_CLOCK,
+        step: Any = None,
     ) -> None:
         if (every_n_steps is None) == (every_n_secs is None):
             raise ValueError("exactly one of every_n_steps and every_n_secs should be provided.")
@@ -109,16 +91,15 @@ class ClusterStatisticsHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps, clock=clock)
         self._output_dir = output_dir
         self._writer = summary_writer
-        self._step: Any = None
+        self._step = step
         self._before: _Reading | None = None
 
     def begin(self) -> None:
         """See SessionRunHook."""
         if self._output_dir:
-            self._writer = SummaryWriterCache.get(self._output_dir)
-        self._step = global_step_for("ClusterStatisticsHook")
+            self._writer = WRITERS.get(self._output_dir)
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+    def after_create_session(self, session: RunSession, coord: Coordinator) -> None:
         """See SessionRunHook: counts from here on; the step may have gone back."""
         self._timer.reset()
         self._before = None
@@ -143,7 +124,7 @@ class ClusterStatisticsHook(SessionRunHook):
             self._writer.add_summary(Summary(value=values), now.step)
         self._before = now
 
-    def _read(self, session: Session) -> _Reading | None:
+    def _read(self, session: RunSession) -> _Reading | None:
         """Ask every PS task; None if the sequencer, which alone knows the step, does not answer."""
         answers = session.cluster.statuses(timeout_secs=_STATUS_SECS, brief=True)
         sequencer = answers[session.cluster.sequencer]

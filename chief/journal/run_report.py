@@ -16,34 +16,28 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.live_line import LiveLine
-from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progress_line
-from globalstep.chief.hooks.step import step_now
-from globalstep.errors import OpError
-from globalstep.files.storage import storage_for
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
-from globalstep.runtime.streams import is_terminal, write_line
-from globalstep.tf1.execution.fetches import flatten
-from globalstep.tf1.graph.graph import get_default_graph
-from globalstep.tf1.optimizers.minimized import loss_of
-from globalstep.tf1.sessions.hooked_session import SessionStep
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
-from globalstep.tf1.variables.training_util import integer_step
+from globalstep.chief.sessions.run_model import RunSession, Step, step_now
+from globalstep.errors import OpError
+from globalstep.files.storage import storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
+from globalstep.runtime.streams import is_terminal, write_line
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.coordinator import Coordinator
-    from globalstep.tf1.sessions.session import Session
+    from globalstep.chief.sessions.coordinator import Coordinator
 
 
 __all__ = ["CONCLUSION_PREFIX", "PROGRESS_VARIABLE", "RunReport", "is_wanted"]
@@ -79,12 +73,14 @@ def is_wanted(progress: bool | None, environ: Mapping[str, str] = os.environ) ->
 class RunReport(SessionRunHook):
     """Tells how a run fares: a hook of the chief, which also has to be given the end.
 
-    The loss is that of the train op that a run carries out; it is fetched with it, only where a line is due.
+    The loss is that of the run's own step; it is fetched with it, only where a line is due.
 
     Args:
         hooks: All hooks of the session: one of them may know the last step, show progress itself, or know that the
             directory is deleted when training has ended.
         checkpoint_dir: Where the run is kept; None for nowhere.
+        find_step: Gives the global step, or None, when the run begins.
+        loss_of: Gives what to fetch for the loss of a run, from its session and its fetches; None for nothing.
         clock: Where time comes from.
         stream: Where the live line goes; default sys.stderr.
         environ: Says whether the launcher started this process.
@@ -94,6 +90,8 @@ class RunReport(SessionRunHook):
         self,
         hooks: Sequence[Any],
         checkpoint_dir: str | None,
+        find_step: Callable[[], Step | None],
+        loss_of: Callable[[Any, Any], Any],
         clock: Clock = SYSTEM_CLOCK,
         stream: TextIO | None = None,
         environ: Mapping[str, str] = os.environ,
@@ -101,10 +99,11 @@ class RunReport(SessionRunHook):
         self._hooks = list(hooks)
         is_kept = all(getattr(hook, "keeps_directory", True) for hook in self._hooks)
         self._directory = checkpoint_dir if is_kept else None
+        self._find_step, self._loss_of = find_step, loss_of
         self._clock = clock
         stream = sys.stderr if stream is None else stream
         self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
-        shows_itself = any(isinstance(hook, ProgressHook) for hook in self._hooks)
+        shows_itself = any(getattr(hook, "shows_progress", False) for hook in self._hooks)
         live = not self._launched and is_terminal(stream) and environ.get("TERM") != "dumb"
         self._live = LiveLine(stream) if live and environ.get(FORMAT_VARIABLE) != "json" else None
         self._shows_lines = not shows_itself
@@ -126,9 +125,9 @@ class RunReport(SessionRunHook):
 
     def begin(self) -> None:
         """See SessionRunHook."""
-        self._step = integer_step(get_default_graph())
+        self._step = self._find_step()
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+    def after_create_session(self, session: RunSession, coord: Coordinator) -> None:
         """See SessionRunHook: tells what was restored, at first and after each loss."""
         if self._step is None:
             return
@@ -145,9 +144,7 @@ class RunReport(SessionRunHook):
         self._due = self._shows_lines and self._clock.monotonic() >= self._due_at
         if not self._due:
             return None
-        graph = run_context.session.graph
-        fetches = run_context.original_args.fetches
-        loss = fetches.loss if isinstance(fetches, SessionStep) else loss_of(graph, flatten(fetches, graph)[0])
+        loss = self._loss_of(run_context.session, run_context.original_args.fetches)
         return None if loss is None else SessionRunArgs(loss)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
@@ -164,7 +161,7 @@ class RunReport(SessionRunHook):
         elif self._due:
             self._show(step)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: RunSession) -> None:
         """See SessionRunHook: reads the last step."""
         if self._step is not None:
             self._last_known = step_now(session, self._step)

@@ -14,23 +14,33 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
+from globalstep.chief.hooks.checkpoint import CheckpointSaver
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.job_end import await_last_save
-from globalstep.runtime.clock import Clock
-from globalstep.tf1.graph.graph import get_default_graph
-from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
+from globalstep.chief.sessions.run_model import RunModel, RunSession
+from globalstep.chief.sessions.session_creators import CHIEF_MAX_WAIT_SECS, ChiefCreator, SessionCreator, WorkerCreator
+from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.transports import register_target
 from globalstep.worker.client.candidate import Candidate
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.session import Session
     from globalstep.worker.access import ClusterAccess
 
 
-__all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "as_role", "failover_of"]
+__all__ = [
+    "FAILOVER_VARIABLE",
+    "RoleCreator",
+    "TaskPlace",
+    "as_role",
+    "failover_of",
+    "place_by_tf_config",
+    "train_loop_parts",
+]
 
 _log = logging.getLogger("globalstep")
 
@@ -68,7 +78,7 @@ def failover_of(failover_secs: float | None, environ: Mapping[str, str] = os.env
     return secs or None
 
 
-class RoleSessionCreator(SessionCreator):
+class RoleCreator(SessionCreator):
     """Makes the chief's session where this task has the chief's lease, and a worker's where it has not.
 
     Args:
@@ -83,8 +93,8 @@ class RoleSessionCreator(SessionCreator):
 
     def __init__(
         self,
-        chief: ChiefSessionCreator,
-        worker: WorkerSessionCreator,
+        chief: ChiefCreator,
+        worker: WorkerCreator,
         *,
         is_chief: bool,
         failover_secs: float | None,
@@ -118,7 +128,7 @@ class RoleSessionCreator(SessionCreator):
         self._chief.watch_clients(attend)
         self._worker.watch_clients(attend)
 
-    def create_session(self) -> Session:
+    def create_session(self) -> Any:
         """See SessionCreator."""
         while True:
             if (self._is_chief and not self._claim.beside) or self._candidate.term:
@@ -140,20 +150,16 @@ class RoleSessionCreator(SessionCreator):
         """See SessionCreator: the chief's stand before the task's own."""
         if not self.acts:
             # There is one that saves: the chief.
-            saves = CheckpointSaverHook if self._is_chief else ()
+            saves = CheckpointSaver if self._is_chief else ()
             return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
         if not self._begun:
             self._begun = True
-            graph = get_default_graph()
-            frozen, graph.finalized = graph.finalized, False
-            try:
+            with self._chief.model.building():
                 for hook in self._chief_hooks:
                     hook.begin()
-            finally:
-                graph.finalized = frozen
         return [*self._chief_hooks, *self._own_hooks]
 
-    def outdated(self, session: Session) -> str:
+    def outdated(self, session: RunSession) -> str:
         """See SessionCreator: when this task became the chief, or is it no more."""
         candidate = self._candidate
         if self.acts:
@@ -162,7 +168,7 @@ class RoleSessionCreator(SessionCreator):
             return f"{candidate.task or 'this task'} acts as chief from now on: the one before is gone"
         return ""
 
-    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
+    def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
         """See SessionCreator: a worker that may act as chief sees to it that the last step is saved."""
         if self.acts:
             return self._chief.secure_last_step(session, hooks, max_wait_secs)
@@ -170,16 +176,16 @@ class RoleSessionCreator(SessionCreator):
         max_wait_secs += candidate.failover_secs or 0.0
         return await_last_save(cluster, self._clock, max_wait_secs, lambda: candidate.try_to_claim(cluster))
 
-    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
+    def awaited(self, session: RunSession, alone_secs: float) -> tuple[list[str], bool]:
         """See SessionCreator."""
         return self._chief.awaited(session, alone_secs) if self.acts else ([], False)
 
-    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
+    def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
         """See SessionCreator."""
         if self.acts:
             self._chief.end_for_all(session, stop_grace_period_secs)
 
-    def after_end(self, session: Session) -> None:
+    def after_end(self, session: RunSession) -> None:
         """See SessionCreator."""
         if self.acts:
             self._chief.after_end(session)
@@ -193,11 +199,93 @@ class RoleSessionCreator(SessionCreator):
             raise _NowChiefError
 
 
-def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
-    """Have a program's own ChiefSessionCreator make the chief's sessions where its task is the chief.
+@dataclass(frozen=True)
+class TaskPlace:
+    """What a process is in its cluster.
+
+    Attributes:
+        target: The PS tasks: what a session connects to.
+        is_chief: Whether it is the configured chief.
+        task: Its name; "" where it has none.
+        expected_tasks: Names of the tasks that are to take part.
+    """
+
+    target: Any
+    is_chief: bool
+    task: str = ""
+    expected_tasks: tuple[str, ...] = ()
+
+
+def place_by_tf_config(is_chief: bool = True) -> TaskPlace:
+    """Give the place of this process by TF_CONFIG; without one it has a parameter server within the process.
+
+    Args:
+        is_chief: Holds where TF_CONFIG has no PS tasks.
+
+    Raises:
+        ValueError: If TF_CONFIG is malformed, or says that this task is a parameter server.
+    """
+    config = from_tf_config()
+    if "ps" not in config.cluster.jobs:
+        return TaskPlace("", is_chief)
+    if config.job == "ps":
+        raise ValueError(
+            f"TF_CONFIG says that this task is {config.task}, a parameter server: it runs "
+            "`gs.train.Server().join()`, not a session."
+        )
+    target, tasks = target_of(config.cluster), session_tasks(config.cluster)
+    register_target(target, list(filter(None, config.cluster.job_tasks("ps"))), config.task, tasks)
+    return TaskPlace(target, config.is_chief, config.task, tasks)
+
+
+def train_loop_parts(
+    model: RunModel,
+    place: TaskPlace,
+    chief_hooks: Sequence[SessionRunHook],
+    own_hooks: Sequence[SessionRunHook],
+    *,
+    checkpoint_dir: str | None,
+    failover_secs: float | None,
+    max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> tuple[SessionCreator, list[SessionRunHook]]:
+    """Give a task's session creator, and the hooks that its loop begins with.
+
+    Args:
+        model: What is trained.
+        place: What the task is.
+        chief_hooks: The hooks of the task that acts as chief.
+        own_hooks: Hooks of every task.
+        checkpoint_dir: Where checkpoints are.
+        failover_secs: The chief's silence after which this task acts as chief; None for never.
+        max_wait_secs: How long a worker waits for the chief, and the chief for the parameter servers.
+        clock: Where time comes from.
+    """
+    worker = WorkerCreator(
+        model, place.target, max_wait_secs, task=place.task, checkpoint_dir=checkpoint_dir, clock=clock
+    )
+    if not place.is_chief and failover_secs is None:
+        return worker, list(own_hooks)
+    chief = ChiefCreator(
+        model,
+        place.target,
+        checkpoint_dir,
+        max_wait_secs=max_wait_secs,
+        task=place.task,
+        expected_tasks=place.expected_tasks,
+        clock=clock,
+    )
+    role = RoleCreator(
+        chief, worker, is_chief=place.is_chief, failover_secs=failover_secs, chief_hooks=chief_hooks, clock=clock
+    )
+    return role, [*chief_hooks, *own_hooks] if place.is_chief else list(own_hooks)
+
+
+def as_role(chief: ChiefCreator, clock: Clock) -> RoleCreator:
+    """Have a program's own ChiefCreator make the chief's sessions where its task is the chief.
 
     Args:
         chief: The program's.
         clock: Where time comes from.
     """
-    return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
+    return RoleCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)

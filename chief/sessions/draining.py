@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from globalstep.runtime.streams import end_process
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.chief.sessions.coordinator import Coordinator
     from globalstep.worker.access import ClusterAccess
 
 

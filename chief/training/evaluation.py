@@ -24,12 +24,12 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint import delete_checkpoint
 from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
+from globalstep.chief.events.file_writer import SummaryFileWriter
 from globalstep.chief.training.batches import check_batches
 from globalstep.chief.training.saved_model import BEST, framework_of, put_values, read_model, saved_step
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.tf1.ops.summaries import SummaryWriter
 from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least, parted
 
 __all__ = ["Evaluate", "Evaluations"]
@@ -301,7 +301,7 @@ class Evaluations:
     def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         with atomic_write(self._storage, self._storage.join(self._dir, _FILE)) as file:
             file.write(json.dumps(self.history, indent=1).encode())
-        with SummaryWriter(self._storage.join(self._dir, "eval")) as writer:
+        with SummaryFileWriter(self._storage.join(self._dir, "eval")) as writer:
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             writer.add_summary(Summary(value=values), step)
 

@@ -17,8 +17,8 @@ from globalstep.chief.training.batches import are_own, check_batches, parts_of
 from globalstep.chief.training.callbacks import Callback
 from globalstep.chief.training.evaluation import Evaluate
 from globalstep.chief.training.evaluator import Following
+from globalstep.chief.training.trained_model import replicas_of
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
-from globalstep.chief.training.training_graph import replicas_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.worker.frameworks.local_steps import LocalSteps

@@ -22,30 +22,32 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from globalstep.chief.events.file_writer import FileWriterCache
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-from globalstep.chief.hooks.step import StopAtStepHook, step_now
+from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.hooks.checkpoint import CheckpointSaver, CheckpointSaverListener
+from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
+from globalstep.chief.hooks.statistics import ClusterStatistics
+from globalstep.chief.hooks.step import StepCounter, StopAtStep
+from globalstep.chief.hooks.summaries import SummarySaver
+from globalstep.chief.journal.run_report import RunReport, is_wanted
+from globalstep.chief.sessions.chief_role import failover_of, place_by_tf_config, train_loop_parts
+from globalstep.chief.sessions.run_model import RunSession, step_now
+from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
-from globalstep.chief.training.training_graph import ModelGraph, replicas_of, trained_model, training_model
+from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSaver, ModelSession, Named, StepCall
+from globalstep.chief.training.trained_model import replicas_of, trained_model, training_model
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
-from globalstep.config import ConfigProto
+from globalstep.config import ConfigProto, in_flight_of
 from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOfRangeError
 from globalstep.files.storage import is_full, leave_probe, storage_for
+from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.log_format import write_to_stderr
-from globalstep.tf1.graph.graph import Graph, Node
-from globalstep.tf1.sessions.hooked_session import SessionStep
-from globalstep.tf1.sessions.saver import Saver
-from globalstep.tf1.sessions.scaffold import Scaffold
-from globalstep.tf1.sessions.session import in_flight_of
-from globalstep.tf1.sessions.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
-from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
-from globalstep.worker.client.row_pieces import pull_table, push_rows
+from globalstep.worker.client.row_pieces import pull_table
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import (
@@ -57,12 +59,10 @@ from globalstep.worker.frameworks.training_model import (
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
 from globalstep.worker.step.computing import Computing, go_straight
 from globalstep.worker.step.gradients import GradientRules
-from globalstep.worker.step.stepping import Compute, Stepper
+from globalstep.worker.step.stepping import Compute
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.coordinator import Coordinator
-    from globalstep.tf1.sessions.session import Session
-    from globalstep.tf1.sessions.step_context import StepContext
+    from globalstep.chief.sessions.coordinator import Coordinator
     from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]
@@ -71,6 +71,8 @@ _log = logging.getLogger("globalstep")
 _log_progress = logging.getLogger("globalstep.progress")
 
 _CHECKPOINT_SECS = 600
+#: Global steps between summaries, and between reports of their speed.
+_SUMMARY_STEPS = 100
 #: In place of a rank, for random numbers that are the same on every worker.
 _NOBODY = -2
 #: Batches that a loop may take without a step before it is told so.
@@ -189,7 +191,6 @@ class Trainer:
         self._rules = GradientRules(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._rules, config)
         self._rounds: LocalRounds | None = None
-        self._stepper: Stepper | None = None
         worker = self._task.task or "this worker"
         self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
         self._units = _checked_units(units, local_steps)
@@ -197,7 +198,9 @@ class Trainer:
         self._replicas = None if together is None else together.among(self.world_size)
         self._stack = contextlib.ExitStack()
         self._pid = os.getpid()
-        self._session: Any = None
+        self._loop: TrainLoop | None = None
+        #: The model on the cluster; another one after each recovery.
+        self._session: ModelSession | None = None
         self._step = self._start = self._own_step = 0
         self._loss = math.nan
         self._taken = 0
@@ -223,14 +226,14 @@ class Trainer:
     @property
     def done(self) -> bool:
         """Whether training is over: the last step has come, `stop()` was called, or the run has ended."""
-        if not self._ended and self._session is not None:
-            self._ended = bool(self._session.should_stop())
-        return self._ended or self._stopped or self._session is None or self._has_last_step
+        if not self._ended and self._loop is not None:
+            self._ended = self._loop.should_stop()
+        return self._ended or self._stopped or self._loop is None or self._has_last_step
 
     @property
     def loss_parts(self) -> dict[str, float]:
         """What the loss function gave beside the loss of the last step of this worker, by name, for logs."""
-        return dict(self._stepper.parts) if self._stepper is not None else {}
+        return dict(self._session.stepper.parts) if self._session is not None else {}
 
     @property
     def round_steps(self) -> int:
@@ -319,9 +322,8 @@ class Trainer:
     def _take_unit(self, batches: Any, count: int) -> float:
         before, name = self._step, self._trained_model.declared.step
         batch_of = batch_source(batches, count)
-        work: UnitOfWork = self._session.run_step_fn(
-            lambda step_context: take_unit(step_context.session.cluster, name, count, self._step)
-        )
+        assert self._loop is not None
+        work: UnitOfWork = self._loop.with_session(lambda session: take_unit(session.cluster, name, count, self._step))
         if work.unit:
             self._step = work.base
             loss = self._run(
@@ -330,7 +332,8 @@ class Trainer:
             self._loss = self._loss if loss is None else float(loss)
         else:
             self._stopped = self._stopped or work.base == self._step
-            self._session.run(self._graph.step, {self._graph.loss: self._loss})  # for the hooks
+            assert self._loop is not None
+            self._loop.run(Named(name))  # for the hooks
             self._step = work.base
         if self.is_chief and self._step != before:
             self._callbacks.on_step(self, self._step, self._loss)
@@ -341,7 +344,7 @@ class Trainer:
 
         A run that others have ended since the caller asked `done` refuses nothing: nobody could have known.
         """
-        if self._session is None:
+        if self._loop is None:
             raise RuntimeError(
                 "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
             )
@@ -350,7 +353,7 @@ class Trainer:
                 f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
                 "`trainer.done` before each step."
             )
-        self._ended = bool(self._session.should_stop())
+        self._ended = self._loop.should_stop()
         return not self._ended
 
     def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
@@ -367,7 +370,7 @@ class Trainer:
             InvalidArgumentError: If there is no batch.
             RuntimeError: If no step is taken with them.
         """
-        if self._session is None and self.result is None:
+        if self._loop is None and self.result is None:
             raise RuntimeError(
                 "A Trainer gives batches in a `with` block: with gs.Trainer(...) as trainer: for batch in "
                 "trainer.batches(dataset): ..."
@@ -413,7 +416,7 @@ class Trainer:
             RuntimeError: Outside of a `with` block.
             InvalidArgumentError: If a name or shape is not the model's, or with `local_steps`; nothing has changed.
         """
-        if self._session is None:
+        if self._loop is None:
             raise RuntimeError("A Trainer assigns in a `with` block, between its steps.")
         if self._local is not None:
             raise InvalidArgumentError("assign is not for local_steps, where each worker has values of its own.")
@@ -426,10 +429,9 @@ class Trainer:
         if unknown := sorted(set(values) - set(known)):
             raise InvalidArgumentError(f"The model has no parameter {unknown[0]!r}; it has {', '.join(known)}.")
 
-        def change(step_context: StepContext) -> None:
-            cluster = step_context.session.cluster
-            assert self._stepper is not None
-            self._stepper.wait()
+        def change(session: ModelSession) -> None:
+            cluster = session.cluster
+            session.stepper.wait()
             ops = []
             for name, value in values.items():
                 variable = known[name]
@@ -443,26 +445,26 @@ class Trainer:
                 array = np.ascontiguousarray(array, variable.dtype).reshape(array.shape)
                 ops.append(Op(OpKind.ASSIGN, variable.name, array))
             cluster.push(Push(ops))
-            self._stepper.forget_values()
+            session.forget_values()
 
-        self._session.run_step_fn(change)
+        self._loop.with_session(change)
 
     def stop(self) -> None:
         """End training after this step; on the chief, that of all workers."""
         self._stopped = True
-        if self._session is not None:
-            self._session.end_job()
+        if self._loop is not None:
+            self._loop.end_job()
 
     def __enter__(self) -> Self:
-        if self._session is not None or self.result is not None:
+        if self._loop is not None or self.result is not None:
             raise RuntimeError("A Trainer trains once: make another one for another run. The model keeps its values.")
         try:
             return self._enter()
         except BaseException:
-            session, self._session = self._session, None
+            loop, self._loop = self._loop, None
             with self._stack:
-                if session is not None:
-                    session.__exit__(*sys.exc_info())
+                if loop is not None:
+                    loop.__exit__(*sys.exc_info())
             raise
 
     def __exit__(
@@ -480,10 +482,11 @@ class Trainer:
             given.__cause__ = error
             self.__exit__(type(given), given, trace)
             raise given
-        session, self._session = self._session, None
+        loop, self._loop = self._loop, None
+        assert loop is not None
         try:
             with self._stack:
-                swallowed = bool(session.__exit__(kind, error, trace))
+                swallowed = loop.__exit__(kind, error, trace)
                 if kind is None or swallowed:
                     self.result = self._result()
                     if self.is_chief and self._steps is not None and self._step < self._steps:
@@ -496,12 +499,11 @@ class Trainer:
         return swallowed
 
     def _enter(self) -> Self:
-        self._stack.enter_context(Graph().as_default())
         directory = self._directory()
         for written in (directory, directory and os.path.join(directory, "cluster")):
             if written:
                 # Its thread would live as long as the process.
-                self._stack.callback(FileWriterCache.close, written)
+                self._stack.callback(WRITERS.close, written)
         model = training_model(self._model_given, self._loss_fn)
         self._config = copy.copy(self._config) or ConfigProto()
         self._config.run_policy = policy_of(self._config, on_nan="drop")
@@ -512,7 +514,6 @@ class Trainer:
         units = None if self._units is None else self._units.count
         known_step = lambda: self._step  # noqa: E731 (a method would be a circle)
         self._trained_model = trained_model(model, self._optimizer, known_step, self._rules, self._replicas, units)
-        self._graph = ModelGraph(self._trained_model)
         step = Computing(model).step
         if self._local is not None:
             rounds = self._rounds = LocalRounds(self._local.inner)
@@ -521,24 +522,11 @@ class Trainer:
             self._compute: Compute = functools.partial(rounds.round, step)
         else:
             self._compute = step
-        scaffold = Scaffold(saver=Saver(max_to_keep=self._keep), init_fn=self._give_rows)
-        hooks: list[SessionRunHook] = [_Following(self)]
-        if self._steps is not None:
-            hooks.insert(0, StopAtStepHook(last_step=self._steps))
         if self._evaluate is not None and directory is not None:
             self._evaluations = Evaluations(self._evaluate, directory, self._model_given, self._loss_fn)
             self._reported = {entry["step"] for entry in self._evaluations.history}
         with _explained(self._run_dir):
-            self._session = MonitoredTrainingSession(
-                checkpoint_dir=directory,
-                scaffold=scaffold,
-                hooks=hooks,
-                chief_only_hooks=[self._saver_hook(directory, scaffold)] if directory else [],
-                save_checkpoint_secs=None,
-                save_summaries_steps=100 if self._run_dir else None,
-                log_step_count_steps=100 if self._run_dir else None,
-                config=self._config,
-            )
+            self._loop = self._make_loop(directory)
         if self.is_chief:
             if self._run_dir is not None and not self.done:
                 note_training(self._run_dir, self._step, ended=False)
@@ -557,11 +545,35 @@ class Trainer:
         """Give the parameter's name in the model for that of its Variable."""
         return variable.removeprefix(self._trained_model.scope)
 
-    def _give_rows(self, _: Scaffold, session: Session) -> None:
-        """Give tables the rows that their parameter servers do not draw."""
-        trained = self._trained_model
-        for name, table in trained.model.tables.items():
-            push_rows(session.cluster, trained.name(name), table.given())
+    def _make_loop(self, directory: str | None) -> TrainLoop:
+        """Join the run, or begin it, with the hooks of this task and of the chief that it is or may become."""
+        step, saver = Named(self._trained_model.declared.step), ModelSaver(self._trained_model, self._keep)
+        chief_hooks: list[SessionRunHook] = [self._saver_hook(directory, saver, step)] if directory else []
+        if self._run_dir is not None:
+            shared = self._replicas is not None or self._units is not None
+            own_run = os.path.join(self._run_dir, "cluster")
+            chief_hooks += [
+                StepCounter(_SUMMARY_STEPS, output_dir=self._run_dir, step=step, shared=shared),
+                ClusterStatistics(_SUMMARY_STEPS, output_dir=own_run, step=step),
+                SummarySaver(_SUMMARY_STEPS, None, self._run_dir, step=step, fetched=[LOSS], as_summary=_loss_summary),
+            ]
+        own_hooks: list[SessionRunHook] = [_Following(self, step)]
+        if self._steps is not None:
+            own_hooks.insert(0, StopAtStep(last_step=self._steps, step=step))
+        place, failover_secs, report = place_by_tf_config(), failover_of(None), None
+        if is_wanted(None) and (place.is_chief or failover_secs is not None):
+            report = RunReport([*chief_hooks, *own_hooks], directory, lambda: step, _loss_of)
+            # First, to see the checkpoint that was restored before a hook saves it again.
+            chief_hooks.insert(0, report)
+        creator, hooks = train_loop_parts(
+            ModelRun(self._trained_model, self._config, self._compute, saver),
+            place,
+            chief_hooks,
+            own_hooks,
+            checkpoint_dir=directory,
+            failover_secs=failover_secs,
+        )
+        return TrainLoop(creator, hooks, report=report)
 
     def _directory(self) -> str | None:
         """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
@@ -588,17 +600,18 @@ class Trainer:
                 ) from error
         return self._run_dir
 
-    def _saver_hook(self, directory: str, scaffold: Scaffold) -> CheckpointSaverHook:
+    def _saver_hook(self, directory: str, saver: ModelSaver, step: Named) -> CheckpointSaver:
         steps = self._checkpoint_steps
         if steps is None and self._evaluate is not None:
             steps = self._evaluate.every_steps
         listeners = [_EvaluatingCheckpoints(self)] if self._evaluations is not None else []
         secs = _CHECKPOINT_SECS if steps is None else None
-        return CheckpointSaverHook(directory, secs, steps, scaffold=scaffold, listeners=listeners)
+        return CheckpointSaver(directory, secs, steps, saver, listeners=listeners, step=step)
 
     def _run(self, batches: Sequence[Any], seeds: Sequence[int]) -> Any:
         try:
-            return self._session.run(_TrainerStep(self, batches, seeds))
+            assert self._loop is not None
+            return self._loop.run(StepCall(batches, seeds))
         except Exception as error:
             go_straight(error)
             raise
@@ -619,57 +632,28 @@ class Trainer:
         )
 
 
-class _TrainerStep(SessionStep):
-    """A step of a trainer, as its session takes it."""
+def _loss_of(session: ModelSession, fetches: Any) -> Any:
+    return LOSS if isinstance(fetches, StepCall) else None
 
-    def __init__(self, trainer: Trainer, batches: Sequence[Any], seeds: Sequence[int]) -> None:
-        self._trainer, self._batches, self._seeds = trainer, batches, seeds
-        self.loss = trainer._graph.loss
 
-    def run(self, session: Session, asked: Any) -> Any:
-        """See SessionStep."""
-        stepper = self._trainer._stepper
-        assert stepper is not None
-        try:
-            loss = stepper.step(self._batches, self._seeds)
-        except JobDoneError as done:
-            session.note_outcome(stepper.outcome)
-            if done.values is not None:
-                done.values = self._answer(session, asked, done.values, stepper.seen)
-            raise
-        session.note_outcome(stepper.outcome)
-        return loss if asked is self else self._answer(session, asked, loss, stepper.seen)
-
-    def _answer(self, session: Session, asked: Any, loss: Any, seen: int) -> Any:
-        """Give what hooks have asked for: the step, which the values were read at, the loss, or more."""
-        if asked is self:
-            return loss
-        known: dict[Any, Any] = {self._trainer._graph.step: np.int64(seen), self.loss: loss, self: loss}
-        found = {
-            at: known[fetch]
-            for at, fetch in asked.items()
-            if isinstance(fetch, (Node, _TrainerStep)) and fetch in known
-        }
-        rest = {at: fetch for at, fetch in asked.items() if at not in found}
-        del known[self]
-        return {**found, **session.run(rest, known)} if rest else found
+def _loss_summary(loss: float) -> Summary:
+    return Summary(value=[Summary.Value(tag="loss", simple_value=loss)])
 
 
 class _Following(SessionRunHook):
     """Follows the session of a trainer: its step, and at the end its values."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, step: Named) -> None:
+        self._trainer, self._step = trainer, step
         self._is_new = True
         #: For the run's report: whether the checkpoints' directory stays when training has ended.
         self.keeps_directory = trainer._run_dir is not None
 
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+    def after_create_session(self, session: ModelSession, coord: Coordinator) -> None:
         """See SessionRunHook."""
         trainer = self._trainer
-        in_flight = in_flight_of(trainer._config)
-        trainer._stepper = Stepper(trainer._trained_model, session.cluster, trainer._compute, in_flight)
-        trainer._step = step_now(session, trainer._graph.step)
+        trainer._session = session
+        trainer._step = step_now(session, self._step)
         if self._is_new:
             trainer._start, self._is_new = trainer._step, False
         if trainer._evaluations is not None:
@@ -686,7 +670,7 @@ class _Following(SessionRunHook):
             if trainer._rounds is not None:
                 trainer._rounds.settle(outcome.kind)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ModelSession) -> None:
         """See SessionRunHook: brings the last values into the model."""
         trainer = self._trainer
         trained, cluster = trainer._trained_model, session.cluster
@@ -714,7 +698,7 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
         self._said = False
 
-    def after_save(self, session: Session, global_step_value: int) -> bool:
+    def after_save(self, session: RunSession, global_step_value: int) -> bool:
         """See CheckpointSaverListener: says whether training should end."""
         assert self._trainer._evaluate is not None
         every = self._trainer._evaluate.every_steps
@@ -730,15 +714,15 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
             return False
         if global_step_value // every > self._last // every:
             self._last = global_step_value
-            self._attend_to(session, global_step_value)
+            self._attend_to(global_step_value)
         return self._is_over()
 
-    def end(self, session: Session, global_step_value: int) -> None:
+    def end(self, session: RunSession, global_step_value: int) -> None:
         """See CheckpointSaverListener: the last checkpoint is evaluated too."""
         if not session.cluster.shutdown.asked and global_step_value > self._trainer._start:
-            self._attend_to(session, global_step_value)
+            self._attend_to(global_step_value)
 
-    def _attend_to(self, session: Session, step: int) -> None:
+    def _attend_to(self, step: int) -> None:
         trainer = self._trainer
         evaluations = trainer._evaluations
         assert evaluations is not None

@@ -9,12 +9,16 @@ Layer: shared. Thread-safe once built.
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
-__all__ = ["ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"]
+__all__ = ["ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions", "in_flight_of"]
 
 _log = logging.getLogger("globalstep")
 _said: set[str] = set()
+
+#: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
+_IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
 
 
 class _Options:
@@ -159,3 +163,8 @@ class RunOptions(_Options):
         "experimental": None,
     }
     _effective = frozenset({"trace_level", "timeout_in_ms"})
+
+
+def in_flight_of(config: Any) -> int:
+    """Give how many pushes a session with a ConfigProto, or without one, need not wait for."""
+    return int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)

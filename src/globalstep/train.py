@@ -58,7 +58,7 @@ _NAMES = {
         "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join shuffle_batch "
         "shuffle_batch_join"
     ),
-    "globalstep.tf1.sessions.coordinator": "Coordinator LooperThread",
+    "globalstep.chief.sessions.coordinator": "Coordinator LooperThread",
     "globalstep.tf1.inputs.inputs": (
         "input_producer limit_epochs match_filenames_once range_input_producer slice_input_producer "
         "string_input_producer"
@@ -68,7 +68,7 @@ _NAMES = {
     "globalstep.tf1.optimizers.sync_replicas_optimizer": (
         "SyncReplicasOptimizer SyncReplicasOptimizerV2=SyncReplicasOptimizer"
     ),
-    "globalstep.tf1.sessions.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
+    "globalstep.chief.hooks.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
 }
 
 __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_TRAIN)

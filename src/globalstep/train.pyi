@@ -8,6 +8,12 @@ from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes 
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state as get_checkpoint_state
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint as latest_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state as update_checkpoint_state
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs as SessionRunArgs
+from globalstep.chief.hooks.session_run_hook import SessionRunContext as SessionRunContext
+from globalstep.chief.hooks.session_run_hook import SessionRunHook as SessionRunHook
+from globalstep.chief.hooks.session_run_hook import SessionRunValues as SessionRunValues
+from globalstep.chief.sessions.coordinator import Coordinator as Coordinator
+from globalstep.chief.sessions.coordinator import LooperThread as LooperThread
 from globalstep.cluster.cluster import ClusterDef as ClusterDef
 from globalstep.cluster.cluster import ClusterSpec as ClusterSpec
 from globalstep.cluster.cluster import JobDef as JobDef
@@ -95,8 +101,6 @@ from globalstep.tf1.optimizers.schedules import piecewise_constant_decay as piec
 from globalstep.tf1.optimizers.schedules import polynomial_decay as polynomial_decay
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer as SyncReplicasOptimizer
 from globalstep.tf1.optimizers.sync_replicas_optimizer import SyncReplicasOptimizer as SyncReplicasOptimizerV2
-from globalstep.tf1.sessions.coordinator import Coordinator as Coordinator
-from globalstep.tf1.sessions.coordinator import LooperThread as LooperThread
 from globalstep.tf1.sessions.monitored_session import MonitoredSession as MonitoredSession
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession as SingularMonitoredSession
 from globalstep.tf1.sessions.saver import Saver as Saver
@@ -106,10 +110,6 @@ from globalstep.tf1.sessions.session_creators import ChiefSessionCreator as Chie
 from globalstep.tf1.sessions.session_creators import SessionCreator as SessionCreator
 from globalstep.tf1.sessions.session_creators import WorkerSessionCreator as WorkerSessionCreator
 from globalstep.tf1.sessions.session_manager import SessionManager as SessionManager
-from globalstep.tf1.sessions.session_run_hook import SessionRunArgs as SessionRunArgs
-from globalstep.tf1.sessions.session_run_hook import SessionRunContext as SessionRunContext
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook as SessionRunHook
-from globalstep.tf1.sessions.session_run_hook import SessionRunValues as SessionRunValues
 from globalstep.tf1.sessions.supervisor import Supervisor as Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession as MonitoredTrainingSession
 from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint as init_from_checkpoint

@@ -3,13 +3,14 @@
 Layer: tf1.
 """
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-from globalstep.chief.hooks.progress import ProgressHook
-from globalstep.chief.hooks.statistics import ClusterStatisticsHook
-from globalstep.chief.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
+from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.hooks.prefetch import PrefetchLookupHook
 from globalstep.tf1.hooks.profile import ProfilerHook
+from globalstep.tf1.hooks.progress import ProgressHook
+from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
+from globalstep.tf1.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.hooks.values import (
     FeedFnHook,

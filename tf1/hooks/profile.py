@@ -11,17 +11,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from globalstep.chief.hooks.step import global_step_for, step_now
-from globalstep.chief.hooks.timers import SecondOrStepTimer
-from globalstep.files.storage import atomic_write, storage_for
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.tf1.execution.tracing import Trace
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.chief.sessions.run_model import step_now
+from globalstep.files.storage import atomic_write, storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.execution.tracing import Trace
+from globalstep.tf1.hooks.step import global_step_for
 
 __all__ = ["ProfilerHook"]
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
-from globalstep.errors import OpError, OutOfRangeError
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
+from globalstep.errors import OpError, OutOfRangeError
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session

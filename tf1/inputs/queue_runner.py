@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import OutOfRangeError
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, default_sessions, get_collection
 from globalstep.tf1.inputs.queue_base import QueueBase
-from globalstep.tf1.sessions.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session

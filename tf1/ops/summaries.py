@@ -6,8 +6,8 @@ Layer: tf1.
 from __future__ import annotations
 
 from globalstep.chief.events.events import EventFileWriter, summary_iterator
-from globalstep.chief.events.file_writer import FileWriter, FileWriterCache, SummaryWriter, SummaryWriterCache
 from globalstep.files.tensorboard_protos import Event, SessionLog, Summary, SummaryDescription, TaggedRunMetadata
+from globalstep.tf1.ops.file_writer import FileWriter, FileWriterCache, SummaryWriter, SummaryWriterCache
 from globalstep.tf1.ops.summary_ops import histogram, image, merge, merge_all, scalar, text
 from globalstep.tf1.ops.summary_ops_v0 import (
     histogram_summary,

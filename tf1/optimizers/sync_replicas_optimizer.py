@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection
 from globalstep.tf1.graph.mutations import Mutation, MutationPart
 from globalstep.tf1.inputs.queue_runner import QueueRunner
@@ -24,7 +25,6 @@ from globalstep.tf1.optimizers.minimized import remember_loss
 from globalstep.tf1.optimizers.moving_averages import ExponentialMovingAverage
 from globalstep.tf1.optimizers.optimizer import Optimizer
 from globalstep.tf1.optimizers.optimizer_arguments import Gradient, is_floating_scalar
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.variables.assignments import assign
 from globalstep.tf1.variables.training_util import assert_global_step
 from globalstep.tf1.variables.variable_collections import global_variables, report_uninitialized_variables
@@ -32,7 +32,7 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
 if TYPE_CHECKING:
-    from globalstep.tf1.sessions.coordinator import Coordinator
+    from globalstep.chief.sessions.coordinator import Coordinator
 
 __all__ = ["SyncReplicasOptimizer"]
 

@@ -8,28 +8,21 @@ Layer: tf1.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import logging
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
+from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.chief_role import as_role
-from globalstep.chief.sessions.draining import Drain
-from globalstep.chief.sessions.job_end import await_others
-from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
+from globalstep.chief.sessions.coordinator import Coordinator
+from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.tf1.inputs.queue_runner import start_queue_runners
-from globalstep.tf1.sessions.coordinator import Coordinator
-from globalstep.tf1.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.tf1.sessions.scaffold import Scaffold
-from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, SessionCreator
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
-from globalstep.tf1.sessions.step_context import StepContext, StopRequested
+from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
+from globalstep.tf1.sessions.step_context import StepContext
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
@@ -37,16 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MonitoredSession", "SingularMonitoredSession", "StepContext"]
 
-_log = logging.getLogger("globalstep")
 
-#: Recoveries in a row, without a run that completed in between, before the error is raised.
-MAX_RECOVERIES = 20
-_FIRST_BACKOFF_SECS = 0.1
-_LAST_BACKOFF_SECS = 10.0
-
-
-class _MonitoredSession:
-    """What MonitoredSession and SingularMonitoredSession share; `recover` is where they differ."""
+class _MonitoredSession(TrainLoop):
+    """What MonitoredSession and SingularMonitoredSession share: a training loop of the default graph."""
 
     def __init__(
         self,
@@ -55,52 +41,12 @@ class _MonitoredSession:
         recover: bool,
         stop_grace_period_secs: float,
         clock: Clock,
+        report: RunReport | None = None,
     ) -> None:
         self._graph_was_finalized = get_default_graph().finalized
-        self._hooks = list(hooks or ())
         if type(session_creator) is ChiefSessionCreator:
             session_creator = as_role(session_creator, clock)
-        self._creator = session_creator
-        self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
-        self._role_changes = self._ours is not None and self._ours.may_outdate
-        # The hooks of the present session: those of the chief come and go with its lease.
-        self._active = self._hooks
-        self._recover_errors = PREEMPTION_ERRORS if recover else ()
-        self._grace_secs = stop_grace_period_secs
-        self._clock = clock
-        self._recoveries = 0
-        self._never = threading.Event()
-        self._closed = False
-        self._drain = Drain()
-        self._pid = os.getpid()
-        # Whether the program asks should_stop(), and so ends by itself when it should.
-        self._asks = False
-        self._over = False
-        # Whether the program has said that the job is to end, whatever the others still have to do.
-        self._says_so = False
-        # Whether the end of the job is safe: its last step is saved, or none was asked for.
-        self._is_safe = False
-        # Whether this task, a worker, waits for that.
-        self._awaits_save = False
-        self._session: Any = None
-        self._hooked: HookedSession | None = None
-        self._coord: Coordinator | None = None
-        for hook in self._hooks:
-            hook.begin()
-        if self._ours is not None:
-            self._ours.use_hooks(self._hooks)
-            self._ours.watch_clients(self._drain.attend)
-        self._drain.watch()
-        try:
-            self._session_for_run()
-        except JobDoneError as done:
-            # There is nothing left to do: should_stop() is True from the start.
-            _log.info("%s", done)
-            self._over = True
-        except BaseException:
-            self._drain.unwatch()
-            self._unfreeze_graph()
-            raise
+        super().__init__(session_creator, hooks or (), recover, stop_grace_period_secs, clock, report)
 
     @property
     def graph(self) -> Graph | None:
@@ -132,7 +78,7 @@ class _MonitoredSession:
             AbortedError: If the session was lost again and again.
             UnavailableError: The same.
         """
-        return self._recovering(HookedSession.run, fetches, feed_dict, options, run_metadata)
+        return super().run(fetches, feed_dict, options, run_metadata)
 
     def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
         """Call a function that runs several times, some of them without hooks.
@@ -155,307 +101,18 @@ class _MonitoredSession:
             )
         return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
 
-    def should_stop(self) -> bool:
-        """Say whether the loop should end: a hook asked, a thread failed, job done, SIGTERM, Ctrl-C, or closed.
-
-        At the step limit the chief saves first, and a worker waits for that: where a PS task loses the last steps
-        before they are saved, training goes on.
-        """
-        self._asks = True
-        while not (self._closed or self._over or self._drain.asked):
-            try:
-                hooked = self._session_for_run()
-                if self._coord is not None:
-                    self._coord.raise_requested_exception()
-                if not hooked.should_stop:
-                    return self._coord is not None and self._coord.should_stop()
-                if self._secure(hooked):
-                    return True
-            except Exception as error:
-                if not self._recover_errors:
-                    raise
-                if not isinstance(error, self._recover_errors):
-                    return True
-                self._discard(error)
-        return True
-
-    def end_job(self) -> None:
-        """Say that the job is to end with this session, where this task is the chief, whoever still trains."""
-        self._says_so = True
-
-    def close(self) -> None:
-        """End: the hooks' `end`, then the threads, then the session.
-
-        Raises:
-            RuntimeError: If it is closed already.
-        """
-        self._close(None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        ends = kind is not None and issubclass(kind, (SystemExit, KeyboardInterrupt))
-        over = self._hooked is not None and self._hooked.should_stop
-        # A signal to a whole group ends what a step needs, such as a DataLoader's processes: that is no failure.
-        drained = self._drain.asked and kind is not None and (ends or not over)
-        if drained and not ends:
-            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
-        clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
-        self._says_so = self._says_so or isinstance(error, StopRequested)
-        self._close(None if clean else kind)
-        return clean
-
     def _tf_sess(self) -> Session:
         """The session below the hooks."""
         session: Session = self._session
         return session
 
-    def _recovering(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Call `act` with the session and `args`; on a new session if the old one is lost."""
-        while True:
-            if self._closed:
-                raise RuntimeError("Attempted to use a closed session.")
-            if self._drain.asked and not self._asks:
-                raise self._drain.exit()
-            try:
-                hooked = self._session_for_run()
-                try:
-                    result = act(hooked, *args)
-                except Exception as error:
-                    self._raise_cause_of(error)
-                    raise
-            except self._recover_errors as error:
-                self._discard(error)
-                continue
-            self._recoveries = 0
-            # The run was carried out and must not be again; only its session is lost.
-            lost = self._hooked.lost if self._hooked is not None else None
-            if lost is not None:
-                if not self._recover_errors:
-                    raise lost
-                self._discard(lost)
-            return result
+    def _start_threads(self, session: Session, coord: Coordinator) -> None:
+        if get_collection(GraphKeys.QUEUE_RUNNERS):
+            start_queue_runners(sess=session, coord=coord)
 
-    def _raise_cause_of(self, error: Exception) -> None:
-        """Raise what a thread has reported, if that was a lost connection: it may be the cause of what a run met."""
-        if isinstance(error, PREEMPTION_ERRORS) or self._coord is None:
-            return
-        try:
-            self._coord.raise_requested_exception()
-        except PREEMPTION_ERRORS:
-            raise
-        except Exception as reported:
-            _log.debug("A thread had reported: %s", reported)
-
-    def _session_for_run(self) -> HookedSession:
-        """Give the session, made if there is none, and anew if this task's role has changed."""
-        if self._role_changes and self._ours and self._hooked and (why := self._ours.outdated(self._session)):
-            _log.warning("The session is made anew: %s.", why)
-            self._release()
-        while self._hooked is None:
-            try:
-                with self._drain.interruptible("made its session"):
-                    self._create()
-            except self._recover_errors as error:
-                self._discard(error)
-        return self._hooked
-
-    def _create(self) -> None:
-        self._session = self._creator.create_session()
-        hooks = self._ours.active_hooks() if self._ours is not None else None
-        self._active = self._hooks if hooks is None else hooks
-        self._drain.attend(getattr(self._session, "cluster", None))
-        # Every exception of a thread counts here: none is a clean stop.
-        self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)
-        try:
-            if get_collection(GraphKeys.QUEUE_RUNNERS):
-                start_queue_runners(sess=self._session, coord=self._coord)
-            for hook in self._active:
-                hook.after_create_session(self._session, self._coord)
-        except BaseException:
-            # What was started must not outlive the error, which is the one to report.
-            with contextlib.suppress(Exception):
-                self._release()
-            raise
-        self._hooked = HookedSession(self._session, self._active)
-
-    def _discard(self, error: BaseException) -> None:
-        """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
-        if self._drain.asked:
-            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
-            raise self._drain.exit() from error
-        self._recoveries += 1
-        if self._recoveries > MAX_RECOVERIES:
-            _log.error("Giving up after %d recoveries without a completed run.", MAX_RECOVERIES)
-            raise error
-        backoff_secs = min(_FIRST_BACKOFF_SECS * 2 ** (self._recoveries - 1), _LAST_BACKOFF_SECS)
-        text = (
-            "The session was lost and is closed; a new one is made in %.1f s (recovery %d of at most %d in a row). "
-            "Cause: %s: %s"
-        )
-        _log.warning(text, backoff_secs, self._recoveries, MAX_RECOVERIES, type(error).__name__, error)
-        let_go_of(error)
-        try:
-            self._release()
-        except Exception as late:
-            _log.info("While closing the lost session: %s: %s", type(late).__name__, late)
-        with self._drain.interruptible("had lost its session"):
-            self._clock.wait(self._never, backoff_secs)
-
-    def _close(self, failed: type[BaseException] | None) -> None:
-        if self._closed:
-            raise RuntimeError("Session is already closed.")
-        if os.getpid() != self._pid:
-            self._closed = True  # a forked child: all of it is the parent's, which goes on
-            return
-        drained = self._drained
-        self._drain.leaves = True
-        try:
-            if failed is None and self._session is not None:
-                if not drained:
-                    self._end()
-                    drained = self._drained
-                if drained:
-                    self._hand_over()
-        finally:
-            self._closed = True
-            try:
-                self._release(for_good=True)
-            finally:
-                self._unfreeze_graph()
-                self._drain.unwatch()
-        if drained and failed is None:
-            raise self._drain.exit()
-
-    @property
-    def _drained(self) -> bool:
-        """Whether the process ends because it was asked to, while the job goes on."""
-        stops = self._hooked is not None and self._hooked.should_stop
-        return self._drain.asked and (self._awaits_save or not stops)
-
-    def _secure(self, hooked: HookedSession) -> bool:
-        """At the step limit: have the last step saved. False where this task is the chief now, with a new session."""
-        ours = self._ours
-        if ours is None or self._is_safe or hooked.says_so or self._says_so:
-            return True
-        if ours.acts:
-            ours.secure_last_step(self._session, self._active, self._grace_secs)
-        else:
-            self._awaits_save = True
-            with self._drain.interruptible("waited for the last step to be saved"):
-                takes_over = ours.secure_last_step(self._session, self._active, self._grace_secs)
-            self._awaits_save = False
-            if takes_over:
-                self._release()
-                self._session_for_run()
-                return False
-        self._is_safe = True
-        return True
-
-    def _end(self) -> None:
-        """Do what is owed at the end of the job; on a new session if the old one is lost meanwhile.
-
-        Returns early where the process is asked to end while this task waits for others.
-        """
-        hooked, life = self._hooked, self._life
-        limited = hooked is not None and hooked.limited
-        stops = hooked is not None and hooked.says_so
-        self._says_so = self._says_so or stops or (self._coord is not None and self._coord.should_stop())
-        ended: set[int] = set()
-        while True:
-            try:
-                self._session_for_run()
-                goes_on = limited and not self._is_safe and self._life != life and self._ours is not None
-                if not (goes_on and self._ours is not None and self._ours.goes_on(self._session)):
-                    if self._finish_training():
-                        self._end_hooks(ended)
-                    return
-            except self._recover_errors as error:
-                self._discard(error)
-                continue
-            raise AbortedError(
-                "A PS task lost the last steps before they were saved, and this task's loop is over, so it cannot "
-                "train them again: the same command continues. (A loop that asks should_stop() is told to go on.)"
-            )
-
-    @property
-    def _life(self) -> int:
-        """The incarnation of the present session; 0 for none, and of one that another creator has made."""
-        return 0 if self._session is None or self._ours is None else int(self._session.cluster.incarnation)
-
-    def _finish_training(self) -> bool:
-        """Have the others end too, and the last step saved; False where the process is asked to end meanwhile."""
-        ours = self._ours
-        if ours is None or self._is_safe:
-            return True
-        if not self._says_so:
-            self._wait_for_others(ours)
-            if self._drained:
-                return False
-        if self._says_so:
-            ours.end_for_all(self._session, self._grace_secs)
-        while not self._secure(self._session_for_run()):
-            pass
-        return True
-
-    def _wait_for_others(self, ours: SessionCreator) -> None:
-        """Keep the chief's duties, though this task's own data have ended, until nobody else trains."""
-        watch = HookedSession(self._session, [hook for hook in self._active if getattr(hook, "keeps_watch", False)])
-
-        def keep_watch() -> None:
-            self._session.forget_values()
-            watch.run([])
-            if watch.lost is not None:
-                raise watch.lost
-            self._says_so = self._says_so or watch.says_so
-
-        await_others(
-            self._session.cluster,
-            self._clock,
-            lambda alone_secs: ours.awaited(self._session, alone_secs),
-            lambda: not (self._drain.asked or self._says_so),
-            keep_watch,
-        )
-
-    def _end_hooks(self, ended: set[int]) -> None:
-        """Call the hooks' `end`, once each, and declare the job done."""
-        for hook in self._active:
-            if id(hook) not in ended:
-                hook.end(self._session)
-                ended.add(id(hook))
-        if self._ours is not None:
-            self._ours.after_end(self._session)
-
-    def _hand_over(self) -> None:
-        """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
-        _log.warning("%s: this task hands over its work and exits with %d.", self._drain.by, self._drain.exit_code)
-        with self._drain.undisturbed():
-            for hook in self._active:
-                try:
-                    hook.end(self._session)
-                except OpError as error:
-                    _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
-
-    def _unfreeze_graph(self) -> None:
+    def _leave_model(self) -> None:
         if not self._graph_was_finalized:
             get_default_graph().finalized = False
-
-    def _release(self, for_good: bool = False) -> None:
-        """Stop the threads, then close the session; for good, the chief's lease is left too."""
-        coord, session = self._coord, self._session
-        self._hooked = self._coord = self._session = None
-        try:
-            if coord is not None:
-                coord.request_stop()
-                self._drain.join(coord, self._grace_secs)
-        finally:
-            if session is not None:
-                if self._ours is not None and (for_good or self._drain.asked):
-                    session.cluster.chief_lease.given_up_on_leaving = True
-                session.close()
 
 
 class MonitoredSession(_MonitoredSession):
@@ -467,6 +124,7 @@ class MonitoredSession(_MonitoredSession):
         stop_grace_period_secs: Time for threads to end, and on the chief for the other workers to
             leave, in seconds.
         clock: Where time comes from.
+        report: Tells at the end how the run went; it is among the hooks.
     """
 
     def __init__(
@@ -475,9 +133,11 @@ class MonitoredSession(_MonitoredSession):
         hooks: Sequence[SessionRunHook] | None = None,
         stop_grace_period_secs: float = 120,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        report: RunReport | None = None,
     ) -> None:
         creator = ChiefSessionCreator() if session_creator is None else session_creator
-        super().__init__(creator, hooks, True, stop_grace_period_secs, clock)
+        super().__init__(creator, hooks, True, stop_grace_period_secs, clock, report)
 
 
 class SingularMonitoredSession(_MonitoredSession):

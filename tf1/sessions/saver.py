@@ -137,6 +137,11 @@ class Saver:
             raise ValueError("No variables to save")
 
     @property
+    def saves_in_background(self) -> bool:
+        """Whether `start_save` does what `save` does: not where a class of its own has another `save`."""
+        return type(self).save is Saver.save
+
+    @property
     def last_checkpoints(self) -> list[str]:
         """The checkpoints that were saved and are not deleted, oldest first."""
         return self._saver.retention.paths

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from globalstep.chief.hooks.checkpoint import saver_from
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
+from globalstep.tf1.hooks.checkpoint import saver_from
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.summary_ops import merge_all
 from globalstep.tf1.sessions.saver import Saver

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from globalstep.cluster.run_policy import policy_of
+from globalstep.config import in_flight_of
 from globalstep.errors import JobDoneError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import at_most
@@ -31,21 +32,13 @@ from globalstep.worker.waits.first_answers import wait_for_answers
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["InteractiveSession", "Session", "get_default_session", "in_flight_of"]
+__all__ = ["InteractiveSession", "Session", "get_default_session"]
 
 
 _log = logging.getLogger("globalstep")
 
-#: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
-_IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
-
 #: How long a session's first run waits for PS tasks that do not answer: as a MonitoredTrainingSession by default.
 _FIRST_ANSWER_SECS = 7200.0
-
-
-def in_flight_of(config: Any) -> int:
-    """Give how many pushes a session with a ConfigProto, or without one, need not wait for."""
-    return int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
 
 
 class Session:
@@ -156,10 +149,6 @@ class Session:
     def last_outcome(self) -> Outcome | None:
         """What became of the last push of this session; None before the first."""
         return self._executor.last_outcome
-
-    def note_outcome(self, outcome: Outcome | None) -> None:
-        """Take note of what became of a push that a training loop has made with the session's client."""
-        self._executor.last_outcome = outcome
 
     @property
     def trace(self) -> Trace | None:

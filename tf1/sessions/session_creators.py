@@ -1,148 +1,30 @@
 """Session creators of a MonitoredSession: the chief's, and the other workers'.
 
-Follows TensorFlow 1.15, python/training/monitored_session.py, but for what a chief owes its cluster at
-the end: it declares the job done, and lets the others bring in their last pushes first.
+Follows TensorFlow 1.15, python/training/monitored_session.py.
 
 Layer: tf1.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
-from globalstep.chief.sessions.causes import why_not_left
-from globalstep.chief.sessions.cluster_start import stop_limits
-from globalstep.chief.sessions.job_end import await_last_save, is_at_limit, is_done, look, others_that_train
-from globalstep.chief.sessions.run_joining import RunOfTask
-from globalstep.errors import OpError
-from globalstep.files.storage import storage_for
+from globalstep.chief.sessions.session_creators import (
+    CHIEF_MAX_WAIT_SECS,
+    WORKER_MAX_WAIT_SECS,
+    ChiefCreator,
+    SessionCreator,
+    WorkerCreator,
+    saved_term,
+)
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.sessions.graph_model import GraphModel
 from globalstep.tf1.sessions.scaffold import Scaffold
-from globalstep.tf1.sessions.session_manager import SessionManager
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
-from globalstep.worker.waits.polling_wait import PollingWait
-
-if TYPE_CHECKING:
-    from globalstep.tf1.sessions.session import Session
-    from globalstep.worker.access import ClusterAccess
-
-
-def _admit_all(cluster: ClusterAccess) -> None:
-    """Let every client go on."""
-
-
-def _attend_to_none(cluster: ClusterAccess) -> None:
-    """Take no note of a client."""
-
 
 __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator", "saved_term"]
 
-_log = logging.getLogger("globalstep")
 
-_WORKER_MAX_WAIT_SECS = 30 * 60
-_CHIEF_MAX_WAIT_SECS = 7200
-
-
-class SessionCreator:
-    """Base of session creators: makes a session, and knows what is owed at its end.
-
-    Attributes:
-        admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
-        acts: Whether the session that was made last is the chief's.
-        may_outdate: Whether `outdated` is to be asked before each run.
-    """
-
-    admit: Callable[[Any], None] = staticmethod(_admit_all)
-    may_outdate = False
-    acts = False
-    _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
-
-    def watch_clients(self, attend: Callable[[Any], None]) -> None:
-        """Be given each client as soon as it is there, before anything is waited for.
-
-        Args:
-            attend: Called with it.
-        """
-        self._attend = attend
-
-    def create_session(self) -> Session:
-        """Make a session that is ready to run."""
-        raise TypeError(f"{type(self).__name__} must define create_session().")
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """Learn the hooks of the monitored session, before the first session is made.
-
-        Args:
-            hooks: The hooks.
-        """
-
-    def active_hooks(self) -> list[SessionRunHook] | None:
-        """Give the hooks of the session that was made last; None for all that are used."""
-        return None
-
-    def outdated(self, session: Session) -> str:
-        """Say why a session that works is to be made anew; "" where it is not."""
-        return ""
-
-    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
-        """Where the step limit is reached: save the last step on the chief, wait for that on a worker.
-
-        Args:
-            session: The session below the hooks.
-            hooks: Its hooks.
-            max_wait_secs: How long a worker waits.
-
-        Returns:
-            Whether this task is the chief now, and has to make its session anew.
-
-        Raises:
-            AbortedError: If a PS task lost its state before the step was saved: the rest is to be trained again.
-            UnavailableError: If one does not answer.
-        """
-        return False
-
-    def goes_on(self, session: Session) -> bool:
-        """Say whether the job has a step limit, has not come to it, and is not done.
-
-        Args:
-            session: The session below the hooks.
-        """
-        statuses = look(session.cluster)
-        return any(status.limits for status in statuses) and not (is_at_limit(statuses) or is_done(statuses))
-
-    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
-        """Name the tasks that the chief waits for before it ends the job; none on a worker, and at the step limit.
-
-        Args:
-            session: The session below the hooks.
-            alone_secs: How long nobody has been there.
-
-        Returns:
-            Their names, and whether one of them is there.
-        """
-        return [], False
-
-    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
-        """On the chief: declare the job done, as its program says, and wait for the others to leave.
-
-        Args:
-            session: The session below the hooks.
-            stop_grace_period_secs: How long this may take, in seconds.
-        """
-
-    def after_end(self, session: Session) -> None:
-        """Act on a clean end, after the hooks' `end`.
-
-        Args:
-            session: The session below the hooks.
-        """
-
-
-class ChiefSessionCreator(SessionCreator):
+class ChiefSessionCreator(ChiefCreator):
     """Initializes or restores the model, or takes over a running one.
 
     Args:
@@ -153,13 +35,7 @@ class ChiefSessionCreator(SessionCreator):
         checkpoint_dir: Where to restore from.
         checkpoint_filename_with_path: A checkpoint to restore instead.
         max_wait_secs: How long to wait for PS tasks that do not answer, in seconds.
-        task: Name of this task, "/job:chief/task:0".
-        expected_tasks: Names of the tasks that are to take part; at the end the PS wait a little for
-            those that never came.
         clock: Where time comes from.
-
-    Attributes:
-        had_session: Whether this task has had a session of the run before, as chief or as a worker.
     """
 
     def __init__(
@@ -169,115 +45,15 @@ class ChiefSessionCreator(SessionCreator):
         config: Any = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
-        max_wait_secs: float = _CHIEF_MAX_WAIT_SECS,
+        max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
         *,
-        task: str = "",
-        expected_tasks: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._scaffold = scaffold or Scaffold()
-        self._master = master
-        self._config = config
-        self._checkpoint_dir = checkpoint_dir
-        self._checkpoint = checkpoint_filename_with_path
-        self._max_wait_secs = max_wait_secs
-        self._task = task
-        self._expected_tasks = tuple(expected_tasks)
-        self._clock = clock
-        #: Which run the task is of.
-        self.run = RunOfTask(clock)
-        self._hooks: Sequence[SessionRunHook] = ()
-        self.had_session = False
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """See SessionCreator: their stop limits become the parameter servers'."""
-        self._hooks = hooks
-
-    def create_session(self) -> Session:
-        """See SessionCreator."""
-        self._scaffold.finalize()
-        session = _manager(self._scaffold, self._task, self._clock, self).prepare_session(
-            self._master,
-            saver=self._scaffold.saver,
-            checkpoint_dir=self._checkpoint_dir,
-            checkpoint_filename_with_path=self._checkpoint,
-            max_wait_secs=self._max_wait_secs,
-            config=self._config,
-            init_op=self._scaffold.init_op,
-            init_feed_dict=self._scaffold.init_feed_dict,
-            init_fn=self._scaffold.init_fn,
-            hooks=self._hooks,
-            expected_tasks=self._expected_tasks,
-            had_session=self.had_session,
-        )
-        self.had_session = True
-        return session
-
-    def as_worker(self) -> WorkerSessionCreator:
-        """Give what makes the sessions of the same task where another one is the chief."""
-        return WorkerSessionCreator(
-            self._scaffold,
-            self._master,
-            self._config,
-            self._max_wait_secs,
-            task=self._task,
-            checkpoint_dir=self._checkpoint_dir,
-            clock=self._clock,
-        )
-
-    def saved_term(self) -> int:
-        """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
-        return saved_term(self._checkpoint_dir)
-
-    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
-        """See SessionCreator: nothing can change the step any more, so the job is done once it is saved."""
-        if is_at_limit(look(session.cluster)):
-            for hook in hooks:
-                if (save := getattr(hook, "save_last", None)) is not None:
-                    save(session)
-            self.after_end(session)
-        return False
-
-    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
-        """See SessionCreator."""
-        return others_that_train(session.cluster, look(session.cluster), alone_secs)
-
-    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
-        """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""
-        client = session.cluster
-        if is_at_limit(look(client)):
-            return  # no push is accepted any more
-        remaining = client.finish()
-        wait = PollingWait(self._clock, stop_grace_period_secs)
-        while remaining:
-            named = sorted(remaining)
-            if client.shutdown.asked or not wait.pause(
-                f"the job is done; waiting for {_names(named)} to leave",
-                lambda named=named: why_not_left(client, named),  # type: ignore[misc]
-            ):
-                _log.warning(
-                    "The job is done, but after %.0f s%s %s had not left: what they push from now on is not "
-                    "in the final checkpoint.",
-                    wait.waited_secs,
-                    ", when this task was asked to end," if client.shutdown.asked else "",
-                    _names(remaining),
-                )
-                return
-            remaining = client.finish()
-
-    def after_end(self, session: Session) -> None:
-        """See SessionCreator: declares the job done, so that the parameter servers can end."""
-        try:
-            remaining = session.cluster.finish()
-        except OpError as error:
-            _log.warning("Could not declare the job done: %s", error)
-            return
-        if remaining:
-            have = "has" if len(remaining) == 1 else "have"
-            _log.info("The job is done; the parameter servers end when %s %s left.", _names(remaining), have)
+        model = GraphModel(scaffold or Scaffold(), config)
+        super().__init__(model, master, checkpoint_dir, checkpoint_filename_with_path, max_wait_secs, clock=clock)
 
 
-class WorkerSessionCreator(SessionCreator):
+class WorkerSessionCreator(WorkerCreator):
     """Waits until the chief has made the model ready.
 
     Args:
@@ -285,121 +61,16 @@ class WorkerSessionCreator(SessionCreator):
         master: Target of the session.
         config: Configuration of the session.
         max_wait_secs: When to give up, in seconds.
-        task: Name of this task, "/job:worker/task:1".
-        checkpoint_dir: Where the chief saves, if this task sees it: a checkpoint at the last step of this task's
-            hooks tells a worker that comes too late, or slept too long, that the job is done.
         clock: Where time comes from.
-
-    Attributes:
-        initializes_rest: Whether it initializes the Variables that the chief's program does not have.
     """
-
-    initializes_rest = False
 
     def __init__(
         self,
         scaffold: Scaffold | None = None,
         master: Any = "",
         config: Any = None,
-        max_wait_secs: float = _WORKER_MAX_WAIT_SECS,
+        max_wait_secs: float = WORKER_MAX_WAIT_SECS,
         *,
-        task: str = "",
-        checkpoint_dir: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._scaffold = scaffold or Scaffold()
-        self._master = master
-        self._config = config
-        self._max_wait_secs = max_wait_secs
-        self._task = task
-        self._checkpoint_dir = checkpoint_dir
-        self._clock = clock
-        #: Which run the task is of.
-        self.run = RunOfTask(clock)
-        self._hooks: Sequence[SessionRunHook] = ()
-        # What there was when this task started.
-        self._over_before: str | None = None
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """See SessionCreator: their stop limits tell whether a checkpoint is the last."""
-        self._hooks = hooks
-
-    def create_session(self) -> Session:
-        """See SessionCreator.
-
-        Raises:
-            JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step; or if
-                they hold nothing, and that checkpoint came since this task started.
-        """
-        self._scaffold.finalize()
-        if self._over_before is None:
-            # Every worker comes by here: none is to read a whole checkpoint.
-            self._over_before = self._why_over(thorough=False)
-        return _manager(self._scaffold, self._task, self._clock, self).wait_for_session(
-            self._master,
-            config=self._config,
-            max_wait_secs=self._max_wait_secs,
-            why_over=self._why_over,
-            over_before=self._over_before,
-            directory=self._checkpoint_dir,
-            initializes_rest=self.initializes_rest,
-        )
-
-    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
-        """See SessionCreator."""
-        return await_last_save(session.cluster, self._clock, max_wait_secs)
-
-    def _why_over(self, thorough: bool | None = None) -> str:
-        """Say which checkpoint shows that the job is done; "" where none does, or this task cannot see."""
-        limits = stop_limits([hook for hook in self._hooks if _is_absolute(hook)], "", 0, {})
-        newest = None
-        try:
-            if self._checkpoint_dir and limits:
-                newest = latest_checkpoint(self._checkpoint_dir, thorough=thorough)
-        except (OpError, OSError) as error:
-            _log.debug("Whether the job is done cannot be seen in %s: %s", self._checkpoint_dir, error)
-        step = (newest or "").rpartition("-")[2]
-        if not limits or not step.isdecimal() or int(step) < (limits[0].last_step or 0):
-            return ""
-        return f"the last step is {limits[0].last_step}, and there is checkpoint {newest}"
-
-
-def saved_term(directory: Any) -> int:
-    """Give the greatest chief's term in a checkpoint directory; 0 where that is not known.
-
-    Args:
-        directory: Path or URL; None for none.
-    """
-    if not directory:
-        return 0
-    try:
-        return greatest_term(storage_for(str(directory)), str(directory))
-    except Exception as error:  # an object store's driver raises what it likes; a restore will say more
-        _log.debug("Terms in %s cannot be read: %s", directory, error)
-        return 0
-
-
-def _is_absolute(hook: SessionRunHook) -> bool:
-    ask = getattr(hook, "store_limit", None)
-    return ask is not None and ask("").last_step is not None
-
-
-def _manager(
-    scaffold: Scaffold, task: str, clock: Clock, creator: ChiefSessionCreator | WorkerSessionCreator
-) -> SessionManager:
-    return SessionManager(
-        local_init_op=scaffold.local_init_op,
-        local_init_feed_dict=scaffold.local_init_feed_dict,
-        ready_op=scaffold.ready_op,
-        ready_for_local_init_op=scaffold.ready_for_local_init_op,
-        graph=get_default_graph(),
-        task=task,
-        clock=clock,
-        admit=creator.admit,
-        attend=creator._attend,
-        run=creator.run,
-    )
-
-
-def _names(tasks: Sequence[str]) -> str:
-    return ", ".join(sorted(tasks))
+        super().__init__(GraphModel(scaffold or Scaffold(), config), master, max_wait_secs, clock=clock)

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.sessions.train_loop import StopRequested
+
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["StepContext", "StopRequested"]
-
-
-class StopRequested(StopIteration):
-    """Ends a loop because its program says so, not because its data have ended."""
+__all__ = ["StepContext"]
 
 
 class StepContext:

@@ -13,17 +13,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks.checkpoint import saver_from
-from globalstep.chief.hooks.step import step_now
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
 from globalstep.chief.sessions.job_end import await_others, look, others_that_train
+from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.tf1.graph.write_graph import write_graph
+from globalstep.tf1.hooks.checkpoint import saver_from
 from globalstep.tf1.ops.summaries import FileWriter, SessionLog
 from globalstep.tf1.ops.summary_ops import merge_all
-from globalstep.tf1.sessions.coordinator import Coordinator, LooperThread
 from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session_creators import saved_term

@@ -12,20 +12,22 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
-from globalstep.chief.hooks.statistics import ClusterStatisticsHook
-from globalstep.chief.hooks.step import StepCounterHook
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.journal.run_report import RunReport, is_wanted
-from globalstep.chief.sessions.chief_role import RoleSessionCreator, failover_of
-from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
+from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_by_tf_config, train_loop_parts
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.tf1.execution.fetches import flatten
+from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
+from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
+from globalstep.tf1.hooks.step import StepCounterHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
+from globalstep.tf1.optimizers.minimized import loss_of
+from globalstep.tf1.sessions.graph_model import GraphModel
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
-from globalstep.tf1.sessions.reported_session import ReportedSession
 from globalstep.tf1.sessions.scaffold import Scaffold
-from globalstep.tf1.sessions.session_creators import ChiefSessionCreator, WorkerSessionCreator
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
-from globalstep.wire.transports import register_target
+from globalstep.tf1.sessions.session import Session
+from globalstep.tf1.variables.training_util import integer_step
 
 __all__ = ["MonitoredTrainingSession"]
 
@@ -105,30 +107,10 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     checkpoint_steps, checkpoint_secs = _one_of(
         save_checkpoint_steps, save_checkpoint_secs, None, _DEFAULT_CHECKPOINT_SECS
     )
-    target, is_chief, task, expected_tasks = _place_in_cluster(master, is_chief)
+    # What a Server's target or a ClusterSpec means, the session manager knows.
+    place = TaskPlace(master, is_chief) if master else place_by_tf_config(is_chief)
     scaffold = scaffold or Scaffold()
     failover_secs = failover_of(failover_secs)
-    worker = WorkerSessionCreator(
-        scaffold=scaffold,
-        master=target,
-        config=config,
-        max_wait_secs=max_wait_secs,
-        task=task,
-        clock=clock,
-        checkpoint_dir=checkpoint_dir,
-    )
-    if not is_chief and failover_secs is None:
-        return MonitoredSession(worker, hooks, stop_grace_period_secs, clock)
-    chief = ChiefSessionCreator(
-        scaffold=scaffold,
-        master=target,
-        config=config,
-        checkpoint_dir=checkpoint_dir,
-        max_wait_secs=max_wait_secs,
-        task=task,
-        expected_tasks=expected_tasks,
-        clock=clock,
-    )
     all_hooks = list(chief_only_hooks or ())
     summary_dir = summary_dir or checkpoint_dir
     if summary_dir and log_step_count_steps and log_step_count_steps > 0:
@@ -141,19 +123,30 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         all_hooks.append(
             CheckpointSaverHook(checkpoint_dir, checkpoint_secs, checkpoint_steps, scaffold=scaffold, clock=clock)
         )
-    own_hooks = list(hooks or ())
     report = None
-    if is_wanted(progress):
-        report = RunReport([*all_hooks, *own_hooks], checkpoint_dir, clock)
+    if is_wanted(progress) and (place.is_chief or failover_secs is not None):
+        report = RunReport([*all_hooks, *(hooks or ())], checkpoint_dir, _step, _loss_of, clock)
         # First, to see the checkpoint that was restored before a hook saves it again.
         all_hooks.insert(0, report)
-    role = RoleSessionCreator(
-        chief, worker, is_chief=is_chief, failover_secs=failover_secs, chief_hooks=all_hooks, clock=clock
+    creator, session_hooks = train_loop_parts(
+        GraphModel(scaffold, config),
+        place,
+        all_hooks,
+        hooks or (),
+        checkpoint_dir=checkpoint_dir,
+        failover_secs=failover_secs,
+        max_wait_secs=max_wait_secs,
+        clock=clock,
     )
-    session_hooks = all_hooks + own_hooks if is_chief else own_hooks
-    if report is None:
-        return MonitoredSession(role, session_hooks, stop_grace_period_secs, clock)
-    return ReportedSession(role, session_hooks, stop_grace_period_secs, clock, report)
+    return MonitoredSession(creator, session_hooks, stop_grace_period_secs, clock, report=report)
+
+
+def _step() -> Any:
+    return integer_step(get_default_graph())
+
+
+def _loss_of(session: Session, fetches: Any) -> Any:
+    return loss_of(session.graph, flatten(fetches, session.graph)[0])
 
 
 def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tuple[Any, Any]:
@@ -165,21 +158,3 @@ def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tup
 
 def _positive(value: float | None) -> bool:
     return value is not None and value > 0
-
-
-def _place_in_cluster(master: Any, is_chief: bool) -> tuple[Any, bool, str, tuple[str, ...]]:
-    """Find this task's target, whether it is the chief, its name, and the tasks that take part."""
-    if master:
-        # What a Server's target or a ClusterSpec means, the session manager knows.
-        return master, is_chief, "", ()
-    config = from_tf_config()
-    if "ps" not in config.cluster.jobs:
-        return "", is_chief, "", ()
-    if config.job == "ps":
-        raise ValueError(
-            f"TF_CONFIG says that this task is {config.task}, a parameter server: it runs "
-            "`gs.train.Server().join()`, not a session."
-        )
-    target, tasks = target_of(config.cluster), session_tasks(config.cluster)
-    register_target(target, list(filter(None, config.cluster.job_tasks("ps"))), config.task, tasks)
-    return target, config.is_chief, config.task, tasks

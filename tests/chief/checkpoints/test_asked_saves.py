@@ -5,7 +5,7 @@ import logging
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.scaffold import Scaffold

@@ -10,10 +10,11 @@ from small_model import LocalCluster, build, wait_for_saves
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.errors import FailedPreconditionError, ResourceExhaustedError, UnknownError
 from globalstep.files.storage import PROBE, LocalStorage
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.saver import Saver

@@ -15,11 +15,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from globalstep.chief.events import events as events_module
 from globalstep.chief.events.events import EventFileWriter, summary_iterator
-from globalstep.chief.events.file_writer import FileWriter, FileWriterCache, SummaryWriter
 from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnknownError
 from globalstep.files.records import TFRecordWriter
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.ops.file_writer import FileWriter, FileWriterCache, SummaryWriter
 
 
 def files_in(logdir):

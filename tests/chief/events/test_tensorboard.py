@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
 import globalstep as gs
-from globalstep.chief.events.file_writer import FileWriter
+from globalstep.tf1.ops.file_writer import FileWriter
 from globalstep.tf1.ops.summaries import histogram, image, merge_all, scalar, text
 
 pytestmark = pytest.mark.processes

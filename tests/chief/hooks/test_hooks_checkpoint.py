@@ -1,9 +1,10 @@
 import pytest
 from small_model import build, wait_for_saves
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener, saver_from
+from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook, saver_from
 from globalstep.tf1.ops.summaries import SummaryWriterCache, summary_iterator
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 from globalstep.tf1.sessions.scaffold import Scaffold

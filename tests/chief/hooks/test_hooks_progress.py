@@ -3,8 +3,9 @@ import io
 import pytest
 from small_model import build
 
-from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progress_line
+from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.hooks.progress import ProgressHook
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
 
 

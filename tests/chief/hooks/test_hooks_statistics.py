@@ -9,15 +9,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import globalstep as gs
 from globalstep.chief.events.events import summary_iterator
-from globalstep.chief.events.file_writer import FileWriterCache
-from globalstep.chief.hooks.statistics import ClusterStatisticsHook, staleness_histogram
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
+from globalstep.chief.hooks.statistics import staleness_histogram
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import drop, named
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
+from globalstep.tf1.ops.file_writer import FileWriterCache
 from globalstep.tf1.sessions.monitored_session import SingularMonitoredSession
-from globalstep.tf1.sessions.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.tf1.variables.training_util import get_or_create_global_step
 from globalstep.wire.declarations import Increment, Push

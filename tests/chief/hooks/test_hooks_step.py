@@ -1,9 +1,9 @@
 import pytest
 
-from globalstep.chief.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import ManualClock
-from globalstep.tf1.sessions.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
+from globalstep.tf1.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
 from globalstep.tf1.variables.training_util import get_or_create_global_step
 from globalstep.wire.declarations import Outcome, OutcomeKind, StopLimit
 from globalstep.worker.client.joined_run import Shutdown

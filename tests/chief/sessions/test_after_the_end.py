@@ -6,14 +6,14 @@ import logging
 import pytest
 from small_model import build
 
-from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.sessions.hooked_session import HookedSession
 from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
-from globalstep.tf1.sessions.hooked_session import HookedSession
 from globalstep.tf1.sessions.session_manager import SessionManager
 from globalstep.tf1.sessions.supervisor import Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession

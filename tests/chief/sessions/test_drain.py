@@ -9,13 +9,13 @@ import pytest
 from small_model import LocalCluster, build
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.draining import EXIT_DRAINED, Drain
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.worker.client.joined_run import Shutdown
 from globalstep.worker.waits.polling_wait import PollingWait

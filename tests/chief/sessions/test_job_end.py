@@ -5,12 +5,13 @@ import threading
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.errors import AbortedError, OutOfRangeError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 

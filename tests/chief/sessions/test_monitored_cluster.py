@@ -6,20 +6,20 @@ import threading
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
-import globalstep.tf1.sessions.training_session as training
-from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
-from globalstep.chief.hooks.statistics import ClusterStatisticsHook
-from globalstep.chief.hooks.step import StepCounterHook, StopAtStepHook
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.journal.run_report import RunReport
+from globalstep.chief.sessions.chief_role import place_by_tf_config
 from globalstep.chief.sessions.job_end import is_at_limit
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
+from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
+from globalstep.tf1.hooks.step import StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
-from globalstep.tf1.sessions.session_run_hook import SessionRunHook
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.tf1.variables.assignments import assign_add
 from globalstep.wire.declarations import Read
@@ -394,10 +394,11 @@ def test_a_checkpoint_dir_needs_a_global_step(tmp_path):
 CLUSTER = {"chief": ["c:1"], "ps": ["a:1", "b:2"], "worker": ["w:1", "w:2"]}
 
 
-def place(monkeypatch, task, index=0, cluster=CLUSTER, master=""):
+def place(monkeypatch, task, index=0, cluster=CLUSTER):
     config = {"cluster": cluster, "task": {"type": task, "index": index}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    return training._place_in_cluster(master, True)
+    found = place_by_tf_config()
+    return found.target, found.is_chief, found.task, found.expected_tasks
 
 
 def test_tf_config_says_who_this_is(monkeypatch):
@@ -407,10 +408,6 @@ def test_tf_config_says_who_this_is(monkeypatch):
     without = {"ps": ["a:1"], "worker": ["w:1", "w:2"]}
     assert place(monkeypatch, "worker", 0, without)[:3] == ("grpc://a:1", True, "/job:worker/task:0")
     assert place(monkeypatch, "worker", 1, without)[:3] == ("grpc://a:1", False, "/job:worker/task:1")
-
-
-def test_a_master_that_is_given_wins(monkeypatch):
-    assert place(monkeypatch, "worker", 1, master="grpc://x:1")[:2] == ("grpc://x:1", True)
 
 
 def test_a_parameter_server_has_no_session(monkeypatch):

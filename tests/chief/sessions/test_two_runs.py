@@ -11,7 +11,6 @@ from small_model import LocalCluster, build, wait_for_saves
 import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
-from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.journal.run_directory import FILE_NAME, kept_identity
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.cluster.process_place import Process, this_process
@@ -21,6 +20,7 @@ from globalstep.errors import AbortedError, DataLossError, FailedPreconditionErr
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.supervisor import Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession

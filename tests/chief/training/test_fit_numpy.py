@@ -81,7 +81,7 @@ def test_a_run_that_others_end_between_done_and_a_step_refuses_nothing(monkeypat
     with gs.Trainer(start(), loss_fn, optimizer=gs.optim.SGD(0.05), steps=10) as trainer:
         loss = trainer.step(BATCHES[0])
         assert not trainer.done
-        monkeypatch.setattr(trainer._session, "should_stop", lambda: True)
+        monkeypatch.setattr(trainer._loop, "should_stop", lambda: True)
         assert trainer.step(BATCHES[1]) == loss
         assert (trainer.done, trainer.global_step) == (True, 1)
         with pytest.raises(RuntimeError, match="Training is over at step 1"):

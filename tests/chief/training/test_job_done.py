@@ -40,7 +40,7 @@ def test_a_job_that_is_done_when_the_session_is_made_anew_ends_training(monkeypa
     with gs.Trainer(PARAMS, losing_loss, optimizer=gs.optim.SGD(1.0), steps=9, units=units) as training:
         take = training.step if units is None else lambda one: training.unit([one])
         take(0)
-        monkeypatch.setattr(training._session._creator, "create_session", done)
+        monkeypatch.setattr(training._loop._creator, "create_session", done)
         lost.append(AbortedError("A PS task lost what this session trained."))
         assert take(0) == 1.0
         assert training.done

@@ -8,8 +8,8 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.ops.file_writer import FileWriterCache
 
 jax = pytest.importorskip("jax", reason="jax is not installed; `pip install jax` runs these tests")
 jnp = jax.numpy

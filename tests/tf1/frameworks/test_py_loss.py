@@ -5,8 +5,8 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.ops.file_writer import FileWriterCache
 
 W = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 X = np.array([[1.0, 2.0], [3.0, -1.0], [0.0, 1.0]], np.float32)

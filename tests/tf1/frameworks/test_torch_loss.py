@@ -10,8 +10,8 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.ops.file_writer import FileWriterCache
 from globalstep.wire.declarations import OpKind
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")

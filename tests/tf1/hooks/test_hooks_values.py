@@ -4,6 +4,12 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.chief.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from globalstep.errors import OutOfRangeError
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
@@ -15,12 +21,6 @@ from globalstep.tf1.hooks.values import (
     NanTensorHook,
 )
 from globalstep.tf1.ops.constant_ops import constant
-from globalstep.tf1.sessions.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
 from globalstep.worker.client.client import ClusterClient
 
 

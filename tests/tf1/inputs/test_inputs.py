@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_collection
 from globalstep.tf1.inputs import batching, inputs
 from globalstep.tf1.inputs.queue_runner import start_queue_runners
 from globalstep.tf1.ops.summaries import merge_all
-from globalstep.tf1.sessions.coordinator import Coordinator
 from globalstep.tf1.sessions.session import Session
 
 

@@ -5,12 +5,12 @@ import threading
 import numpy as np
 import pytest
 
+from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_collection
 from globalstep.tf1.inputs.inputs import limit_epochs, range_input_producer
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from globalstep.tf1.inputs.queues import FIFOQueue
-from globalstep.tf1.sessions.coordinator import Coordinator
 from globalstep.tf1.sessions.session import Session
 
 

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import DataLossError, InvalidArgumentError, NotFoundError, OutOfRangeError
 from globalstep.files.records import TFRecordOptions, TFRecordWriter
 from globalstep.tf1.graph.graph import Graph
@@ -12,7 +13,6 @@ from globalstep.tf1.inputs import readers
 from globalstep.tf1.inputs.inputs import string_input_producer
 from globalstep.tf1.inputs.queue_runner import start_queue_runners
 from globalstep.tf1.inputs.queues import FIFOQueue
-from globalstep.tf1.sessions.coordinator import Coordinator
 from globalstep.tf1.sessions.session import Session
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import (
     AbortedError,
     CancelledError,
@@ -23,7 +24,6 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
 from globalstep.testing.faulty_transport import FaultyTransport
 from globalstep.tf1.inputs.queue_runner import QueueRunner
-from globalstep.tf1.sessions.coordinator import Coordinator
 from globalstep.worker.client import queue_calls
 from globalstep.worker.client.client import ClusterClient
 

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
+from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.runtime.clock import ManualClock
-from globalstep.tf1.sessions.coordinator import Coordinator, LooperThread
 
 
 @pytest.fixture

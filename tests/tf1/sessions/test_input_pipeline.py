@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.files.example import Example, Feature, Features, FloatList, Int64List
+from globalstep.tf1.ops.file_writer import FileWriterCache
 
 
 @pytest.fixture(autouse=True)

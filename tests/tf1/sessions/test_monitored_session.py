@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from small_model import build
 
-import globalstep.tf1.sessions.monitored_session as monitored
-from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunHook
+from globalstep.chief.sessions.train_loop import MAX_RECOVERIES
 from globalstep.errors import AbortedError, JobDoneError, OutOfRangeError, UnavailableError
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.constant_ops import constant, placeholder
 from globalstep.tf1.sessions.monitored_session import MonitoredSession, SingularMonitoredSession
-from globalstep.tf1.sessions.session_run_hook import SessionRunArgs, SessionRunHook
 from globalstep.worker.client.joined_run import Shutdown
 
 
@@ -240,7 +240,7 @@ def test_making_a_session_is_tried_again_too():
 
 def test_recovery_has_a_limit_that_a_completed_run_resets():
     clock = ManualClock()
-    lost = [AbortedError("gone")] * monitored.MAX_RECOVERIES
+    lost = [AbortedError("gone")] * MAX_RECOVERIES
     creator = Creator([*lost, 1, *lost, AbortedError("last")])
     session = MonitoredSession(creator, clock=clock)
     assert session.run("x") == 1

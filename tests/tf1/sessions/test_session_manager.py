@@ -1,12 +1,12 @@
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.sessions.cluster_start import Found, not_serving, stop_limits, survey
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph_keys import GraphKeys
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.session_manager import SessionManager
 from globalstep.tf1.variables.variable_collections import (

@@ -1,15 +1,15 @@
 """Readiness of a session's model, by its ready_op; and what this task itself initializes.
 
-Layer: chief.
+Layer: tf1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from globalstep.chief.sessions.run_model import why_uninitialized
 from globalstep.errors import FailedPreconditionError
 from globalstep.tf1.graph.graph import GraphKeys
 from globalstep.tf1.variables.variables import variables_of
@@ -83,19 +83,6 @@ def why_not_ready(ready_op: Any, session: Session, failure: str) -> str:
         return f"{failure}: {error}"
     if missing is None or np.size(missing) == 0:
         return ""
-    names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing))
-    return f"Variables not initialized: {names}{_of_nobody(session, names.split(', '))}"
-
-
-def _of_nobody(session: Session, names: Sequence[str]) -> str:
-    """Say what Variables are that no program of the run has initialized, and where a task's own belong."""
-    known = session.cluster.variables
-    if not known or all(name in known for name in names):
-        return ""
-    task = session.cluster.task or "/job:worker/task:1"
-    missing = next(name for name in names if name not in known)
-    return (
-        f". The run has no Variable {missing!r}: its chief's program has none of that name, and initializes only its "
-        "own. All programs of a run build the same model; what is this task's alone, such as an A3C worker's net, "
-        f'belongs on its own device, gs.device("{task}"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]'
+    return why_uninitialized(
+        session.cluster, [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing)]
     )

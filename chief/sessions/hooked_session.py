@@ -2,60 +2,30 @@
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
 
-Layer: tf1.
+Layer: chief.
 """
 
 from __future__ import annotations
 
-import abc
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
-from globalstep.tf1.graph.graph import Node, Operation
-from globalstep.tf1.sessions.session_run_hook import (
+from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.sessions.run_model import RunSession
+from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
 
-if TYPE_CHECKING:
-    from globalstep.tf1.sessions.session import Session
-
-
-__all__ = ["PREEMPTION_ERRORS", "HookedSession", "SessionStep", "let_go_of"]
+__all__ = ["PREEMPTION_ERRORS", "HookedSession", "let_go_of"]
 
 #: Errors after which the same run on a new session may succeed.
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 
 _CALLER = "caller"
-
-
-class SessionStep(abc.ABC):
-    """What a training loop does with a session in place of a run of nodes.
-
-    Attributes:
-        loss: The node that stands for the loss of the step.
-    """
-
-    loss: Node
-
-    @abc.abstractmethod
-    def run(self, session: Session, asked: Any) -> Any:
-        """Take a step.
-
-        Args:
-            session: The session below the hooks.
-            asked: This, or a dict in which it stands among what hooks ask for.
-
-        Returns:
-            The loss in the place of this, and in such a dict what the hooks have asked for.
-
-        Raises:
-            JobDoneError: With such as its `values`, if the job is done.
-        """
 
 
 class HookedSession:
@@ -72,7 +42,7 @@ class HookedSession:
             its caller gets its values, but the next needs a new session.
     """
 
-    def __init__(self, session: Session, hooks: Sequence[SessionRunHook]) -> None:
+    def __init__(self, session: RunSession, hooks: Sequence[SessionRunHook]) -> None:
         self._session = session
         self._before = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "before_run")]
         self._after = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "after_run")]
@@ -110,11 +80,7 @@ class HookedSession:
         # In nearly every run no hook asks for anything.
         asked = {_CALLER: fetches, **of_hooks} if of_hooks else fetches
         try:
-            values: Any = (
-                fetches.run(self._session, asked)
-                if isinstance(fetches, SessionStep)
-                else self._session.run(asked, feeds, options, run_metadata)
-            )
+            values: Any = self._session.run(asked, feeds, options, run_metadata)
         except JobDoneError as done:
             if self._refused and done.waited:
                 raise
@@ -194,8 +160,6 @@ def nothing_for(fetches: Any) -> Any:
     >>> nothing_for({"a": ["x", ("y",)]})
     {'a': [None, (None,)]}
     """
-    if isinstance(fetches, (Node, Operation, str)):
-        return None
     if isinstance(fetches, Mapping):
         return {key: nothing_for(item) for key, item in fetches.items()}
     if isinstance(fetches, tuple) and hasattr(fetches, "_fields"):

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/session_run_hook.py.
 
-Layer: tf1. Imports nothing of globalstep.
+Layer: chief. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
 
-Layer: tf1.
+Layer: chief.
 """
 
 from __future__ import annotations

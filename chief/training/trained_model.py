@@ -1,4 +1,4 @@
-"""From a model, a loss function and an optimizer to what is trained, and the Variables of it in a graph.
+"""From a model, a loss function and an optimizer to what is trained.
 
 Layer: chief.
 """
@@ -6,36 +6,27 @@ Layer: chief.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from globalstep.chief.training.saved_model import framework_of
 from globalstep.cluster.program import ProgramVariable
-from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.declared import declared_model
 from globalstep.optimizers.optimizer_rule import StepSource
-from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.ops.constant_ops import filled, placeholder
-from globalstep.tf1.ops.summary_ops import scalar
-from globalstep.tf1.variables.graph_program import put_program
-from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import Increment
-from globalstep.wire.draws import Draw
 from globalstep.wire.names import GLOBAL_STEP
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import SCOPE
 from globalstep.worker.frameworks.work_units import WorkUnits
 from globalstep.worker.step.gradients import GradientRules
 from globalstep.worker.step.grouping import grouped
-from globalstep.worker.step.model import Array, Model, TableParameter
+from globalstep.worker.step.model import Model
 from globalstep.worker.step.stepping import TrainedModel
 from globalstep.worker.waits.contributing import CLAIMED
 
-__all__ = ["ModelGraph", "Replicas", "replicas_of", "trained_model", "training_model"]
+__all__ = ["Replicas", "replicas_of", "trained_model", "training_model"]
 
 _SCOPE = f"{SCOPE}/"
 
@@ -168,53 +159,6 @@ def trained_model(
     elif replicas is not None:
         increment = Increment(declared.step, 1, replicas.count, replicas.each)
     return TrainedModel(model, declared, _SCOPE, rules, decays, increment)
-
-
-class ModelGraph:
-    """The Variables of a model in the default graph, for what initializes, restores, saves and watches them.
-
-    Args:
-        trained: What is trained.
-
-    Attributes:
-        step: The global step.
-        loss: Stands for the loss of a step.
-        variables: Name -> Variable.
-    """
-
-    def __init__(self, trained: TrainedModel) -> None:
-        declared, model = trained.declared, trained.model
-        averaged = set(declared.averages.values())
-
-        def initial(item: ProgramVariable, made: Mapping[str, Variable]) -> Any:
-            name = item.name.removeprefix(_SCOPE)
-            if item.is_step:
-                return np.zeros((), np.int64)
-            if item.name in averaged:
-                return made[item.primary].initialized_value()
-            if item.primary:
-                return filled(
-                    "Fill", list(item.known_shape or ()), declared.fills[item.name], as_dtype(item.dtype), None
-                )
-            if item.optimizer:
-                return np.float32(declared.fills[item.name])
-            return _drawn(name, model.tables[name]) if name in model.tables else model.parameters[name].value
-
-        self.variables = put_program(declared.program, initial)
-        self.step = self.variables[declared.step]
-        self.loss = placeholder(trained.loss_dtype, [], name=f"{SCOPE}/loss")
-        scalar("loss", self.loss)
-
-
-def _drawn(name: str, table: TableParameter) -> Node:
-    """Give what a table begins with, which no client ever makes the whole value of."""
-    fill = 0.0 if table.draw is None else table.draw
-    return Node("EmbeddingInitial", (), lambda: _filled(fill, table.shape), name=f"{SCOPE}/{name}/initial",
-                dtype=np.float32, shape=list(table.shape), stateful=True, attrs={"fill": fill})  # fmt: skip
-
-
-def _filled(fill: float | Draw, shape: Sequence[int]) -> Array:
-    return fill.rows(shape) if isinstance(fill, Draw) else np.full(tuple(shape), fill, np.float32)
 
 
 def training_model(model: Any, loss_fn: Callable[..., Any]) -> Model:

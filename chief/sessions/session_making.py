@@ -1,0 +1,382 @@
+"""Making of sessions whose model is initialized, restored, or waited for.
+
+A chief that finds its cluster running takes over without a restore; waiting polls often, says what it waits for, and
+ends.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from globalstep.chief.checkpoints.checkpoint_format import read_index
+from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
+from globalstep.chief.journal import run_lock
+from globalstep.chief.journal.journal_keeping import JournalKeeper
+from globalstep.chief.sessions.causes import why_no_checkpoint, why_no_chief
+from globalstep.chief.sessions.cluster_start import (
+    Found,
+    announce_return,
+    not_serving,
+    nothing_left,
+    stop_limits,
+    survey,
+)
+from globalstep.chief.sessions.log_recovery import absolute, come_back
+from globalstep.chief.sessions.run_joining import RunOfTask
+from globalstep.chief.sessions.run_model import RunModel, RunSession, read_step
+from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
+from globalstep.cluster.placement import describe
+from globalstep.cluster.run_identity import TaskRun, takes_over
+from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
+from globalstep.files.storage import storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.transports import is_in_process, known_target
+from globalstep.worker.client.causes import why_no_answer
+from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import PollingWait
+
+if TYPE_CHECKING:
+    from globalstep.worker.access import ClusterAccess
+
+
+__all__ = ["SessionMaking"]
+
+_log = logging.getLogger("globalstep")
+
+#: A push that is not answered is sent again, under its own id, until the PS task is back: one that comes
+#: back has lost its state and says so, and only then is the run started anew. So none is done twice.
+_RETRY_SECS = 600.0
+_UNREACHABLE = "the parameter servers: "
+#: A worker that has waited for so long for a chief looks whether the job came to its end meanwhile.
+_ALONE_SECS = 5.0
+
+
+class SessionMaking:
+    """Makes sessions of a model that are ready to train.
+
+    Args:
+        model: The model.
+        task: Name of this task, "/job:worker/task:1"; "" where it has none.
+        clock: Where time comes from.
+        admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
+        attend: Called with the client as soon as there is one.
+        run: Which run this task is of; by default it has joined none.
+    """
+
+    def __init__(
+        self,
+        model: RunModel,
+        *,
+        task: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+        admit: Callable[[Any], None] = lambda cluster: None,
+        attend: Callable[[Any], None] = lambda cluster: None,
+        run: RunOfTask | None = None,
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._clock = clock
+        self._admit, self._attend = admit, attend
+        self._run = run or RunOfTask(clock)
+
+    def prepare(
+        self,
+        master: Any,
+        checkpoint_dir: str | None = None,
+        checkpoint: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        *,
+        hooks: Sequence[Any] = (),
+        expected_tasks: Sequence[str] = (),
+        had_session: bool = False,
+    ) -> Any:
+        """Make the chief's session: take over, restore, or initialize; then let the workers in.
+
+        Args:
+            master: Target of the session.
+            checkpoint_dir: Restore its newest complete checkpoint, if it has one.
+            checkpoint: Or restore this one.
+            wait_for_checkpoint: Wait until there is one.
+            max_wait_secs: How long to wait for it, and for PS tasks that do not answer, in seconds.
+            hooks: Hooks whose stop limits the parameter servers are to enforce.
+            expected_tasks: Names of the tasks that are to take part; by default those that a Server's
+                target knows.
+            had_session: Whether the caller has had a session before: PS tasks that are vacant have then lost
+                what they held.
+
+        Returns:
+            A session whose model is ready.
+
+        Raises:
+            ValueError: If both a directory and a checkpoint are given.
+            RuntimeError: If there is no way to initialize, or the model is not ready after it.
+            DeadlineExceededError: If a PS task never answered.
+            FailedPreconditionError: If another job trains in the directory.
+        """
+        _check_sources(checkpoint_dir, checkpoint)
+        model, session = self._model, self._session(master)
+        try:
+            client = session.cluster
+            _hold(session, master, checkpoint_dir, self._clock)
+            mine = self._mine(client, checkpoint_dir, is_chief=True)
+            statuses, drops = self._statuses(client, mine, max_wait_secs)
+            found = Found.VACANT if drops else survey(statuses)
+            if found is Found.RUNNING:
+                lives = len(statuses), statuses[0].incarnation
+                _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
+                model.compare_with_run(session)
+                self._run.joins(client.run.identity, mine)
+            else:
+                prefix = self._checkpoint_to_restore(checkpoint_dir, checkpoint, wait_for_checkpoint, max_wait_secs)
+                self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
+                if prefix is not None:
+                    self._restore(session, prefix, checkpoint_dir)
+                else:
+                    model.initialize(session)
+                if (found is Found.BROKEN or had_session) and model.step is not None:
+                    step = model.step.op_name, read_step(session, model.step)
+                    announce_return(client, statuses, *step, prefix, checkpoint_dir)
+            model.make_ready(session)
+            self._open(session, hooks)
+            if checkpoint_dir:
+                client.journal = JournalKeeper(client, str(checkpoint_dir))
+                client.journal.start()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def recover(
+        self,
+        master: Any,
+        checkpoint_dir: str | None = None,
+        checkpoint: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+    ) -> tuple[Any, bool]:
+        """Make a session from a running cluster or a checkpoint, without initializing.
+
+        Args:
+            master: Target of the session.
+            checkpoint_dir: Restore its newest complete checkpoint, if it has one.
+            checkpoint: Or restore this one.
+            wait_for_checkpoint: Wait until there is one.
+            max_wait_secs: How long to wait, in seconds.
+
+        Returns:
+            The session, and whether its model is ready.
+
+        Raises:
+            ValueError: If both a directory and a checkpoint are given.
+        """
+        _check_sources(checkpoint_dir, checkpoint)
+        model, session = self._model, self._session(master)
+        try:
+            _hold(session, master, checkpoint_dir, self._clock)
+            mine = self._mine(session.cluster, checkpoint_dir, is_chief=True)
+            statuses, drops = self._statuses(session.cluster, mine, max_wait_secs)
+            if drops or survey(statuses) is not Found.RUNNING:
+                prefix = self._checkpoint_to_restore(checkpoint_dir, checkpoint, wait_for_checkpoint, max_wait_secs)
+                self._begin(session, prefix, _session_tasks_of(master), mine, drops)
+                if prefix is None:
+                    # As in TensorFlow: the session is the caller's to initialize, but for what is local.
+                    model.initialize_own(session)
+                    self._open(session, ())
+                    return session, False
+                self._restore(session, prefix, checkpoint_dir)
+            problem = model.initialize_own(session) or model.why_not_ready(session)
+            if problem:
+                _log.info("Restoring a checkpoint did not make the model ready: %s", problem)
+            self._open(session, ())
+            return session, not problem
+        except BaseException:
+            session.close()
+            raise
+
+    def wait(
+        self,
+        master: Any,
+        max_wait_secs: float = float("inf"),
+        *,
+        why_over: Callable[[], str] = str,
+        over_before: str = "",
+        directory: str | None = None,
+        initializes_rest: bool = False,
+    ) -> Any:
+        """Make a worker's session once the chief has made the model ready.
+
+        Quiet for 5 s, then says every 30 s what is missing.
+
+        Args:
+            master: Target of the session.
+            max_wait_secs: When to give up, in seconds.
+            why_over: Asked while parameter servers cannot be reached, or are not ready for some seconds: says how it
+                is known that the job is done, "" as long as it is not.
+            over_before: What it said when this task started: no news, where a chief may come and begin anew.
+            directory: Of the run's checkpoints, if this task sees it.
+            initializes_rest: Initialize what a run that is ready has no values for, instead of waiting for them: the
+                chief's program does not have it.
+
+        Returns:
+            A session whose model is ready.
+
+        Raises:
+            FailedPreconditionError: If the PS tasks serve another run, or another process is this task.
+            DeadlineExceededError: If the model was not ready in time; the text says what was missing.
+            JobDoneError: If the job is done.
+        """
+        session = self._session(master)
+        try:
+            mine = self._mine(session.cluster, directory, is_chief=False)
+            wait = PollingWait(self._clock, max_wait_secs, session.cluster)
+            while problem := self._why_wait(session, mine, initializes_rest):
+                silent = problem.startswith(_UNREACHABLE)
+                over = why_over() if silent or wait.waited_secs >= _ALONE_SECS else ""
+                if over and (silent or over != over_before):
+                    raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
+                if not wait.pause(f"waiting for {problem}", lambda: _why_so_long(session.cluster)):
+                    raise DeadlineExceededError(
+                        f"Session was not ready after waiting {max_wait_secs:.0f} secs. It waited for {problem}"
+                    )
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _mine(self, client: ClusterAccess, directory: str | None, is_chief: bool) -> TaskRun:
+        """Find out which run this task is of; the client joins no other."""
+        mine = self._run.knowledge(absolute(directory), is_chief)
+        client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
+        return mine
+
+    def _statuses(self, client: ClusterAccess, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
+        """Ask every PS task for its status, after having those come back that can.
+
+        Returns:
+            The statuses, and whether they are of another run, which is to be dropped.
+        """
+        statuses = wait_for_answers(client, self._clock, max_wait_secs)
+        drops = self._run.look(client, statuses, mine)
+        self._run.refuse_second(client)
+        self._admit(client)
+        if drops:
+            return statuses, True
+        return come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id), False
+
+    def _session(self, master: Any) -> Any:
+        target = target_of(master) if isinstance(master, ClusterSpec) else master
+        session = self._model.session(target, self._task or known_target(target).task, _RETRY_SECS)
+        # What the process has heard through earlier sessions goes on to the PS tasks, and to the announcement.
+        known = session.cluster.run.known_progress
+        known.hear_all(self._model.progress)
+        self._model.progress = known
+        self._attend(session.cluster)
+        return session
+
+    def _why_wait(self, session: RunSession, mine: TaskRun, initializes_rest: bool) -> str:
+        """Say what a worker has to wait for; "" when its model is ready."""
+        try:
+            client = session.cluster
+            statuses = client.refresh()
+            if self._run.look(client, statuses, mine):
+                return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which no member is left"
+            self._run.refuse_second(client)
+            statuses = come_back(client, statuses, None, self._clock, 0.0)
+            self._admit(client)
+            problem = not_serving(statuses, client.run.labels)
+            if not problem:
+                model = self._model
+                model.compare_with_run(session)
+                problem = model.initialize_rest(session) if initializes_rest else ""
+                problem = problem or model.initialize_own(session) or model.why_not_ready(session)
+            if problem and (over := nothing_left(statuses)):
+                raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
+            if not problem:
+                self._run.joins(client.run.identity, mine)
+            return problem
+        except UnavailableError as error:
+            return f"{_UNREACHABLE}{error}"
+
+    def _checkpoint_to_restore(
+        self, directory: str | None, prefix: str | None, wait_for_checkpoint: bool, max_wait_secs: float
+    ) -> str | None:
+        if not self._model.restores or not (directory or prefix):
+            return None
+        if prefix:
+            return prefix
+        wait = PollingWait(self._clock, max_wait_secs)
+        while (newest := latest_checkpoint(str(directory))) is None:
+            if not wait_for_checkpoint or not wait.pause(
+                f"waiting for a checkpoint in {directory}", lambda: why_no_checkpoint(str(directory))
+            ):
+                return None
+        return newest
+
+    def _begin(
+        self, session: RunSession, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
+    ) -> None:
+        client = session.cluster
+        ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
+        planned = self._model.declarations(client.shards)
+        _log.info("%s", describe(planned, client.run.labels))
+        client.begin(
+            sequencer=planned.sequencer,
+            open=False,
+            expected_tasks=tuple(expected_tasks),
+            ledger=ledger,
+            run=self._run.begins(mine, client.run.known_progress),
+            take_over=drops,
+        )
+
+    def _restore(self, session: RunSession, prefix: str, directory: str | None) -> None:
+        state = get_checkpoint_state(directory) if directory else None
+        self._model.restore(session, prefix, None if state is None else list(state.all_model_checkpoint_paths))
+        session.restored_from = prefix
+
+    def _open(self, session: RunSession, hooks: Sequence[Any]) -> None:
+        """Let everybody in, with the hooks' stop limits in force from that moment."""
+        client = session.cluster
+        self._run.opens(client)
+        step = self._model.step
+        if step is None or step.op_name not in client.variables:
+            client.open(())
+            return
+        in_force: dict[str, int] = {}
+        for status in client.refresh():
+            in_force.update(status.limits)
+        limits = stop_limits(hooks, step.op_name, read_step(session, step), in_force)
+        client.open(limits)
+        for hook in hooks:
+            if limits and hasattr(hook, "adopt_limit"):
+                hook.adopt_limit(limits[0].last_step)
+
+
+def _session_tasks_of(master: Any) -> tuple[str, ...]:
+    return session_tasks(master) if isinstance(master, ClusterSpec) else known_target(master).session_tasks
+
+
+def _check_sources(directory: str | None, prefix: str | None) -> None:
+    if directory and prefix:
+        raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
+
+
+def _why_so_long(client: ClusterAccess) -> str:
+    """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
+    statuses = client.statuses(timeout_secs=2.0, brief=True)
+    answers = [status for status in statuses if not isinstance(status, OpError)]
+    if len(answers) < len(statuses):
+        return why_no_answer(client)
+    return why_no_chief(answers) if not_serving(answers, client.run.labels) else ""
+
+
+def _hold(session: RunSession, master: Any, directory: str | None, clock: Clock) -> None:
+    """Have the directory until the session ends: PS tasks know of no other job that trains there."""
+    if directory:
+        own = isinstance(master, str) and is_in_process(master)
+        ps = [] if own else [address for address in session.cluster.run.addresses if address]
+        session.at_close.callback(run_lock.hold(absolute(directory), clock, ps, bool(ps) and takes_over()))

@@ -1,0 +1,279 @@
+"""A Trainer's model as what a run trains: its sessions, its first values, and its checkpoints.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
+from globalstep.chief.checkpoints.saveables import saveables_of_program
+from globalstep.chief.sessions.causes import why_not_written
+from globalstep.chief.sessions.run_model import why_uninitialized
+from globalstep.cluster.placement import Declarations, declared_by
+from globalstep.cluster.run_policy import policy_of
+from globalstep.config import in_flight_of
+from globalstep.errors import JobDoneError
+from globalstep.files.storage import directory_of
+from globalstep.wire.declarations import Op, OpKind, Outcome, Push, Read
+from globalstep.wire.known_progress import KnownProgress
+from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.client.client import ClusterClient, connect
+from globalstep.worker.client.declared_alike import check_optimizers, check_variables
+from globalstep.worker.client.row_pieces import push_rows
+from globalstep.worker.step.stepping import Compute, Stepper, TrainedModel
+
+__all__ = ["LOSS", "ModelRun", "ModelSaver", "ModelSession", "Named", "StepCall"]
+
+
+@dataclass(frozen=True)
+class Named:
+    """What hooks ask a step for: the global step that its values were read at, or its loss.
+
+    Attributes:
+        op_name: What the PS tasks call the step.
+    """
+
+    op_name: str
+
+
+#: The loss of a step, where hooks ask for it.
+LOSS = Named("loss")
+
+
+@dataclass(frozen=True, eq=False)
+class StepCall:
+    """A step that is to be taken, with a seed for each batch."""
+
+    batches: Sequence[Any]
+    seeds: Sequence[int]
+
+
+class ModelSession:
+    """A model on a cluster, until it is closed or the run's incarnation ends; a `RunSession`.
+
+    Args:
+        trained: The model.
+        cluster: The client of the cluster; the session closes it.
+        compute: Computes a step.
+        in_flight: How many pushes need not be waited for.
+
+    Attributes:
+        cluster: As given.
+        restored_from: Prefix of the checkpoint that the model was restored from; "" for none.
+        at_close: What is let go of once the session has left its cluster.
+        stepper: Takes the steps.
+        pushes_in_flight: As given.
+    """
+
+    def __init__(self, trained: TrainedModel, cluster: ClusterClient, compute: Compute, in_flight: int) -> None:
+        self.cluster = cluster
+        self.restored_from = ""
+        self.at_close = contextlib.ExitStack()
+        self.stepper = Stepper(trained, cluster, compute, in_flight)
+        self.pushes_in_flight = in_flight
+        # Guards _closed; a leaf.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def last_outcome(self) -> Outcome | None:
+        """What became of the last push that was answered; None before the first."""
+        return self.stepper.outcome
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        """Take a step, and answer what hooks ask for.
+
+        Args:
+            fetches: A StepCall, what is `Named`, or a dict of such.
+            feed_dict: Nothing can be fed.
+            options: Without effect.
+            run_metadata: Without effect.
+
+        Returns:
+            The loss in the place of the StepCall, and the values of what is named.
+
+        Raises:
+            JobDoneError: With such as its `values`, if the job is done.
+        """
+        asked = fetches if isinstance(fetches, dict) else {None: fetches}
+        call = next((item for item in asked.values() if isinstance(item, StepCall)), None)
+        loss = None
+        if call is not None:
+            try:
+                loss = self.stepper.step(call.batches, call.seeds)
+            except JobDoneError as done:
+                if done.values is not None:
+                    done.values = self._answer(fetches, done.values, self.stepper.seen)
+                raise
+        return loss if call is fetches else self._answer(fetches, loss, self._seen(asked, call))
+
+    def _seen(self, asked: Mapping[Any, Any], call: StepCall | None) -> int:
+        """Give the step as a run has read it; without a step that was taken it is read now, if somebody asks."""
+        if call is not None or all(item is LOSS or not isinstance(item, Named) for item in asked.values()):
+            return self.stepper.seen
+        name = next(item.op_name for item in asked.values() if isinstance(item, Named) and item is not LOSS)
+        return int(self.cluster.pull([Read(name)])[0])
+
+    def _answer(self, fetches: Any, loss: Any, seen: int) -> Any:
+        if isinstance(fetches, dict):
+            return {key: self._answer(item, loss, seen) for key, item in fetches.items()}
+        if isinstance(fetches, Named):
+            return loss if fetches is LOSS else np.int64(seen)
+        return loss if isinstance(fetches, StepCall) else fetches
+
+    def forget_values(self) -> None:
+        """Read anew in the next step."""
+        self.stepper.forget_values()
+
+    def close(self) -> None:
+        """Leave the cluster, or end the PS in this process. A second call does nothing."""
+        with self._lock:
+            was, self._closed = self._closed, True
+        # In a forked child all of it is the parent's, which goes on.
+        if was or os.getpid() != self._pid:
+            return
+        # They lie in memory that is shared with the PS tasks.
+        self.stepper.forget_values()
+        with self.at_close:
+            self.cluster.close()
+
+
+class ModelSaver:
+    """Saves a model's Variables to checkpoints, and gives them values from there.
+
+    Args:
+        trained: The model.
+        max_to_keep: How many checkpoints are kept.
+    """
+
+    #: See CheckpointSaver.
+    saves_in_background = True
+
+    def __init__(self, trained: TrainedModel, max_to_keep: int) -> None:
+        self._program, self._step = trained.declared.program, trained.declared.step
+        self._saveables = saveables_of_program(self._program)
+        self._saver = ClusterSaver(max_to_keep)
+
+    def save(self, session: ModelSession, path: str, global_step: Any = None) -> str:
+        """Write a checkpoint, named by the step of its own snapshot; it is durable when this returns."""
+        return self._saver.save(session.cluster, self._saveables, path, self._step)
+
+    def start_save(self, session: ModelSession, path: str, global_step: Any = None) -> BackgroundSave:
+        """Save without waiting for the disk: returns once the snapshot is taken."""
+        cluster = session.cluster
+        return BackgroundSave(
+            lambda on_taken: self._saver.save(cluster, self._saveables, path, self._step, on_taken=on_taken),
+            lambda: why_not_written(cluster, directory_of(path)),
+        )
+
+    def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
+        """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
+        self._saver.restore(session.cluster, lambda: self._program, self._saveables, prefix)
+        if others is not None:
+            self._saver.recover_last(others)
+
+
+class ModelRun:
+    """Makes sessions of a model, and gives it its values; a `RunModel`.
+
+    Args:
+        trained: The model.
+        config: A `gs.ConfigProto`.
+        compute: Computes a step.
+        saver: Restores.
+
+    Attributes:
+        progress: What the process has heard of the run.
+    """
+
+    def __init__(self, trained: TrainedModel, config: Any, compute: Compute, saver: ModelSaver) -> None:
+        self._trained, self._config, self._compute, self._saver = trained, config, compute, saver
+        self._step = Named(trained.declared.step)
+        self.progress = KnownProgress()
+
+    @property
+    def step(self) -> Named:
+        """See RunModel."""
+        return self._step
+
+    @property
+    def restores(self) -> bool:
+        """See RunModel."""
+        return True
+
+    def complete(self) -> None:
+        """See RunModel: nothing is missing."""
+
+    def building(self) -> contextlib.AbstractContextManager[None]:
+        """See RunModel: hooks add nothing."""
+        return contextlib.nullcontext()
+
+    def session(self, target: Any, task: str, retry_secs: float) -> ModelSession:
+        """See RunModel."""
+        config = self._config
+        policy, wire = policy_of(config), wire_options_of(config)
+        cluster = connect(target or "", task=task, retry_secs=retry_secs, policy=policy, wire=wire)
+        return ModelSession(self._trained, cluster, self._compute, in_flight_of(config))
+
+    def declarations(self, shards: int) -> Declarations:
+        """See RunModel."""
+        return declared_by(self._trained.declared.program, shards)
+
+    def compare_with_run(self, session: ModelSession) -> None:
+        """See RunModel."""
+        program, run = self._trained.declared.program, session.cluster.run.side()
+        check_variables(program.variables, run)
+        check_optimizers(program.optimizers, run)
+
+    def initialize(self, session: ModelSession) -> None:
+        """See RunModel: all but the rows that the PS tasks do not draw come in one push."""
+        trained, cluster = self._trained, session.cluster
+        declared, model = trained.declared, trained.model
+        planned = self.declarations(cluster.shards)
+        cluster.declare(planned.variables, planned.optimizers)
+        # What is pushed is the run's: the program may change its own arrays.
+        values = {trained.name(key): np.array(item.value, order="C") for key, item in model.parameters.items()}
+        ops = [Op(OpKind.ASSIGN, name, value) for name, value in values.items()]
+        ops += [Op(OpKind.ASSIGN, average, values[name]) for name, average in declared.averages.items()]
+        for key, table in model.tables.items():
+            ops.append(Op(OpKind.ASSIGN, trained.name(key), fill=0.0 if table.draw is None else table.draw))
+        ops += [Op(OpKind.ASSIGN, name, fill=number) for name, number in declared.fills.items()]
+        cluster.push(Push([*ops, Op(OpKind.ASSIGN, declared.step, fill=0)]))
+        for key, table in model.tables.items():
+            push_rows(cluster, trained.name(key), table.given())
+
+    def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
+        """See RunModel."""
+        self._saver.restore(session, prefix, others)
+
+    def initialize_rest(self, session: ModelSession) -> str:
+        """See RunModel: all tasks have one model, so whoever began the run has initialized all of it."""
+        return ""
+
+    def initialize_own(self, session: ModelSession) -> str:
+        """See RunModel: nothing is a task's alone."""
+        return ""
+
+    def why_not_ready(self, session: ModelSession) -> str:
+        """See RunModel."""
+        cluster = session.cluster
+        empty = set(cluster.run.uninitialized())
+        names = [variable.name for variable in self._trained.declared.program.variables]
+        missing = [name for name in names if name in empty or name not in cluster.variables]
+        return why_uninitialized(cluster, missing) if missing else ""
+
+    def make_ready(self, session: ModelSession) -> None:
+        """See RunModel."""
+        if problem := self.why_not_ready(session):
+            raise RuntimeError(f"The model is not ready after its start: {problem}")
