@@ -19,7 +19,7 @@ UNTYPED_CLIENTS = {
     "tf1/variables/training_util.py": 1,
     "tf1/variables/variables.py": 1,
     "tf1/inputs/queue_runner.py": 2,
-    "tf1/sessions/session_run_hook.py": 3,
+    "chief/hooks/session_run_hook.py": 3,
     "tf1/optimizers/sync_replicas_optimizer.py": 2,
 }
 

@@ -96,7 +96,7 @@ ALLOWED = {
         "ServedConnection._received": _TIMEOUT,
     },
     "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
-    "tf1/sessions/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
+    "chief/sessions/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "tf1/execution/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/transport/grpc_transport.py": {
         "_Stream._prove": _CALL,
@@ -132,7 +132,7 @@ ALLOWED = {
         "BackgroundSave.__init__": "the save has ended without a cut",
         "BackgroundSave.result": "the thread that sets it has ended",
     },
-    "chief/hooks/checkpoint.py": {"CheckpointSaverHook._finish_save": "a BackgroundSave announces itself"},
+    "chief/hooks/checkpoint.py": {"CheckpointSaver._finish_save": "a BackgroundSave announces itself"},
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
     "deploy/ray/job.py": {"_ray_runs": "Ray's own"},

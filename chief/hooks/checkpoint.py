@@ -25,7 +25,7 @@ from globalstep.chief.hooks.session_run_hook import (
     SessionRunValues,
 )
 from globalstep.chief.hooks.timers import SecondOrStepTimer
-from globalstep.chief.sessions.run_model import RunSession, Step, step_now
+from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
 from globalstep.files.storage import is_full
 from globalstep.files.tensorboard_protos import SessionLog
@@ -336,7 +336,7 @@ class CheckpointSaver(SessionRunHook):
         return self._saver
 
 
-def _admitted_step(session: RunSession, step: Step) -> int:
+def _admitted_step(session: RunSession, step: GlobalStep) -> int:
     """Read a step with the pushes that are decided but not yet applied everywhere: a save would hold them."""
     known = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
     return max(known) if known else step_now(session, step)

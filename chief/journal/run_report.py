@@ -29,7 +29,7 @@ from globalstep.chief.hooks.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
-from globalstep.chief.sessions.run_model import RunSession, Step, step_now
+from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -90,7 +90,7 @@ class RunReport(SessionRunHook):
         self,
         hooks: Sequence[Any],
         checkpoint_dir: str | None,
-        find_step: Callable[[], Step | None],
+        find_step: Callable[[], GlobalStep | None],
         loss_of: Callable[[Any, Any], Any],
         clock: Clock = SYSTEM_CLOCK,
         stream: TextIO | None = None,

@@ -239,7 +239,7 @@ def place_by_tf_config(is_chief: bool = True) -> TaskPlace:
 
 
 def train_loop_parts(
-    model: RunModel,
+    model: RunModel[Any],
     place: TaskPlace,
     chief_hooks: Sequence[SessionRunHook],
     own_hooks: Sequence[SessionRunHook],

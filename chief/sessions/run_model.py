@@ -6,19 +6,19 @@ Layer: chief.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from globalstep.cluster.placement import Declarations
-from globalstep.wire.declarations import Outcome, Read
+from globalstep.wire.declarations import Outcome
 from globalstep.wire.known_progress import KnownProgress
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["RunModel", "RunSession", "Step", "step_now", "why_uninitialized"]
+__all__ = ["GlobalStep", "RunModel", "RunSession", "step_now", "why_uninitialized"]
 
 
-class Step(Protocol):
+class GlobalStep(Protocol):
     """A global step: a node of a graph, or its name alone."""
 
     @property
@@ -63,7 +63,10 @@ class RunSession(Protocol):
         ...
 
 
-class RunModel(Protocol):
+S = TypeVar("S", bound=RunSession)
+
+
+class RunModel(Protocol[S]):
     """Makes sessions of one model, and gives it its values.
 
     Attributes:
@@ -73,7 +76,7 @@ class RunModel(Protocol):
     progress: KnownProgress
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> GlobalStep | None:
         """The global step that pushes move on; None without one."""
         ...
 
@@ -90,7 +93,7 @@ class RunModel(Protocol):
         """Let hooks that begin late add to the model within the block."""
         ...
 
-    def session(self, target: Any, task: str, retry_secs: float) -> RunSession:
+    def session(self, target: Any, task: str, retry_secs: float) -> S:
         """Connect to a cluster."""
         ...
 
@@ -98,36 +101,36 @@ class RunModel(Protocol):
         """Give what is declared to so many PS tasks."""
         ...
 
-    def compare_with_run(self, session: Any) -> None:
+    def compare_with_run(self, session: S) -> None:
         """Refuse a model that declares a Variable or an optimizer otherwise than the run has it."""
         ...
 
-    def initialize(self, session: Any) -> None:
+    def initialize(self, session: S) -> None:
         """Give all Variables their first values."""
         ...
 
-    def restore(self, session: Any, prefix: str, others: list[str] | None) -> None:
+    def restore(self, session: S, prefix: str, others: list[str] | None) -> None:
         """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
         ...
 
-    def initialize_rest(self, session: Any) -> str:
+    def initialize_rest(self, session: S) -> str:
         """Give values to what a run that is ready has none for; says what they wait for, "" for nothing."""
         ...
 
-    def initialize_own(self, session: Any) -> str:
+    def initialize_own(self, session: S) -> str:
         """Give values to what is this task's alone; says what they wait for, "" for nothing."""
         ...
 
-    def why_not_ready(self, session: Any) -> str:
+    def why_not_ready(self, session: S) -> str:
         """Say what is not initialized; "" when the model is ready."""
         ...
 
-    def make_ready(self, session: Any) -> None:
+    def make_ready(self, session: S) -> None:
         """Initialize what is this task's alone, and raise RuntimeError where something is not initialized then."""
         ...
 
 
-def step_now(session: RunSession, step: Step) -> int:
+def step_now(session: RunSession, step: GlobalStep) -> int:
     """Read a step where it is counted, outside of a training run.
 
     A session may answer a run from the values that came back with its own last push; other workers push
@@ -142,11 +145,6 @@ def step_now(session: RunSession, step: Step) -> int:
     """
     steps = session.cluster.global_steps()
     return int(steps[step.op_name] if step.op_name in steps else session.run(step))
-
-
-def read_step(session: RunSession, step: Step) -> int:
-    """Read a step that a run which is being begun has just been given."""
-    return int(session.cluster.pull([Read(step.op_name)])[0])
 
 
 def why_uninitialized(cluster: ClusterClient, names: list[str]) -> str:

@@ -169,7 +169,7 @@ class ChiefCreator(SessionCreator):
 
     def __init__(
         self,
-        model: RunModel,
+        model: RunModel[Any],
         master: Any = "",
         checkpoint_dir: str | None = None,
         checkpoint: str | None = None,
@@ -295,7 +295,7 @@ class WorkerCreator(SessionCreator):
 
     def __init__(
         self,
-        model: RunModel,
+        model: RunModel[Any],
         master: Any = "",
         max_wait_secs: float = WORKER_MAX_WAIT_SECS,
         *,

@@ -27,7 +27,7 @@ from globalstep.chief.sessions.cluster_start import (
 )
 from globalstep.chief.sessions.log_recovery import absolute, come_back
 from globalstep.chief.sessions.run_joining import RunOfTask
-from globalstep.chief.sessions.run_model import RunModel, RunSession, read_step
+from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.cluster.placement import describe
 from globalstep.cluster.run_identity import TaskRun, takes_over
@@ -40,6 +40,7 @@ from globalstep.worker.waits.first_answers import wait_for_answers
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.access import ClusterAccess
 
 
@@ -69,7 +70,7 @@ class SessionMaking:
 
     def __init__(
         self,
-        model: RunModel,
+        model: RunModel[Any],
         *,
         task: str = "",
         clock: Clock = SYSTEM_CLOCK,
@@ -138,9 +139,8 @@ class SessionMaking:
                     self._restore(session, prefix, checkpoint_dir)
                 else:
                     model.initialize(session)
-                if (found is Found.BROKEN or had_session) and model.step is not None:
-                    step = model.step.op_name, read_step(session, model.step)
-                    announce_return(client, statuses, *step, prefix, checkpoint_dir)
+                if found is Found.BROKEN or had_session:
+                    self._announce(session, statuses, prefix, checkpoint_dir)
             model.make_ready(session)
             self._open(session, hooks)
             if checkpoint_dir:
@@ -338,6 +338,13 @@ class SessionMaking:
         self._model.restore(session, prefix, None if state is None else list(state.all_model_checkpoint_paths))
         session.restored_from = prefix
 
+    def _announce(
+        self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None, directory: str | None
+    ) -> None:
+        step = self._model.step
+        if step is not None:
+            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, directory)
+
     def _open(self, session: RunSession, hooks: Sequence[Any]) -> None:
         """Let everybody in, with the hooks' stop limits in force from that moment."""
         client = session.cluster
@@ -349,7 +356,7 @@ class SessionMaking:
         in_force: dict[str, int] = {}
         for status in client.refresh():
             in_force.update(status.limits)
-        limits = stop_limits(hooks, step.op_name, read_step(session, step), in_force)
+        limits = stop_limits(hooks, step.op_name, int(session.run(step)), in_force)
         client.open(limits)
         for hook in hooks:
             if limits and hasattr(hook, "adopt_limit"):

@@ -22,6 +22,7 @@ from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.chief.sessions.job_end import await_others
+from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -411,7 +412,7 @@ class TrainLoop:
                 except OpError as error:
                     _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
 
-    def _start_threads(self, session: Any, coord: Coordinator) -> None:
+    def _start_threads(self, session: RunSession, coord: Coordinator) -> None:
         """Start what belongs to a new session, and ends with it."""
 
     def _leave_model(self) -> None:

@@ -14,13 +14,12 @@ from simulated_time import Process, ProcessClock
 from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
 
 from globalstep.chief.sessions.run_joining import RunOfTask
+from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
-from globalstep.tf1.graph.graph import Graph
-from globalstep.tf1.sessions.session_manager import SessionManager
-from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind, PushId, Read, StopLimit
+from globalstep.wire.known_progress import KnownProgress
 from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["Job", "Program", "transports_beside"]
@@ -57,13 +56,6 @@ class Job(Protocol):
         ...
 
 
-def _graph() -> Graph:
-    graph = Graph()
-    create_global_step(graph)
-    return graph
-
-
-_GRAPH = _graph()
 #: Of all programs of a simulation.
 _RUN = RunIdentity("simulated")
 
@@ -78,26 +70,57 @@ class _Limit:
         return StopLimit(step, last_step=self.last_step)
 
 
+@dataclass(frozen=True)
+class _Step:
+    """The global step, by its name."""
+
+    op_name: str = STEP
+
+
 @dataclass
 class _Session:
-    """As much of a Session as the session manager needs."""
+    """As much of a session as the making of sessions needs."""
 
     cluster: ClusterClient
     program: Program
-    graph: Graph = _GRAPH
 
-    def has_value(self, variable: Any) -> bool:
-        """None is the process's own."""
-        return True
-
-    def run(self, fetches: Any) -> Any:
+    def run(self, fetches: _Step) -> Any:
         return self.program.pull([fetches.op_name])[0]
-
-    def compare_with_run(self) -> None:
-        """Every program here builds the same model."""
 
     def close(self) -> None:
         self.cluster.close()
+
+
+class _Model:
+    """Every program here builds the same model."""
+
+    step = _Step()
+    restores = True
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.progress = KnownProgress()
+
+    def session(self, target: Any, task: str, retry_secs: float) -> _Session:
+        return _Session(self._program.connect(), self._program)
+
+    def initialize(self, session: _Session) -> None:
+        self._program.give_values(None)
+
+    def restore(self, session: _Session, prefix: Any, others: Any) -> None:
+        self._program.give_values(prefix)
+
+    def compare_with_run(self, session: _Session) -> None:
+        """It is the same model."""
+
+    def make_ready(self, session: _Session) -> None:
+        """It is ready."""
+
+    def initialize_own(self, session: _Session) -> str:
+        return ""
+
+    def why_not_ready(self, session: _Session) -> str:
+        return ""
 
 
 class _RunOfTask(RunOfTask):
@@ -112,16 +135,13 @@ class _RunOfTask(RunOfTask):
         self._job.newest_incarnation = max(self._job.newest_incarnation, client.incarnation)
 
 
-class _Sessions(SessionManager):
-    """The real session manager, with a Variable set and checkpoints of the simulation."""
+class _Sessions(SessionMaking):
+    """The real making of sessions, with checkpoints of the simulation."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(graph=_GRAPH, clock=program.clock, run=_RunOfTask(program))
+        super().__init__(_Model(program), clock=program.clock, run=_RunOfTask(program))  # type: ignore[arg-type]
         self._program = program
         self._newest = 0
-
-    def _session(self, master: Any, config: Any) -> _Session:
-        return _Session(self._program.connect(), self._program)
 
     def _checkpoint_to_restore(self, *args: Any) -> Any:
         saved = self._program.job.watch.checkpoints
@@ -136,11 +156,8 @@ class _Sessions(SessionManager):
             sequencer=job.sequencer, open=False, ledger=ledger, run=replace(_RUN, directory="run" if job.logged else "")
         )
 
-    def _restore(self, session: _Session, saver: Any, prefix: Any, directory: Any) -> None:
+    def _restore(self, session: _Session, prefix: Any, directory: Any) -> None:
         self._program.give_values(prefix)
-
-    def _initialize(self, *args: Any) -> None:
-        self._program.give_values(None)
 
     def _announce(self, *args: Any) -> None:
         """Said to people only."""
@@ -239,9 +256,9 @@ class Program:
         while True:
             try:
                 if self.chief:
-                    sessions.prepare_session("", hooks=[_Limit(self.job.limit)], init_op=True, had_session=had_session)
+                    sessions.prepare("", hooks=[_Limit(self.job.limit)], had_session=had_session)
                 else:
-                    sessions.wait_for_session("", max_wait_secs=_WAIT_SECS, why_over=self._why_over)
+                    sessions.wait("", max_wait_secs=_WAIT_SECS, why_over=self._why_over)
                 had_session = True
                 self._train()
                 if self.chief:

@@ -55,7 +55,7 @@ def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     >>> w = gs.get_variable("w", initializer=[3.0, 4.0], regularizer=gs.contrib.layers.l2_regularizer(0.1))
     >>> with gs.Session() as sess:
     ...     sess.run(gs.global_variables_initializer())
-    ...     print(sess.run(gs.tf1.losses.get_regularization_loss()))
+    ...     print(sess.run(gs.losses.get_regularization_loss()))
     1.25
     """
     return _scaled(scale, scope or "l2_regularizer", l2_loss)

@@ -45,7 +45,7 @@ class FileWriter(SummaryFileWriter):
     >>> import tempfile
     >>> import globalstep as gs
     >>> with FileWriter(tempfile.mkdtemp()) as writer:
-    ...     writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=0.5)]), global_step=1)
+    ...     writer.add_summary(gs.Summary(value=[gs.Summary.Value(tag="loss", simple_value=0.5)]), global_step=1)
     >>> writer.closed
     True
     """

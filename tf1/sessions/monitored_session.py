@@ -16,6 +16,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.chief_role import as_role
 from globalstep.chief.sessions.coordinator import Coordinator
+from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
@@ -106,7 +107,7 @@ class _MonitoredSession(TrainLoop):
         session: Session = self._session
         return session
 
-    def _start_threads(self, session: Session, coord: Coordinator) -> None:
+    def _start_threads(self, session: RunSession, coord: Coordinator) -> None:
         if get_collection(GraphKeys.QUEUE_RUNNERS):
             start_queue_runners(sess=session, coord=coord)
 
