@@ -17,7 +17,7 @@ from globalstep.errors import OpError
 from globalstep.runtime.memory import MemoryPool, seal
 from globalstep.wire.declarations import ALIGNMENT, VariableDecl, padded
 from globalstep.wire.transports import Transport
-from globalstep.worker.protocol.push_layout import Places, bytes_of
+from globalstep.worker.protocol.push_messages import Places, bytes_of
 
 __all__ = ["GradientBuffers"]
 

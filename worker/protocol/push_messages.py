@@ -1,14 +1,16 @@
-"""How a client's pushes are put into messages, and what it and the shards remember of those that are all alike.
+"""How a client's pushes lie in messages, and what it and the shards remember of those that are all alike.
 
 Layer: worker. Threads: a PushMessages belongs to one PushProtocol, under its owner's lock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,24 +19,15 @@ from globalstep.errors import FailedPreconditionError, InternalError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import Push, Read, padded
+from globalstep.wire.declarations import Op, OpKind, Push, Read, padded
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
-from globalstep.worker.protocol.gradient_buffers import GradientBuffers
-from globalstep.worker.protocol.known_rows import KnownRows, has_rows
-from globalstep.worker.protocol.push_layout import (
-    KnownLayout,
-    Part,
-    Places,
-    Split,
-    bytes_of,
-    in_arena_order,
-    joined_bytes,
-    may_be_remembered,
-)
 from globalstep.worker.protocol.wire_packing import WirePacking
 
-__all__ = ["PushMessages"]
+if TYPE_CHECKING:
+    from globalstep.worker.protocol.gradient_buffers import GradientBuffers
+
+__all__ = ["PIGGYBACK_BYTES", "KnownRows", "Part", "Places", "PushMessages", "Split", "bytes_of", "joined_bytes"]
 
 Array = npt.NDArray[Any]
 _NBYTES = attrgetter("nbytes")
@@ -42,6 +35,14 @@ _NBYTES = attrgetter("nbytes")
 _JOINED_BYTES = 1 << 13
 #: Layouts that a client knows: a program has a few train ops; those of rows may differ in the shards that they take.
 _MOST_SPLITS = 64
+#: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
+PIGGYBACK_BYTES = 1 << 16
+#: A value of so many bytes on average is worth no thought beside its copying, which numpy does without the interpreter.
+SMALL_BYTES = 1 << 16
+#: Of an op: the dtype of its value; the value's shape, or that of a row; the dtype of the rows' ids, None for a whole
+#: Variable; whether no id repeats.
+_Form = tuple[np.dtype[Any], tuple[int, ...], Any, bool]
+_INT32 = np.dtype(np.int32)
 
 
 class PushMessages:
@@ -95,7 +96,7 @@ class PushMessages:
             parts.setdefault(shard, Part())
         parts = dict(sorted(parts.items()))
         named = push.names if push.layout is not None and push.has_rows else None
-        if may_be_remembered(push) and (named is None or self._may_tell_rows(push)):
+        if _may_be_remembered(push) and (named is None or self._may_tell_rows(push)):
             by_shard = sorted(range(len(push.reads)), key=lambda at: self.shard_of(push.reads[at].variable))
             read_at = [0] * len(by_shard)
             for place, at in enumerate(by_shard):
@@ -153,12 +154,12 @@ class PushMessages:
             message.rows.extend(found[0])
             return found[1]
         tensors = TensorWriter()
-        order = in_arena_order(push.ops, part.ops, self._run.where)
+        order = _in_arena_order(push.ops, part.ops, self._run.where)
         for at in order:
             codec.encode_op(push.ops[at], message.ops.add(), tensors)
         for at in part.reads:
             codec.encode_read(push.reads[at], message.reads.add(), tensors)
-        if split is not None and split.named is not None and has_rows(push, part.ops, part.reads):
+        if split is not None and split.named is not None and _has_rows(push, part.ops, part.reads):
             if self._may_tell_rows(push):
                 if rows is None:
                     self._layout_numbers += 1
@@ -265,3 +266,260 @@ class PushMessages:
             label = self._run.transports[where[lacking]].label
             raise InternalError(f"{label} gave no value for {lacking!r}.") from None
         return out
+
+
+@dataclass(slots=True)
+class Part:
+    """What one shard gets of a push: positions of its ops, and of its reads."""
+
+    ops: list[int] = field(default_factory=list[int])
+    reads: list[int] = field(default_factory=list[int])
+
+
+#: From so many arrays on to make them as rows is quicker.
+_LONG_RUN = 8
+
+
+class _Run(NamedTuple):
+    """Arrays of one dtype and shape that lie at even distances."""
+
+    length: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    stride: int
+
+
+class Places:
+    """Where arrays lie in one piece of memory.
+
+    Many neighbours that are alike numpy makes as the rows of one array, in a third of the time of one by one.
+
+    Args:
+        dtypes: Of each array.
+        shapes: Of each.
+        offsets: The first byte of each.
+
+    Attributes:
+        nbytes: Bytes of all, without padding.
+
+    >>> a, b = Places([np.dtype("int8")] * 2, [(2,), ()], [0, 2]).arrays(bytes(range(3)))
+    >>> a, b
+    (array([0, 1], dtype=int8), array(2, dtype=int8))
+    """
+
+    def __init__(
+        self, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], offsets: Sequence[int]
+    ) -> None:
+        self._each = dtypes, shapes, offsets
+        self.nbytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+        self._runs: list[_Run] = []
+        for dtype, shape, offset in zip(dtypes, shapes, offsets, strict=True):
+            before = self._runs[-1] if self._runs else None
+            if before is not None and shape and (before.dtype, before.shape) == (dtype, shape):
+                stride = before.stride or offset - before.offset
+                if stride > 0 and offset == before.offset + before.length * stride:
+                    self._runs[-1] = before._replace(length=before.length + 1, stride=stride)
+                    continue
+            self._runs.append(_Run(1, dtype, shape, offset, 0))
+
+    def arrays(self, memory: Array | memoryview | bytes) -> list[Array]:
+        """Give the arrays that lie there."""
+        dtypes, shapes, offsets = self._each
+        if _LONG_RUN * len(self._runs) > len(offsets):
+            make: Any = np.ndarray
+            return list(map(make, shapes, dtypes, repeat(memory), offsets))
+        found: list[Array] = []
+        for length, dtype, shape, offset, stride in self._runs:
+            first: Array = np.ndarray(shape, dtype, memory, offset)
+            if length == 1:
+                found.append(first)
+            else:
+                found.extend(np.ndarray((length, *shape), dtype, memory, offset, (stride, *first.strides)))
+        return found
+
+
+@dataclass(slots=True)
+class KnownLayout:
+    """What one shard and this client both know of pushes that are laid out alike."""
+
+    number: int
+    #: Positions, among the push's ops, of those that bring bytes, in the order of the bytes.
+    order: list[int]
+    #: How many bytes each of these brings.
+    sizes: list[int]
+    #: Bytes of all, padding included.
+    nbytes: int
+    #: Where the values that it reads lie in the answer; None until the shard has answered.
+    places: Places | None = None
+    #: Whether there is padding between the values.
+    is_padded: bool = False
+    #: Whether its next answer is to be looked at for `places`: it has come to none that had all values.
+    lacks_places: bool = False
+    #: Whether `order` is that of all ops of the push.
+    is_all: bool = False
+    #: The number under which the shard has promised to apply such pushes; 0 where it has not.
+    promised: int = 0
+
+    @property
+    def is_of_many_small(self) -> bool:
+        """Whether to copy the values is less work than to send them as they are, one by one, and needs no padding."""
+        return self.nbytes <= SMALL_BYTES * len(self.sizes) and not self.is_padded
+
+
+@dataclass(slots=True)
+class Split:
+    """How pushes that are laid out alike divide among the shards."""
+
+    #: Shard -> its part, in order of shards.
+    parts: dict[int, Part]
+    #: How many ops and reads such a push has.
+    counts: tuple[int, int]
+    #: Of each read, in order, the place of its value among the answers of all shards, one shard behind the other.
+    read_at: list[int]
+    #: Shard -> the layout that it has been sent.
+    known: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
+    #: Of pushes of rows: which Variables they change and read, in order; None for others.
+    named: tuple[list[str], list[str]] | None = None
+    #: Shard -> the layout of rows that it has been sent, in place of `known`.
+    rows: dict[int, KnownRows] = field(default_factory=dict)
+
+
+def _may_be_remembered(push: Push) -> bool:
+    """Whether a push is all alike but for its numbers, and for how many rows it has, as LayoutMemory has it."""
+    return (
+        push.layout is not None
+        and all(op.kind is OpKind.APPLY and (op.indices is None or op.value is not None) for op in push.ops)
+        and not any(use.overrides for use in push.uses)
+    )
+
+
+def bytes_of(value: Array | None) -> memoryview:
+    """Give an operand's bytes, copied only if it is not contiguous."""
+    assert value is not None
+    return value.data if value.flags.c_contiguous else np.ascontiguousarray(value).data
+
+
+def joined_bytes(values: Sequence[Array]) -> bytes:
+    """Give the bytes of operands, one behind the other."""
+    try:
+        return b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # one is not contiguous
+        return b"".join(map(bytes_of, values))
+
+
+def _in_arena_order(ops: Sequence[Op], wanted: Sequence[int], where: Mapping[str, int]) -> list[int]:
+    """Sort neighbouring dense gradients as the shard has their Variables, so that they form one run.
+
+    Applies to different Variables are independent, and the sort is stable, so nothing else changes.
+
+    Args:
+        ops: All of a push.
+        wanted: Positions of the shard's ops among them.
+        where: Its keys are the Variables in order of declaration.
+
+    Returns:
+        The positions, sorted.
+    """
+    order = {name: at for at, name in enumerate(where)}
+    out: list[int] = []
+    group: list[int] = []
+    for at in wanted:
+        op = ops[at]
+        if op.kind is OpKind.APPLY and op.indices is None and op.value is not None:
+            group.append(at)
+            continue
+        out += sorted(group, key=lambda item: order[ops[item].variable])
+        group = []
+        out.append(at)
+    return out + sorted(group, key=lambda item: order[ops[item].variable])
+
+
+class KnownRows:
+    """What one shard and a client both know of pushes of rows that are laid out alike.
+
+    docs/design/push-protocol.md, "Layouts of rows", is the specification; `globalstep.ps.store.row_layouts` is the
+    other side.
+
+    Args:
+        number: The layout's.
+        push: The push that is told in full.
+        ops: Positions of the shard's ops in it, in the order in which they are told.
+        reads: Of its reads, likewise.
+
+    Attributes:
+        number: As given.
+        is_told: Whether the shard has answered a push that told it.
+    """
+
+    def __init__(self, number: int, push: Push, ops: Sequence[int], reads: Sequence[int]) -> None:
+        self.number = number
+        self.is_told = False
+        self._ops = [(at, _form_of(push.ops[at])) for at in ops]
+        self._reads = [(at, _ids_of(push.reads[at])) for at in reads]
+
+    def sent(self, push: Push) -> tuple[list[int], list[memoryview]] | None:
+        """Give the numbers of rows, and the bytes, of another push.
+
+        Returns:
+            None where it is not laid out alike, or where its rows are to be refused by name.
+        """
+        counts: list[int] = []
+        pieces: list[memoryview] = []
+        for at, (dtype, shape, of_ids, unique) in self._ops:
+            op = push.ops[at]
+            value, ids = op.value, op.indices
+            if value is None or value.dtype != dtype or op.unique != unique:
+                return None
+            if of_ids is None:
+                if ids is not None or value.shape != shape:
+                    return None
+            elif ids is None or value.shape[1:] != shape or value.shape[:1] != ids.shape:
+                return None
+            if value.size:
+                pieces.append(bytes_of(value))
+            if ids is not None and not _add_ids(ids, of_ids, counts, pieces):
+                return None
+        for at, of_ids in self._reads:
+            ids = push.reads[at].indices
+            if ids is None:
+                if of_ids is not None:
+                    return None
+            elif of_ids is None or ids.ndim != 1 or not _add_ids(ids, of_ids, counts, pieces):
+                return None
+        return counts, pieces
+
+
+def _add_ids(ids: Array, dtype: Any, counts: list[int], pieces: list[memoryview]) -> bool:
+    """Add the ids of rows, as the layout has them; gives whether they can be had so."""
+    count = len(ids)
+    counts.append(count)
+    if not count:
+        return bool(ids.dtype == np.int64)
+    packed = codec.packed_ids(ids, 1) if dtype == _INT32 else ids
+    pieces.append(bytes_of(packed))
+    return bool(packed.dtype == dtype)
+
+
+def _form_of(op: Op) -> _Form:
+    value = op.value
+    assert value is not None
+    shape = value.shape if op.indices is None else value.shape[1:]
+    return value.dtype, shape, None if op.indices is None else codec.packed_ids(op.indices).dtype, op.unique
+
+
+def _ids_of(read: Read) -> Any:
+    return None if read.indices is None else codec.packed_ids(read.indices).dtype
+
+
+def _has_rows(push: Push, ops: Sequence[int], reads: Sequence[int]) -> bool:
+    """Whether a part of a push changes or reads some rows of a Variable.
+
+    Args:
+        push: It.
+        ops: Positions of the part's ops.
+        reads: Of its reads.
+    """
+    if any(push.ops[at].indices is not None for at in ops):
+        return True
+    return any(push.reads[at].indices is not None for at in reads)

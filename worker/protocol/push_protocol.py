@@ -1,13 +1,13 @@
-"""The client's side of docs/design/push-protocol.md: stage, admit, commit, complete.
+"""The client's side of docs/design/push-protocol.md: push; stage, admit, commit, complete; and votes.
 
 Layer: worker. Threads: a PushProtocol takes one push at a time; its owner's lock sees to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy.typing as npt
 
@@ -22,7 +22,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
+from globalstep.wire.declarations import MOST_CARRIED_BYTES, Outcome, OutcomeKind, Push, PushId, Read
 from globalstep.wire.frames import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
@@ -30,14 +30,10 @@ from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.error_feedback import Rest
-from globalstep.worker.protocol.floors import Floors
-from globalstep.worker.protocol.push_by_votes import PushByVotes
-from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES, Part
-from globalstep.worker.protocol.push_messages import PushMessages
-from globalstep.worker.protocol.push_result import Applied, PushResult, applied_of
-from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
+from globalstep.worker.protocol.push_messages import PIGGYBACK_BYTES, Part, PushMessages
+from globalstep.worker.protocol.push_result import Applied, PushResult
 
-__all__ = ["PushProtocol"]
+__all__ = ["PushByVotes", "PushProtocol"]
 
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
@@ -50,6 +46,12 @@ _RETRIED_PATIENTLY = (*RETRIED, ResourceExhaustedError)
 
 #: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
 _REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
+
+
+#: After a push that was not decided by votes, votes are not asked for so long: at first, and at most.
+_FIRST_PAUSE_SECS = 0.05
+_LONGEST_PAUSE_SECS = 5.0
+_NO_PART = Part()
 
 
 class PushProtocol:
@@ -75,7 +77,8 @@ class PushProtocol:
         self.messages = PushMessages(run, wire or WireOptions())
         self._packing = self.messages.packing
         self._sequence = 0
-        self._floors = Floors()
+        # The newest floor of each shard, in its own signed word, to be passed on to the sequencer.
+        self._floors: dict[int, pb.Floor] = {}
         self._by_votes = PushByVotes(self)
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -96,7 +99,7 @@ class PushProtocol:
     @property
     def floors(self) -> list[pb.Floor]:
         """What the shards are known to have applied, as messages."""
-        return self._floors.messages
+        return list(self._floors.values())
 
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
@@ -185,8 +188,8 @@ class PushProtocol:
         pull, run = request.pull, self.run
         pull.incarnation, pull.client = run.incarnation, run.client
         pull.cut_with.extend(cut_with)
-        if not cut_with:  # its steps are as admitted, whatever is known to be applied
-            pull.floors.extend(self._floors.messages)
+        if self._floors and not cut_with:  # its steps are as admitted, whatever is known to be applied
+            pull.floors.extend(self.floors)
         for read in reads:
             codec.encode_read(read, pull.reads.add(), tensors)
         return request, tensors.pieces
@@ -213,14 +216,27 @@ class PushProtocol:
         retry: Retry | None = None
         while True:
             self._sequence += 1
-            push_id = PushId(self.run.client, self._sequence)
+            push_id, shard = PushId(self.run.client, self._sequence), self.run.sequencer
             known = self.messages.known(push)
             parts = self.messages.split(push) if known is None else known.parts
             try:
-                if set(parts) <= {self.run.sequencer}:
-                    result = self._push_alone(push_id, push, parts.get(self.run.sequencer, Part()))
-                else:
+                if not parts.keys() <= {shard}:
                     result = self._push_together(push_id, push, parts)
+                else:  # the sequencer is the only participant: one message each way
+                    part, began = parts.get(shard, _NO_PART), self.clock.monotonic()
+                    try:
+                        reply = self.call({shard: self._whole(push_id, push, part)})[shard]
+                    except LayoutUnknownError:
+                        reply = self.call({shard: self._whole(push_id, push, part, afresh=True)})[shard]
+                    assert reply.reply is not None
+                    answer = reply.reply.push
+                    applied = _applied_of(shard, answer, 0.0, self.clock.monotonic() - began)
+                    values = self.messages.values(push, shard, answer, reply.data)
+                    result = PushResult(codec.decode_outcome(answer.outcome), values, applied)
+                    accepted = result.outcome.kind is OutcomeKind.ACCEPTED
+                    if accepted and len(values) < len(part.reads) and not push.patience_ms:
+                        # A shard that has taken this client for gone since gives none on a retry.
+                        result.values = self.push(Push(reads=push.reads)).values
             except ResourceExhaustedError as error:
                 retry = retry or self._retrying.retry("push")
                 retry.wait(self.run.recover_from(error, self.run.sequencer))
@@ -229,30 +245,12 @@ class PushProtocol:
                 # What was wrong may be corrected, under the same layout.
                 self.messages.forget(push.layout)
                 raise
-            # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
             if rest and result.outcome.kind is OutcomeKind.ACCEPTED:
                 self._packing.keep(rest)
+            # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
                 self.run.known_progress.outcome(self.run.incarnation, result.outcome.index, result.outcome.steps)
                 return result
-
-    def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:
-        """The sequencer is the only participant: one message each way."""
-        shard = self.run.sequencer
-        began = self.clock.monotonic()
-        try:
-            reply = self.call({shard: self._whole(push_id, push, part)})[shard]
-        except LayoutUnknownError:
-            reply = self.call({shard: self._whole(push_id, push, part, afresh=True)})[shard]
-        assert reply.reply is not None
-        answer = reply.reply.push
-        applied = applied_of(shard, answer, 0.0, self.clock.monotonic() - began)
-        outcome = codec.decode_outcome(answer.outcome)
-        values = self.messages.values(push, shard, answer, reply.data)
-        if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads) and not push.patience_ms:
-            # A shard that has taken this client for gone since gives none on a retry.
-            values = self.push(Push(reads=push.reads)).values
-        return PushResult(outcome, values, applied)
 
     def _whole(self, push_id: PushId, push: Push, part: Part, afresh: bool = False) -> _Sent:
         """Write a PUSH for the sequencer."""
@@ -292,9 +290,9 @@ class PushProtocol:
                 taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
         except ResourceExhaustedError:
             # Parts that wait elsewhere for the one that found no memory would keep others' parts out meanwhile.
-            withdraw(self.run.transports, self.run.incarnation, push_id, requests)
+            _withdraw(self.run.transports, self.run.incarnation, push_id, requests)
             raise
-        not_finite = not_finite_in(taken.values())
+        not_finite = _not_finite_in(taken.values())
         participants = list(parts)
         staged = self.clock.monotonic() - began
         others = [shard for shard in participants if shard != self.run.sequencer]
@@ -305,20 +303,20 @@ class PushProtocol:
                 again = staging(self.run.sequencer, True)
                 admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
         except _REFUSES_ADMIT:
-            withdraw(self.run.transports, self.run.incarnation, push_id, others)
+            _withdraw(self.run.transports, self.run.incarnation, push_id, others)
             raise
         decided = self.clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            withdraw(self.run.transports, self.run.incarnation, push_id, others)
+            _withdraw(self.run.transports, self.run.incarnation, push_id, others)
             return PushResult(outcome)
-        applied = applied_of(self.run.sequencer, admitted.reply.admit, staged, decided)
+        applied = _applied_of(self.run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
         done = self.clock.monotonic() - began
         for shard, reply in committed.items():
             assert reply.reply is not None
-            applied += applied_of(shard, reply.reply.commit, decided, done)
+            applied += _applied_of(shard, reply.reply.commit, decided, done)
         return self.gathered(push, parts, outcome, {self.run.sequencer: admitted} | committed, applied)
 
     def staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
@@ -429,8 +427,10 @@ class PushProtocol:
         return replies
 
     def learn_floor(self, shard: int, answer: pb.CommitReply) -> None:
-        """Take note of what a shard says to have applied."""
-        self._floors.learn(shard, answer)
+        """Take note of what a shard said in its answer to a COMMIT; an older one says nothing new."""
+        known = self._floors.get(shard)
+        if answer.applied and (known is None or answer.applied > known.index):  # without it nothing was done
+            self._floors[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
 
     def _complete(self) -> None:
         """Let the sequencer know what is applied, without waiting: every later message says it too."""
@@ -443,3 +443,168 @@ class PushProtocol:
         """A new push id, for a snapshot."""
         self._sequence += 1
         return PushId(self.run.client, self._sequence)
+
+
+class PushByVotes:
+    """Pushes over several PS tasks by votes, or through the sequencer: one message to each, and one answer of each.
+
+    docs/design/push-protocol.md, "Several shards: votes" and "Several shards: through the sequencer", is the
+    specification. What cannot be done so goes on by STAGE, ADMIT and COMMIT, under the same id.
+
+    Args:
+        protocol: Whose pushes they are.
+    """
+
+    def __init__(self, protocol: PushProtocol) -> None:
+        self._protocol = protocol
+        self._pause_secs = 0.0
+        self._not_before = 0.0
+
+    def is_open(self) -> bool:
+        """Whether votes are to be asked for now."""
+        if not self._protocol.run.votes:
+            return False
+        return not self._pause_secs or self._protocol.clock.monotonic() >= self._not_before
+
+    def push(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult | None:
+        """Do a push, if it can be done by votes.
+
+        Returns:
+            What came of it; ABANDONED where the push is to be done under another id. None where nothing is decided,
+            and the push is to go on under this one.
+
+        Raises:
+            OpError: If the push was wrong, or a task had no memory for it; nothing was changed.
+        """
+        protocol, sequencer = self._protocol, self._protocol.run.sequencer
+        began = protocol.clock.monotonic()
+        others = [shard for shard in parts if shard != sequencer]
+        carried = self._carried(push, others)
+        if carried is not None:
+            requests = dict.fromkeys(others, self._waiting(push_id))
+        else:
+            requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
+            for request, _ in requests.values():
+                request.stage.vote = True
+        own = protocol.staging(push_id, push, sequencer, parts[sequencer]) if sequencer in parts else None
+        asked = protocol.admission(push_id, pb.ENTRY_PUSH, list(parts), push, part=own)
+        if carried is not None:
+            asked[0].admit.carried.extend(carried)
+        else:
+            asked[0].admit.votes = True
+            asked[0].admit.ClearField("floors")  # the participants say so themselves
+        requests[sequencer] = asked
+        found: dict[int, Any] = protocol.call(requests, patient=False, raises=False)
+        decided = found.pop(sequencer)
+        refused = next((error for error in found.values() if isinstance(error, Exception)), None)
+        if isinstance(decided, Exception):
+            if isinstance(decided, LayoutUnknownError):
+                return self._anew(push)
+            raise decided
+        assert decided.reply is not None
+        answer = decided.reply.admit
+        if answer.undecided:
+            self._pause_secs = min(max(2 * self._pause_secs, _FIRST_PAUSE_SECS), _LONGEST_PAUSE_SECS)
+            self._not_before = protocol.clock.monotonic() + self._pause_secs
+            return None
+        self._pause_secs = 0.0
+        outcome = codec.decode_outcome(answer.outcome)
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            done = protocol.clock.monotonic() - began
+            applied = _applied_of(sequencer, answer, 0.0, done)
+            answers = self._committed(push_id, push, parts, decided, found)
+            for shard, message in answers.items():
+                assert message.reply is not None
+                protocol.learn_floor(shard, message.reply.commit)
+                applied += _applied_of(shard, message.reply.commit, 0.0, done)
+            return protocol.gathered(push, parts, outcome, {sequencer: decided} | answers, applied)
+        if outcome.kind is OutcomeKind.ABANDONED and refused is not None:
+            if isinstance(refused, LayoutUnknownError):
+                return self._anew(push)
+            raise refused
+        run = protocol.run
+        kept = [shard for shard, message in found.items() if not _is_committed(message)]
+        _withdraw(run.transports, run.incarnation, push_id, kept)
+        return PushResult(outcome)
+
+    def _carried(self, push: Push, others: Sequence[int]) -> list[pb.CarriedPart] | None:
+        """Write the parts of a push that is small enough to go through the sequencer; None for another one."""
+        protocol = self._protocol
+        if not protocol.run.carries or protocol.messages.packing.active:
+            return None
+        carried: list[pb.CarriedPart] = []
+        left = MOST_CARRIED_BYTES
+        for shard in others:
+            part = protocol.messages.carried(push, shard, left)
+            if part is None:
+                return None
+            carried.append(part)
+            left -= len(part.data)
+        protocol.bytes_sent += MOST_CARRIED_BYTES - left
+        return carried
+
+    def _waiting(self, push_id: PushId) -> tuple[pb.Request, Sequence[memoryview]]:
+        """Write the COMMIT that waits for what the sequencer brings."""
+        request = pb.Request()
+        message = request.commit
+        message.incarnation, message.wait = self._protocol.run.incarnation, True
+        message.id.client, message.id.sequence = push_id.client, push_id.sequence
+        return request, ()
+
+    def _anew(self, push: Push) -> PushResult:
+        """Have a push sent in full, under another id: a connection is new, and its task knows no layout."""
+        self._protocol.messages.forget(push.layout)
+        return PushResult(Outcome(OutcomeKind.ABANDONED))
+
+    def _committed(
+        self,
+        push_id: PushId,
+        push: Push,
+        parts: Mapping[int, Part],
+        decided: Message,
+        found: Mapping[int, Message | Exception],
+    ) -> dict[int, Message]:
+        """Give the participants' answers to a push that was admitted; ask those for theirs that answered without."""
+        assert decided.reply is not None
+        answers = {shard: message for shard, message in found.items() if _is_committed(message)}
+        left = [shard for shard in found if shard not in answers]
+        if left:
+            # Of those that were told over their links the reply has no entries; without its entry a part is dropped.
+            if not {item.shard for item in decided.reply.admit.pending}.issuperset(left):
+                decided = self._protocol.admit(push_id, pb.ENTRY_PUSH, list(parts), push)
+            answers |= self._protocol.commit(push_id, decided, left)
+        return answers
+
+
+def _is_committed(message: Message | Exception) -> TypeGuard[Message]:
+    """Whether a participant has answered with what came of the push."""
+    return not isinstance(message, Exception) and message.reply is not None and message.reply.HasField("commit")
+
+
+def _applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[Applied]:
+    """Say when a task applied its part, from its answer to the call that made it do so; empty if it had none."""
+    if not answer.apply_micros:
+        return []
+    secs = min(answer.apply_micros / 1e6, answered - sent)
+    return [Applied(shard, (sent + answered - secs) / 2, secs)]
+
+
+def _not_finite_in(staged: Iterable[Message]) -> str:
+    """Give the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
+    return next((m.reply.stage.not_finite for m in staged if m.reply is not None and m.reply.stage.not_finite), "")
+
+
+def _withdraw(transports: Sequence[Transport], incarnation: int, push: PushId, participants: Iterable[int]) -> None:
+    """Let participants drop their parts of a push that was refused, without waiting; SETTLE does so at last.
+
+    Args:
+        transports: To all PS tasks.
+        incarnation: The run's.
+        push: The push's id.
+        participants: Who has staged a part, the sequencer left out.
+    """
+    for shard in participants:
+        request = pb.Request()
+        request.commit.incarnation = incarnation
+        request.commit.id.CopyFrom(codec.encode_push_id(push))
+        transports[shard].send(request, ())

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from globalstep.wire.declarations import Outcome
 
-__all__ = ["Applied", "PushResult", "applied_of"]
+__all__ = ["Applied", "PushResult"]
 
 Array = npt.NDArray[Any]
 
@@ -41,11 +41,3 @@ class PushResult:
     outcome: Outcome
     values: list[Array] = field(default_factory=list[Array])
     applied: list[Applied] = field(default_factory=list[Applied])
-
-
-def applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[Applied]:
-    """Say when a task applied its part, from its answer to the call that made it do so; empty if it had none."""
-    if not answer.apply_micros:
-        return []
-    secs = min(answer.apply_micros / 1e6, answered - sent)
-    return [Applied(shard, (sent + answered - secs) / 2, secs)]

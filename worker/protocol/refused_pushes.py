@@ -1,48 +1,22 @@
 """What a client does about pushes that the sequencer did not accept, by the run's policy.
 
-Layer: worker. Threads: DroppedPushes is thread-safe; the functions belong to their caller's protocol.
+Layer: worker. Threads: DroppedPushes is thread-safe.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
 
 from globalstep.errors import NotFiniteGradientError
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.wire import codec
-from globalstep.wire.declarations import Outcome, OutcomeKind, PushId
-from globalstep.wire.frames import Message
-from globalstep.wire.transports import Transport
+from globalstep.wire.declarations import Outcome, OutcomeKind
 
-__all__ = ["DroppedPushes", "not_finite_in", "withdraw"]
+__all__ = ["DroppedPushes"]
 
 _log = logging.getLogger("globalstep")
 
 _SAY_SECS = 10.0
-
-
-def not_finite_in(staged: Iterable[Message]) -> str:
-    """Give the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
-    return next((m.reply.stage.not_finite for m in staged if m.reply is not None and m.reply.stage.not_finite), "")
-
-
-def withdraw(transports: Sequence[Transport], incarnation: int, push: PushId, participants: Iterable[int]) -> None:
-    """Let participants drop their parts of a push that was refused, without waiting; SETTLE does so at last.
-
-    Args:
-        transports: To all PS tasks.
-        incarnation: The run's.
-        push: The push's id.
-        participants: Who has staged a part, the sequencer left out.
-    """
-    for shard in participants:
-        request = pb.Request()
-        request.commit.incarnation = incarnation
-        request.commit.id.CopyFrom(codec.encode_push_id(push))
-        transports[shard].send(request, ())
 
 
 class DroppedPushes:

@@ -76,7 +76,7 @@ def test_workers_that_push_alike_share_a_promise(serving, joined):
 
 
 def test_what_is_too_large_goes_by_votes(serving, joined, monkeypatch):
-    monkeypatch.setattr("globalstep.worker.protocol.push_by_votes.MOST_CARRIED_BYTES", 8)
+    monkeypatch.setattr("globalstep.worker.protocol.push_protocol.MOST_CARRIED_BYTES", 8)
     _, client, pushes = begun(serving, joined)
     kinds = sent_by(client)
     client.push(step_push(reads=READS))

@@ -9,7 +9,7 @@ from counting_run import SHAPES, USES, initialize, linked
 from globalstep.errors import ResourceExhaustedError
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push
-from globalstep.worker.protocol.push_by_votes import PushByVotes
+from globalstep.worker.protocol.push_protocol import PushByVotes
 
 MOST = 16 << 10
 UNITS = 256

@@ -29,8 +29,8 @@ from globalstep.testing.faults import BEFORE
 from globalstep.wire.declarations import Op, OpKind, PushId
 from globalstep.wire.frames import Message
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.protocol.push_by_votes import PushByVotes
-from globalstep.worker.protocol.push_layout import Part
+from globalstep.worker.protocol.push_messages import Part
+from globalstep.worker.protocol.push_protocol import PushByVotes
 from globalstep.worker.transport.grpc_transport import transports_to
 
 KEY = bytes(range(32))

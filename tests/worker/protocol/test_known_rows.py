@@ -24,7 +24,7 @@ from globalstep.wire.declarations import (
 )
 from globalstep.wire.expressions import constant
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.protocol.known_rows import KnownRows
+from globalstep.worker.protocol.push_messages import KnownRows
 
 METHODS = frozenset({"push", "stage", "admit", "commit"})
 

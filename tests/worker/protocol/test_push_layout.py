@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import padded
-from globalstep.worker.protocol.push_layout import Places, joined_bytes
+from globalstep.worker.protocol.push_messages import Places, joined_bytes
 
 #: A dtype, a shape, how many arrays of these follow each other, and bytes before each.
 ALIKE = st.tuples(
