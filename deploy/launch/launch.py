@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
                 began = SYSTEM_CLOCK.monotonic()
                 code = asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
                 secs = SYSTEM_CLOCK.monotonic() - began
-                console.say(*summary(tasks, code, secs, launcher.conclusion, args.log_dir))
+                console.say(*summary(tasks, code, secs, launcher.conclusion, args.log_dir, launcher.failed))
                 return code
         finally:
             console.finish()

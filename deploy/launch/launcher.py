@@ -24,6 +24,8 @@ from globalstep.deploy.launch.summary import Conclusion, log_name, read_conclusi
 __all__ = ["Launcher", "Task"]
 
 _TAIL_LINES = 20
+#: How often a launcher looks whether those that are left wait in vain.
+_LOOK_SECS = 0.5
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Task:
         environ: Its whole environment.
         restarts: How often it was started again.
         started_at: When it was last started, by the event loop's time.
+        ended_at: When it last ended.
         tail: Its last lines of output.
         process: The process, once started.
         is_chief: Whether it is the chief, whose progress is shown.
@@ -47,6 +50,7 @@ class Task:
     environ: dict[str, str] = field(repr=False)
     restarts: int = 0
     started_at: float = 0.0
+    ended_at: float = 0.0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     process: asyncio.subprocess.Process | None = None
     is_chief: bool = False
@@ -83,6 +87,7 @@ class Launcher:
 
     Attributes:
         conclusion: Where the chief's run has ended, as it said last; None before it did.
+        failed: How the task that the job ended for has ended: "worker:1 failed with exit code 3"; "" for none.
     """
 
     def __init__(
@@ -101,12 +106,14 @@ class Launcher:
         self._grace_secs = grace_secs
         self._log_dir = log_dir
         self.conclusion: Conclusion | None = None
+        self.failed = ""
         self._signal = 0
         self._stopping = False
         # Set when a signal asks for the end.
         self._asked = asyncio.Event()
-        # When the last PS ended, by the event loop's time.
-        self._ps_ended_at = math.inf
+        # When the chief ended with 0, and when there was no PS any more that had been there until then, by the event
+        # loop's time.
+        self._chief_ended_at = self._ps_ended_at = math.inf
 
     async def run(self) -> int:
         """Run all tasks to their end.
@@ -158,31 +165,42 @@ class Launcher:
 
     async def _until_done(self, running: Mapping[asyncio.Task[int], Task]) -> int:
         """Wait for a failure, a signal, or the end of the job; gives the exit code."""
-        pending = set(running)
-        timeout: float | None = None
+        pending, loop = set(running), asyncio.get_running_loop()
+        since = math.inf
         while pending:
-            done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not done and timeout is not None:
+            # Tasks that are started again end no wait.
+            done, pending = await asyncio.wait(pending, timeout=_LOOK_SECS, return_when=asyncio.FIRST_COMPLETED)
+            now = loop.time()
+            if now - since >= self._grace_secs and not done:
                 names = ", ".join(sorted(running[future].name for future in pending))
                 self._console.say(f"globalstep launch: the job is done; stopping {names}, which did not end")
                 return 0
-            for future in done:
+            for future in sorted(done, key=lambda one: running[one].ended_at):
+                task = running[future]
                 if (code := future.result()) and not self._stopping:
-                    self._report(running[future], code)
-                    if not self._failover or running[future].is_ps or all(running[one].is_ps for one in pending):
+                    self._report(task, code)
+                    if not self._failover or task.is_ps or all(running[one].is_ps for one in pending):
+                        self.failed = f"{task.name} {_how_it_ended(code)}"
                         return code
+                if task.is_chief and not code:
+                    self._chief_ended_at = task.ended_at
             if self._stopping:
-                timeout = None
                 return 0
-            if not any(running[future].is_ps for future in pending):
-                self._ps_ended_at = min(self._ps_ended_at, asyncio.get_running_loop().time())
-            if all(running[future].is_ps or self._came_too_late(running[future]) for future in pending):
-                timeout = self._grace_secs
+            left = [running[future] for future in pending]
+            if all(self._came_after(task, self._chief_ended_at) for task in left if task.is_ps):
+                self._ps_ended_at = min(self._ps_ended_at, now)
+            if not all(task.is_ps or self._came_after(task, self._ps_ended_at) for task in left):
+                since = math.inf
+            elif done or since == math.inf:
+                since = now
         return 0
 
-    def _came_too_late(self, task: Task) -> bool:
-        """Whether a task was started again so late that it may wait for PS that have ended with the job."""
-        return bool(task.restarts) and task.started_at > self._ps_ended_at - self._grace_secs
+    def _came_after(self, task: Task, end: float) -> bool:
+        """Whether a task was started again so late that it may know nothing of what came to its end then.
+
+        A PS that comes back after the chief has ended holds nothing, and a worker may wait in vain for it.
+        """
+        return bool(task.restarts) and task.started_at > end - self._grace_secs
 
     async def _stop(self, running: Mapping[asyncio.Task[int], Task]) -> None:
         """End whatever still runs: SIGTERM (unless a signal was passed on), then SIGKILL."""
@@ -209,6 +227,7 @@ class Launcher:
                 log = stack.enter_context(path.open("w", encoding="utf-8"))
             while True:
                 code = await self._run_once(task, log)
+                task.ended_at = asyncio.get_running_loop().time()
                 if code == 0 or self._stopping or task.restarts >= self._max_restarts:
                     return code
                 task.restarts += 1

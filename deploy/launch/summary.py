@@ -53,7 +53,12 @@ def read_conclusion(text: str) -> Conclusion | None:
 
 
 def summary(
-    tasks: Sequence[Task], code: int, secs: float, conclusion: Conclusion | None, log_dir: Path | None
+    tasks: Sequence[Task],
+    code: int,
+    secs: float,
+    conclusion: Conclusion | None,
+    log_dir: Path | None,
+    failed: str = "",
 ) -> tuple[str, list[str]]:
     """Put the end of a job into words.
 
@@ -63,6 +68,7 @@ def summary(
         secs: How long it all took.
         conclusion: What the chief has said; None where it has not.
         log_dir: Folder of the tasks' output; None for none.
+        failed: How the task that the job ended for has ended; "" for none.
 
     Returns:
         A line, and those below it.
@@ -76,7 +82,8 @@ def summary(
         below.append(f"checkpoint: {conclusion.checkpoint or 'none'}")
     if log_dir is not None:
         below.append(f"logs: {log_dir}/ ({', '.join(log_name(task.name) for task in tasks)})")
-    return f"globalstep launch: ended with code {code} after {duration(secs)}", below
+    reason = f": {failed}" if failed else ""
+    return f"globalstep launch: ended with code {code} after {duration(secs)}{reason}", below
 
 
 def log_name(task: str) -> str:

@@ -36,6 +36,12 @@ def test_what_is_not_known_is_left_out():
     assert below == ["exit codes: ps:0 not started"]
 
 
+def test_the_task_that_the_job_ended_for_is_named():
+    tasks = [ended("chief:0", 1), ended("worker:0", -9)]
+    line, _ = summary(tasks, 137, 5.0, None, None, "worker:0 was ended by SIGKILL (exit code 137)")
+    assert line == "globalstep launch: ended with code 137 after 5 s: worker:0 was ended by SIGKILL (exit code 137)"
+
+
 def test_a_run_that_made_no_step_has_no_rate():
     _, below = summary([ended("ps:0", 0)], 0, 1.0, Conclusion(5, 0, 0.0, ""), None)
     assert below[1:] == ["global_step 5: 0 steps in 0.0 s", "checkpoint: none"]

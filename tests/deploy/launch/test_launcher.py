@@ -158,6 +158,42 @@ def test_a_task_that_is_started_again_too_late_for_the_job_is_not_waited_for(tmp
     assert "the job is done; stopping worker:0, which did not end" in output
 
 
+@pytest.mark.timeout(30)
+def test_tasks_that_come_back_when_the_chief_has_ended_are_not_waited_for(tmp_path):
+    """A PS that is killed when it has heard of the end holds nothing, and the worker waits for it; from the soak."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    def once_more(name, then):
+        failed = str(tmp_path / name)
+        return (
+            f"import os, signal, sys\nif not os.path.exists({failed!r}): open({failed!r}, 'w').close(); sys.exit(1)\n"
+            f"{then}\nsignal.pause()"
+        )
+
+    worker = once_more("worker", f"open({pipe!r}, 'w').close()")
+    chief = f"open({pipe!r}).close()"
+    tasks = task("ps:0", once_more("ps", "")), task("chief:0", chief), task("worker:0", worker)
+    code, output = launch(*tasks, max_restarts=1, grace_secs=1.0)
+    assert code == 0
+    assert "the job is done; stopping ps:0, worker:0, which did not end" in output
+
+
+def test_of_tasks_that_fail_together_the_first_is_named():
+    launcher = Launcher([task("chief:0", "1/0"), task("worker:0", "1/0")], Console(Stream(), {}))
+    chief, worker = launcher._tasks
+    chief.ended_at, worker.ended_at = 2.0, 1.0
+
+    async def together():
+        ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        for future, code in zip(ended, (1, 9), strict=True):
+            future.set_result(code)
+        return await launcher._until_done(dict(zip(ended, (chief, worker), strict=True)))
+
+    assert asyncio.run(together()) == 9
+    assert launcher.failed == "worker:0 failed with exit code 9"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_passed_on_as_sigterm(number):
     # The signal may come while 'ready' is still being printed, and a print within a print is an error.
