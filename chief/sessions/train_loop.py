@@ -349,6 +349,11 @@ class TrainLoop:
             except self._recover_errors as error:
                 self._discard(error)
                 continue
+            except JobDoneError as done:
+                if self._session is not None:
+                    raise
+                _log.info("%s", done)  # as where there is nothing left to do from the start
+                return
             raise AbortedError(
                 "A PS task lost the last steps before they were saved, and this task's loop is over, so it cannot "
                 "train them again: the same command continues. (A loop that asks should_stop() is told to go on.)"

@@ -6,8 +6,9 @@ import logging
 import pytest
 from small_model import build
 
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.hooked_session import HookedSession
-from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
+from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
@@ -143,6 +144,26 @@ def test_a_worker_leaves_though_one_ps_task_still_waits_for_it(served, tmp_path,
         assert worker.step() is None
         assert worker.session.should_stop()
         worker.close()
+
+
+def test_a_worker_that_loses_its_session_as_it_leaves_and_finds_the_job_done_has_left(served, tmp_path, caplog):
+    """All PS tasks were lost then, and the chief had ended; found by the soak."""
+
+    class Losing(SessionRunHook):
+        def end(self, session):
+            chief.session.end_job()
+            chief.close()
+            served.close()
+            raise AbortedError("A PS task lost what this session trained.")
+
+    chief = Task(served.address, True, [], tmp_path, stop_grace_period_secs=0)
+    worker = Task(served.address, False, [Losing(), StopAtStepHook(last_step=3)], tmp_path, ManualClock())
+    while not worker.session.should_stop():
+        worker.step()
+        chief.session.run(chief.model.step)
+    with caplog.at_level(logging.INFO, "globalstep"):
+        worker.close()
+    assert "Nothing is left to do" in caplog.text
 
 
 def miss_beats(client):
