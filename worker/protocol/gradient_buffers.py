@@ -102,16 +102,13 @@ class GradientBuffers:
         They are used up then: the values that come back may take their place, and are not to be written to.
 
         Args:
-            shard: The shard.
+            shard: One that some were `given` for.
             values: Its gradients, in the order in which they are sent.
 
         Returns:
             All of them, padding included; None where they must be looked at one by one.
         """
-        given = self.given.get(shard)
-        if given is None:
-            return None
-        memory, shared, arrays = given
+        memory, shared, arrays = self.given[shard]
         if len(arrays) != len(values) or not all(map(operator.is_, arrays, values)):
             return None
         del self.given[shard]

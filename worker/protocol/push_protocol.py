@@ -188,8 +188,8 @@ class PushProtocol:
         pull, run = request.pull, self.run
         pull.incarnation, pull.client = run.incarnation, run.client
         pull.cut_with.extend(cut_with)
-        if self._floors and not cut_with:  # its steps are as admitted, whatever is known to be applied
-            pull.floors.extend(self.floors)
+        if not cut_with:  # its steps are as admitted, whatever is known to be applied
+            pull.floors.extend(self._floors.values())
         for read in reads:
             codec.encode_read(read, pull.reads.add(), tensors)
         return request, tensors.pieces
