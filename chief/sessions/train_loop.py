@@ -164,16 +164,12 @@ class TrainLoop:
         self._close(None if clean else kind)
         return clean
 
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """Run the fetches, with what the hooks add; on a new session if the old one is lost."""
-        return self._recovering(HookedSession.run, fetches, feed_dict, options, run_metadata)
-
     def with_session(self, act: Callable[[Any], Any]) -> Any:
         """Call `act` with the session, without hooks; on a new session if the old one is lost."""
-        return self._recovering(lambda hooked: act(self._session))
+        return self.run_hooked(act=lambda hooked: act(self._session))
 
-    def _recovering(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Call `act` with the hooked session and `args`; on a new session if the old one is lost."""
+    def run_hooked(self, *args: Any, act: Callable[..., Any] = HookedSession.run) -> Any:
+        """Run with hooks, or call `act` with the hooked session and `args`; on a new session if the old one is lost."""
         while True:
             if self._closed:
                 raise RuntimeError("Attempted to use a closed session.")

@@ -259,19 +259,20 @@ class Trainer:
             RuntimeError: Outside of a `with` block, or when training is over.
             InvalidArgumentError: If the loss is no finite scalar; nothing was pushed then.
         """
-        goes_on = self._check_going()
+        loop = self._going()
         if self._units is not None:
             raise InvalidArgumentError("With units a worker computes what it is given: call trainer.unit(batches).")
         if not batches:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
-        if not goes_on:
+        if self._ended:
             return self._loss
         try:
-            loss = self._run(batches, self._seeds(len(batches)))
+            loss = loop.run_hooked(StepCall(batches, self._seeds(len(batches))))
         except JobDoneError:
             return self._over()
-        except TypeError as error:
-            if len(batches) > 1:
+        except Exception as error:
+            go_straight(error)
+            if isinstance(error, TypeError) and len(batches) > 1:
                 error.add_note(f"step() was given {len(batches)} batches; one batch of two parts is step((x, y)).")
             raise
         self._taken += 1
@@ -309,38 +310,38 @@ class Trainer:
             RuntimeError: Outside of a `with` block, or when training is over.
             InvalidArgumentError: Without `units`; or if the loss is no finite scalar: nothing was pushed then.
         """
-        goes_on = self._check_going()
+        loop = self._going()
         if self._units is None:
             raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
-        if not goes_on:
+        if self._ended:
             return self._loss
         try:
-            return self._take_unit(batches, self._units.count)
+            return self._take_unit(loop, batches, self._units.count)
         except JobDoneError:
             return self._over()
+        except Exception as error:
+            go_straight(error)
+            raise
 
-    def _take_unit(self, batches: Any, count: int) -> float:
+    def _take_unit(self, loop: TrainLoop, batches: Any, count: int) -> float:
         before, name = self._step, self._trained_model.declared.step
         batch_of = batch_source(batches, count)
-        assert self._loop is not None
-        work: UnitOfWork = self._loop.with_session(lambda session: take_unit(session.cluster, name, count, self._step))
+        work: UnitOfWork = loop.with_session(lambda session: take_unit(session.cluster, name, count, self._step))
         if work.unit:
             self._step = work.base
-            loss = self._run(
-                [batch_of(work.base, work.unit - 1)], [part_seed(self.seed, _NOBODY, work.base, work.unit - 1)]
-            )
+            seed = part_seed(self.seed, _NOBODY, work.base, work.unit - 1)
+            loss = loop.run_hooked(StepCall([batch_of(work.base, work.unit - 1)], [seed]))
             self._loss = self._loss if loss is None else float(loss)
         else:
             self._stopped = self._stopped or work.base == self._step
-            assert self._loop is not None
-            self._loop.run(Named(name))  # for the hooks
+            loop.run_hooked(Named(name))  # for the hooks
             self._step = work.base
         if self.is_chief and self._step != before:
             self._callbacks.on_step(self, self._step, self._loss)
         return self._loss
 
-    def _check_going(self) -> bool:
-        """Refuse a step outside of training; says whether the run goes on.
+    def _going(self) -> TrainLoop:
+        """Refuse a step outside of training; takes note of whether the run has ended.
 
         A run that others have ended since the caller asked `done` refuses nothing: nobody could have known.
         """
@@ -354,7 +355,7 @@ class Trainer:
                 "`trainer.done` before each step."
             )
         self._ended = self._loop.should_stop()
-        return not self._ended
+        return self._loop
 
     def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
         """Give this worker's batches until training is over: each of several workers gets others.
@@ -607,14 +608,6 @@ class Trainer:
         listeners = [_EvaluatingCheckpoints(self)] if self._evaluations is not None else []
         secs = _CHECKPOINT_SECS if steps is None else None
         return CheckpointSaver(directory, secs, steps, saver, listeners=listeners, step=step)
-
-    def _run(self, batches: Sequence[Any], seeds: Sequence[int]) -> Any:
-        try:
-            assert self._loop is not None
-            return self._loop.run(StepCall(batches, seeds))
-        except Exception as error:
-            go_straight(error)
-            raise
 
     def _result(self) -> FitResult:
         evaluations = self._evaluations

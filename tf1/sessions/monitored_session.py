@@ -79,7 +79,7 @@ class _MonitoredSession(TrainLoop):
             AbortedError: If the session was lost again and again.
             UnavailableError: The same.
         """
-        return super().run(fetches, feed_dict, options, run_metadata)
+        return self.run_hooked(fetches, feed_dict, options, run_metadata)
 
     def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
         """Call a function that runs several times, some of them without hooks.
@@ -100,7 +100,7 @@ class _MonitoredSession(TrainLoop):
                 "`step_fn` may either have one `step_context` argument, or `self` and `step_context` "
                 f"arguments if it's an instance method. Got {names} instead."
             )
-        return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
+        return self.run_hooked(act=lambda hooked: step_fn(StepContext(self._session, hooked.run)))
 
     def _tf_sess(self) -> Session:
         """The session below the hooks."""

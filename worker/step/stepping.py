@@ -154,12 +154,25 @@ class Stepper:
                 raise
             self._all_lookups = True
             values, found = self._computed(batches, seeds)
+        cluster, declared = self._cluster, self._trained.declared
+        if self._declared_in != cluster.incarnation:
+            cluster.declare((), declared.program.optimizers)
+            self._declared_in = cluster.incarnation
+        template = self._push or self._described(found)
+        gradients, rows = self._prepared(values, found)
+        updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
+        push = template.made(gradients, rows, updates, self.seen)
+        loss = self._rounded(found.loss)
         try:
-            self._send(values, found)
+            if self._in_flight:
+                self._tickets.append(cluster.push(push, wait=False))
+            else:
+                self._fresh = None
+                self._take(cluster.push(push))
         except JobDoneError as done:
-            done.values = self._rounded(found.loss)
+            done.values = loss
             raise
-        return self._rounded(found.loss)
+        return loss
 
     def _rounded(self, loss: float) -> float:
         """Give the loss as a number of the parameters' dtype: what is shown, written and returned is the same."""
@@ -194,31 +207,19 @@ class Stepper:
         rows = dict(zip(lookups.ids, found[count:], strict=True))
         return Values(dict(zip(self._names, found, strict=False)), rows, lookups)
 
-    def _send(self, values: Values, found: StepResult) -> None:
-        cluster, declared = self._cluster, self._trained.declared
-        if self._declared_in != cluster.incarnation:
-            cluster.declare((), declared.program.optimizers)
-            self._declared_in = cluster.incarnation
-        gradients, rows = self._prepared(values, found)
-        template = self._push
-        if template is None:
-            name = self._trained.name
-            template = self._push = StepPush(
-                declared,
-                [name(key) for key in self._dense],
-                [name(key) for key in self._sparse],
-                [name(key) for key in found.updates],
-                # Rows have to be asked for anyway before the next step.
-                () if self._tables else self._reads,
-                self._trained.increment,
-            )
-        updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
-        push = template.made(gradients, rows, updates, self.seen)
-        self._fresh = self._fresh if self._in_flight else None
-        if self._in_flight:
-            self._tickets.append(cluster.push(push, wait=False))
-        else:
-            self._take(cluster.push(push))
+    def _described(self, found: StepResult) -> StepPush:
+        """Describe the pushes of this model, once."""
+        name = self._trained.name
+        self._push = StepPush(
+            self._trained.declared,
+            [name(key) for key in self._dense],
+            [name(key) for key in self._sparse],
+            [name(key) for key in found.updates],
+            # Rows have to be asked for anyway before the next step.
+            () if self._tables else self._reads,
+            self._trained.increment,
+        )
+        return self._push
 
     def _prepared(self, values: Values, found: StepResult) -> tuple[list[Array], list[Rows]]:
         """Give the gradients as they are pushed."""
