@@ -31,6 +31,8 @@ START_VARIABLE = "GLOBALSTEP_PS_START_SECS"
 ABANDON_VARIABLE = "GLOBALSTEP_PS_ABANDON_SECS"
 #: After so long a wait is worth a line; each further line takes twice as long, up to the second number.
 _QUIET_SECS = 5.0
+#: And as long as no run has begun here: programs take their time to start.
+_START_QUIET_SECS = 30.0
 _LONGEST_QUIET_SECS = 600.0
 #: Tasks that a line names.
 _MOST_NAMED = 8
@@ -167,6 +169,8 @@ class Vigil:
         self._traffic: object = None
         self._said_of = ""
         self._next_line = _QUIET_SECS
+        # Whether a run has begun.
+        self._began = False
 
     def over(self, traffic: object) -> int | None:
         """Look; give the exit code where the task is to end now, and None where it is not.
@@ -180,6 +184,7 @@ class Vigil:
         if traffic != self._traffic:
             self._traffic, self._busy_at = traffic, now
         state, clients, absence = self._shard.attendance()
+        self._began = self._began or state is not State.VACANT
         verdict = judge(state, clients, absence.later(now - self._busy_at), self._patience)
         if verdict is None:
             self._said_of = ""
@@ -190,7 +195,7 @@ class Vigil:
             return verdict.code
         if verdict.why != self._said_of:
             self._said_of, self._next_line = verdict.why, _QUIET_SECS
-        if verdict.secs >= self._next_line:
+        if verdict.secs >= (self._next_line if self._began else max(self._next_line, _START_QUIET_SECS)):
             _log.warning("%s (for %.0f s now)", verdict.text(), verdict.secs)
             self._next_line = verdict.secs + min(max(verdict.secs, 25.0), _LONGEST_QUIET_SECS)
         return None

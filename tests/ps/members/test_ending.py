@@ -56,8 +56,23 @@ def watched():
 def test_where_nobody_ever_comes_it_ends_with_an_error(watched, caplog):
     assert watched.ends_after() == (1000, EXIT_ABANDONED)
     assert "No client has come yet; waiting for a chief, or a session, to begin a run" in caplog.text
-    assert "ends in 995 s with code 3 unless a client comes (--start-secs)" in caplog.text
+    assert "ends in 970 s with code 3 unless a client comes (--start-secs)" in caplog.text
     assert len(caplog.records) < 12, "not too often"
+
+
+def test_a_start_that_takes_its_time_is_nothing_to_speak_of(watched, caplog):
+    """Programs import a framework for ten seconds before they come."""
+    watched.ends_after(15)
+    watched.comes("w", WORKER)
+    watched.ends_after(14)
+    assert not caplog.records
+    watched.comes("w", WORKER)
+    watched.ends_after(2)
+    assert [f"holds no model; {WORKER}: waiting for the chief" in line for line in caplog.messages] == [True]
+    watched.begin(CHIEF, WORKER)
+    watched.leaves("w", WORKER)
+    watched.ends_after(6)
+    assert "never came" in caplog.messages[1], "once a run has begun it says so soon"
 
 
 def test_workers_that_crash_before_there_was_a_chief_are_named(watched, caplog):
