@@ -194,6 +194,7 @@ class ClusterStatus:
         policy: How the run treats late pushes, bad gradients and lost PS tasks.
         directory: The run's; "" for none.
         chief: Task that acts as chief; "" for none.
+        to_come: Tasks of the cluster that never came, or may come back.
         pushes_per_sec: Pushes that the sequencer accepted; None without a first reading.
         mean_staleness: Of the pushes of late, in steps; None where there were none.
         problems: What is not as it should be, a sentence each.
@@ -219,6 +220,7 @@ class ClusterStatus:
     problems: Sequence[str] = ()
     queues: Sequence[QueueStatus] = ()
     together: TogetherStatus = TogetherStatus()
+    to_come: Sequence[str] = ()
 
     @property
     def answered(self) -> int:
@@ -287,6 +289,7 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
         problems=problems,
         queues=queues,
         together=_together(reply, old),
+        to_come=list(reply.to_come),
     )
 
 

@@ -45,6 +45,7 @@ class ListedRun:
         directory: Its checkpoint_dir; "" where it has none, or the PS tasks do not answer yet.
         steps: Each step's value.
         workers: How many clients have a live lease.
+        to_come: Tasks of the cluster that never came, or may come back.
         ps: Addresses of the PS tasks; empty where they are in the program's process.
         program: The script and its arguments, where they are known.
         problems: As of `globalstep status`.
@@ -59,6 +60,7 @@ class ListedRun:
     ps: tuple[str, ...] = ()
     program: str = ""
     problems: tuple[str, ...] = ()
+    to_come: tuple[str, ...] = ()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +125,7 @@ def _asked(launched: LiveRun) -> ListedRun:
         known.ps,
         known.program,
         tuple(status.problems),
+        tuple(status.to_come),
     )
 
 
@@ -141,9 +144,10 @@ def _table(found: list[ListedRun], now: float) -> Table:
     for column in ("RUN", "PID", "FOR", "STEP", "PS", "WORKERS", "DIRECTORY", "PROGRAM"):
         table.add_column(column, justify="right" if column in ("PID", "FOR", "STEP", "PS", "WORKERS") else "left")
     for item in found:
+        workers = f"{item.workers} of {item.workers + len(item.to_come)}" if item.to_come else str(item.workers)
         step = ", ".join(f"{value:,}" for value in item.steps.values()) or "-"
         table.add_row(
             cell(item.name or "-"), str(item.pid), duration(max(now - item.since, 0.0)), step,
-            str(len(item.ps) or "own"), str(item.workers), cell(item.directory or "-"), cell(item.program or "-"),
+            str(len(item.ps) or "own"), workers, cell(item.directory or "-"), cell(item.program or "-"),
         )  # fmt: skip
     return table

@@ -41,10 +41,10 @@ def ps():
 
 @contextlib.contextmanager
 def training(address, directory):
-    """A session that has made one step of a run with a directory."""
+    """A session that has made one step of a run with a directory; by TF_CONFIG where no address is given."""
     model = build()
     with MonitoredTrainingSession(
-        f"grpc://{address}", checkpoint_dir=str(directory), save_checkpoint_steps=100, progress=False
+        f"grpc://{address}" if address else "", checkpoint_dir=str(directory), save_checkpoint_steps=100, progress=False
     ) as session:
         session.run(model.train, {model.by: 1.0})
         yield session
@@ -114,6 +114,14 @@ def test_runs_lists_launched_ones_and_those_with_a_ps_of_their_own(ps, tmp_path,
     assert (launched["name"], launched["directory"], launched["program"]) == ("digits", "runs/digits", "x.py")
     assert (launched["steps"], launched["workers"], launched["pid"]) == ({"global_step": 1}, 1, os.getpid())
     assert (alone["directory"], alone["pid"], alone["ps"]) == ("runs/alone", os.getpid(), [])
+
+
+def test_runs_counts_the_workers_that_are_still_to_come(ps, tmp_path, monkeypatch, capsys):
+    tasks = {"ps": [ps.address], "worker": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
+    with live_runs.kept([ps.address], {"GLOBALSTEP_RUN": "digits"}), training("", tmp_path / "run"):
+        assert main(["runs"]) == 0
+    assert re.search(r"\b1 of 3\b", capsys.readouterr().out)
 
 
 def test_a_lock_that_an_ended_process_has_left_is_no_run(tmp_path):
