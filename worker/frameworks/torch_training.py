@@ -41,6 +41,15 @@ __all__ = ["TorchTraining", "put_into_module"]
 
 #: From here on it is said that a sparse embedding of torch's own is dense.
 _LARGE_SPARSE_BYTES = 4 << 20
+_FLOATS = "Labels that are probabilities, or 0 and 1, are floats: make them so where the batch is made, labels.float()."
+#: What PyTorch says of labels that do not fit the loss -> what to do.
+_LABELS = {
+    "target dtype": "Numbers of classes are integers: make them so where the batch is made, labels.long().",
+    "type for target": _FLOATS,
+    "desired output type": _FLOATS,
+    "multi-target": "Numbers of classes have one dimension less than what the module gives: labels.squeeze(-1).",
+    "Target ": "Numbers of classes go from 0 to one less than the module's outputs.",
+}
 
 
 class _EnoughError(Exception):
@@ -234,8 +243,9 @@ class TorchTraining:
         said = str(error)
         if "ndarray" in said:
             return f"{text} Make the batch's arrays tensors where it is made: torch.from_numpy(array)."
-        if "target dtype" in said:
-            return f"{text} Numbers of classes are integers: make them so where the batch is made, labels.long()."
+        for words, advice in _LABELS.items():
+            if words in said:
+                return f"{text} {advice}"
         if "device" in said:
             return f"{text} Move the batch there: batch.to({str(first.device)!r})."
         if "dtype" in said or "Double" in said or "scalar type" in said:

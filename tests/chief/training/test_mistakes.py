@@ -369,6 +369,21 @@ class TestTorch:
                      loss=lambda model, batch: model(batch[0]).mean())  # fmt: skip
         self.refused("The loss is nan", batch=(torch.ones(0, 3), torch.ones(0)))
 
+    @pytest.mark.parametrize(
+        ("loss", "outputs", "labels", "said"),
+        [
+            ("binary_cross_entropy_with_logits", 1, [[1], [0]], "that are probabilities, or 0 and 1, are floats: make"),
+            ("cross_entropy", 4, [[0, 1, 0, 0], [1, 0, 0, 0]], "that are probabilities, or 0 and 1, are floats: make"),
+            ("cross_entropy", 4, [[1], [2]], "have one dimension less than what the module gives: labels.squeeze(-1)"),
+            ("cross_entropy", 4, [1, 4], "Numbers of classes go from 0 to one less than the module's outputs"),
+        ],
+    )
+    def test_labels(self, loss, outputs, labels, said):
+        functional, torch = self.torch.nn.functional, self.torch
+        self.refused(said, kind=Exception, model=torch.nn.Linear(3, outputs),
+                     loss=lambda model, x, y: getattr(functional, loss)(model(x), y),
+                     batch=(torch.ones(2, 3), torch.tensor(labels)))  # fmt: skip
+
     def test_losses(self):
         def backward(loss):
             loss.backward()
