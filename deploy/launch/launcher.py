@@ -111,9 +111,9 @@ class Launcher:
         self._stopping = False
         # Set when a signal asks for the end.
         self._asked = asyncio.Event()
-        # When the chief ended with 0, and when there was no PS any more that had been there until then, by the event
-        # loop's time.
-        self._chief_ended_at = self._ps_ended_at = math.inf
+        # When the chief or a PS ended with 0, and when there was no PS any more that had been there until then, by the
+        # event loop's time.
+        self._over_at = self._ps_ended_at = math.inf
 
     async def run(self) -> int:
         """Run all tasks to their end.
@@ -182,12 +182,12 @@ class Launcher:
                     if not self._failover or task.is_ps or all(running[one].is_ps for one in pending):
                         self.failed = f"{task.name} {_how_it_ended(code)}"
                         return code
-                if task.is_chief and not code:
-                    self._chief_ended_at = task.ended_at
+                if (task.is_chief or task.is_ps) and not code:
+                    self._over_at = min(self._over_at, task.ended_at)
             if self._stopping:
                 return 0
             left = [running[future] for future in pending]
-            if all(self._came_after(task, self._chief_ended_at) for task in left if task.is_ps):
+            if all(self._came_after(task, self._over_at) for task in left if task.is_ps):
                 self._ps_ended_at = min(self._ps_ended_at, now)
             if not all(task.is_ps or self._came_after(task, self._ps_ended_at) for task in left):
                 since = math.inf
@@ -198,7 +198,7 @@ class Launcher:
     def _came_after(self, task: Task, end: float) -> bool:
         """Whether a task was started again so late that it may know nothing of what came to its end then.
 
-        A PS that comes back after the chief has ended holds nothing, and a worker may wait in vain for it.
+        A PS that comes back after the end holds nothing, and a chief or worker may wait in vain for it.
         """
         return bool(task.restarts) and task.started_at > end - self._grace_secs
 

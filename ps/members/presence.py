@@ -25,6 +25,9 @@ __all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "St
 UNNAMED = "a client that named no task"
 #: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
 LINGER_SECS = 30.0
+#: How long one does that was started again and holds no run, for those who have not found it yet: they give signs of
+#: life each second. It is the one that tells them of the end.
+UNMET_SECS = 5.0
 #: Longest lease that a client may ask for.
 MAX_LEASE_SECS = 600.0
 #: The same once the job is done: one sign of life of a client that is none keeps a finished PS no longer.
@@ -155,6 +158,8 @@ class Presence:
         # Clients that have left: what is still on its way of them brings none back.
         self._departed: dict[str, None] = {}
         self._finished_at: float | None = None
+        # Whether a run has begun here, so that it is known who is there.
+        self._begun = False
         # The task's last client, and how it went where that was no good end. Clients that do not name their task
         # share one place.
         self._last_of: dict[str, str] = {}
@@ -168,7 +173,7 @@ class Presence:
 
     def begin(self, expected_tasks: Sequence[str]) -> None:
         """Start a new incarnation: who was here stays, the chief names anew who is expected."""
-        self._expected = set(expected_tasks)
+        self._expected, self._begun = set(expected_tasks), True
         self._finished_at = None
         self._came, self._changed_at = True, self._clock.monotonic()
 
@@ -380,4 +385,6 @@ class Presence:
         if self.clients():
             return waited > MOST_DONE_SECS
         missing = self._expected - self._seen_tasks
-        return not missing or waited > LINGER_SECS
+        if self._begun and not missing:
+            return True
+        return waited > (LINGER_SECS if missing else UNMET_SECS)

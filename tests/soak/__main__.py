@@ -16,6 +16,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -212,6 +213,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=None, help="write the numbers here")
     parser.add_argument("--keep", action="store_true", help="keep the directories of rounds that went well too")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # its tasks end with it
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     given.dir = Path(tempfile.mkdtemp(prefix="soak-")) if given.dir is None else given.dir.resolve()
     numbers = given.round or range(max(1, round(given.secs / given.round_secs)))

@@ -97,8 +97,8 @@ class Cluster:
         (self.folder / "answers").mkdir()
         (self.folder / "windows").mkdir()
         self._windows = Windows(self.folder / "windows", random.Random(f"windows/{self.seed}"))
-        # When the chief ended, when all PS tasks had that were there until then, and when who came too late is to end.
-        self._chief_ended_at = self._ps_ended_at = self._late_at = math.inf
+        # When the chief or a PS task ended, when all PS tasks had that were there then, and when late ones are to end.
+        self._over_at = self._ps_ended_at = self._late_at = math.inf
 
     def __enter__(self) -> Cluster:
         ports = self._ports.enter_context(reserve_ports(PS + 1 + WORKERS))
@@ -233,13 +233,14 @@ class Cluster:
     def _end_late_ones(self, now: float) -> None:
         """Ask those to end that came back when the others had ended with the job, as `globalstep launch` does."""
         there = [self.tasks[name] for name in self.still_there()]
-        if "chief:0" not in self.still_there():
-            self._chief_ended_at = min(self._chief_ended_at, now)
+        for task in self.tasks.values():
+            if not task.name.startswith("worker") and not task.struck and task.process and task.process.poll() == 0:
+                self._over_at = min(self._over_at, now)
 
         def came_after(task: Process, end: float) -> bool:
             return task.starts > 1 and task.started_at > end - LATE_SECS
 
-        if all(came_after(task, self._chief_ended_at) for task in there if task.name.startswith("ps")):
+        if all(came_after(task, self._over_at) for task in there if task.name.startswith("ps")):
             self._ps_ended_at = min(self._ps_ended_at, now)
         if not all(task.name.startswith("ps") or came_after(task, self._ps_ended_at) for task in there):
             self._late_at = math.inf

@@ -159,24 +159,30 @@ def test_a_task_that_is_started_again_too_late_for_the_job_is_not_waited_for(tmp
 
 
 @pytest.mark.timeout(30)
-def test_tasks_that_come_back_when_the_chief_has_ended_are_not_waited_for(tmp_path):
-    """A PS that is killed when it has heard of the end holds nothing, and the worker waits for it; from the soak."""
-    pipe = str(tmp_path / "pipe")
+@pytest.mark.parametrize("first", ["chief:0", "ps:0"])
+def test_tasks_that_come_back_when_the_job_was_over_are_not_waited_for(tmp_path, first):
+    """A PS that is killed when it has heard of the end holds nothing, and others wait for it; from the soak.
+
+    So does a chief that is killed when it has told one PS of the end, which has ended.
+    """
+    pipe, failed = str(tmp_path / "pipe"), str(tmp_path / "failed")
     os.mkfifo(pipe)
-
-    def once_more(name, then):
-        failed = str(tmp_path / name)
-        return (
-            f"import os, signal, sys\nif not os.path.exists({failed!r}): open({failed!r}, 'w').close(); sys.exit(1)\n"
-            f"{then}\nsignal.pause()"
-        )
-
-    worker = once_more("worker", f"open({pipe!r}, 'w').close()")
-    chief = f"open({pipe!r}).close()"
-    tasks = task("ps:0", once_more("ps", "")), task("chief:0", chief), task("worker:0", worker)
+    come_back = (
+        "import os, signal, sys\n"
+        f"name = {failed!r} + sys.argv[1]\n"
+        "if not os.path.exists(name): open(name, 'w').close(); sys.exit(1)\n"
+        f"open({pipe!r}, 'w').close() if sys.argv[1] == 'worker:0' else None\n"
+        "signal.pause()"
+    )
+    tasks = [task(name, come_back) for name in ("ps:0", "ps:1", "chief:0", "worker:0")]
+    for one in tasks:
+        one.command.append(one.name)
+        if one.name == first:
+            one.command[-2:] = [f"open({pipe!r}).close()"]
     code, output = launch(*tasks, max_restarts=1, grace_secs=1.0)
     assert code == 0
-    assert "the job is done; stopping ps:0, worker:0, which did not end" in output
+    left = [one.name for one in sorted(tasks, key=lambda one: one.name) if one.name != first]
+    assert f"the job is done; stopping {', '.join(left)}, which did not end" in output
 
 
 def test_of_tasks_that_fail_together_the_first_is_named():

@@ -7,6 +7,7 @@ from globalstep.ps.members.presence import (
     LINGER_SECS,
     MOST_DONE_SECS,
     REPLACED_LEASE_SECS,
+    UNMET_SECS,
     Presence,
     Standing,
 )
@@ -50,6 +51,19 @@ def test_a_task_that_was_started_again_is_not_waited_for_twice(presence, clock):
     presence.finish()
     assert not presence.empty()
     clock.advance(REPLACED_LEASE_SECS)
+    assert presence.empty()
+
+
+def test_one_that_holds_no_run_waits_for_those_who_have_not_found_it_yet(clock):
+    """Started again, it heard of the end first, and nobody told the workers of it; found by the soak."""
+    presence = Presence(clock)
+    presence.finish()
+    clock.advance(1.0)
+    assert not presence.empty()
+    presence.heard("a", WORKER, LEASE_SECS)
+    clock.advance(UNMET_SECS)
+    assert not presence.empty()
+    presence.left("a", WORKER)
     assert presence.empty()
 
 
