@@ -52,7 +52,7 @@ ALLOWED = {
     "src/globalstep/runtime/offered_work.py": {"Offered.result": _COMPUTES},
     "src/globalstep/runtime/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
     "tf1/gradients/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
-    "src/globalstep/wire/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
+    "src/globalstep/wire/socket_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},
     "src/globalstep/security/tls_probe.py": {
@@ -123,11 +123,10 @@ ALLOWED = {
     },
     "worker/client/recovering.py": {"_recover": _CALL, "find_logs": _CALL},
     "worker/transport/shm_transport.py": {"SharedConnection._take": _WATCHED},
-    "worker/transport/socket_transport.py": {
+    "worker/transport/connection.py": {
         "SocketConnection._wait_for_space": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
     },
-    "worker/transport/tickets.py": {"ConnectionTicket.result": _WATCHED},
     "chief/checkpoints/background_saving.py": {
         "BackgroundSave.__init__": "the save has ended without a cut",
         "BackgroundSave.result": "the thread that sets it has ended",

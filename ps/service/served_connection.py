@@ -31,8 +31,15 @@ from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answe
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import padded
 from globalstep.wire.frames import NO_CALL
-from globalstep.wire.incoming_messages import MOST_AT_ONCE, Incoming
-from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, SocketMessage, prepare
+from globalstep.wire.socket_messages import (
+    MOST_AT_ONCE,
+    TOKEN_BYTES,
+    WELCOME,
+    Incoming,
+    Outgoing,
+    SocketMessage,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import SocketServer

@@ -51,8 +51,7 @@ from globalstep.ps.wal.log_file import SegmentReader, SegmentWriter, segment_pat
 from globalstep.ps.wal.recovery import Replay
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.frames import Assembler, frames_of
-from globalstep.wire.incoming_messages import Incoming
-from globalstep.wire.socket_messages import Outgoing, Place, SocketMessage
+from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
 from globalstep.wire.wire_options import WireOptions
 
 _LIMIT_BYTES = 1 << 20

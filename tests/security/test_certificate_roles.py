@@ -29,8 +29,8 @@ from globalstep.security.credentials import Credentials, TlsFiles
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
 from globalstep.wire.socket_messages import TOKEN_BYTES
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.transport.connection import dial
 from globalstep.worker.transport.grpc_transport import GrpcTransport
-from globalstep.worker.transport.socket_transport import dial
 
 TOKEN = "chief-0123456789abcdef"
 

@@ -16,9 +16,8 @@ from globalstep.ps.service.socket_server import SocketServer
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
 from globalstep.wire.expressions import constant
-from globalstep.wire.incoming_messages import Incoming
 from globalstep.wire.shared_memory import attach
-from globalstep.wire.socket_messages import WELCOME, Outgoing
+from globalstep.wire.socket_messages import WELCOME, Incoming, Outgoing
 from globalstep.worker.client.client import ClusterClient
 
 COUNT = 50_000

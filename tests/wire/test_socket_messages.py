@@ -12,8 +12,7 @@ from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.ps.service.in_flight import InFlightMemory
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.declarations import padded
-from globalstep.wire.incoming_messages import Incoming
-from globalstep.wire.socket_messages import Outgoing
+from globalstep.wire.socket_messages import Incoming, Outgoing
 
 LIMIT = 1 << 30
 

@@ -181,8 +181,7 @@ class ClusterClient:
     def global_steps(self) -> dict[str, int]:
         """The authoritative value of every step, this client's own pushes included."""
         self._joined.check_process()
-        if self._later is not None:
-            self._later.wait()
+        self._wait_for_pushes()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -264,9 +263,13 @@ class ClusterClient:
             AbortedError: If the run's incarnation is over.
         """
         self._joined.check_process()
+        self._wait_for_pushes()
+        return self._pull_once(reads)
+
+    def _wait_for_pushes(self) -> None:
+        """Wait for the pushes that nobody waits for: what is read next comes after them."""
         if self._later is not None:
             self._later.wait()
-        return self._pull_once(reads)
 
     def _pull_once(self, reads: Sequence[Read]) -> list[Array]:
         """Read values as `pull` does, without a wait for pushes that were not waited for."""
@@ -315,7 +318,7 @@ class ClusterClient:
                     self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
             return self._later.submit(lambda: self._push(push))
         if self._later is not None:
-            self._later.wait()
+            self._wait_for_pushes()
         return self._push(push)
 
     def _push(self, push: Push, at_once: bool = False) -> PushResult:
@@ -391,8 +394,7 @@ class ClusterClient:
         Pushes, of this client too, wait only until it is taken. Another thread may write the snapshot
         while this one goes on.
         """
-        if self._later is not None:
-            self._later.wait()
+        self._wait_for_pushes()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()

@@ -20,7 +20,7 @@ from globalstep.wire.declarations import Push
 from globalstep.wire.frames import Message
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
-from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES
+from globalstep.worker.transport.connection import REPLY_LIMIT_BYTES
 
 __all__ = ["WirePacking"]
 

@@ -36,10 +36,15 @@ from globalstep.security.secure_channel import TRIES, BeginningCall, SecureChann
 from globalstep.wire.frames import Assembler, Message, frames_of
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.transport.connection import (
+    REPLY_LIMIT_BYTES,
+    Connection,
+    ConnectionTicket,
+    SocketConnection,
+    dial,
+)
 from globalstep.worker.transport.shm_transport import SharedConnection
 from globalstep.worker.transport.socket_choice import CALLED, SOCKETS, choose_socket
-from globalstep.worker.transport.socket_transport import SocketConnection, dial
-from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES, Connection, ConnectionTicket
 
 __all__ = ["GrpcTransport", "transports_to"]
 

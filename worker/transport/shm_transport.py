@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -20,15 +21,13 @@ import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.memory import address_of, are_unused
 from globalstep.wire.declarations import padded
-from globalstep.wire.incoming_messages import Incoming
-from globalstep.wire.shared_memory import SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
-from globalstep.wire.socket_messages import Outgoing, Place, SocketMessage
-from globalstep.worker.transport.block_pool import BlockPool, PushKey, data_area
-from globalstep.worker.transport.socket_transport import SocketConnection
-from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES, ConnectionTicket
+from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
+from globalstep.wire.socket_messages import Incoming, Place, SocketMessage
+from globalstep.worker.transport.connection import REPLY_LIMIT_BYTES, ConnectionTicket, Load, SocketConnection
 
-__all__ = ["SharedConnection"]
+__all__ = ["BlockPool", "SharedConnection", "data_area"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,19 +37,13 @@ _NBYTES = attrgetter("nbytes")
 #: Requests whose replies bring values.
 _READING = ("pull", "push", "admit", "commit", "read_snapshot")
 
+#: Client and number of a push.
+_PushKey = tuple[str, int]
 
-@dataclass(slots=True)
-class _Load:
-    """The tensors of a request: to be sent, or where they lie."""
-
-    pieces: Sequence[memoryview]
-    place: Place | None = None
-    nbytes: int = 0
-    #: Blocks that are not free before the reply is there.
-    held: list[Array] = field(default_factory=list[Array])
-    #: The push that the request stages, and the one that has been applied, or refused, once it is answered.
-    stages: PushKey | None = None
-    ends: PushKey | None = None
+#: Blocks that wait for a use: two for each of a program's train ops, whose sizes differ, within reason.
+_MOST_IDLE = 4
+#: Pushes whose end is not known, before the oldest one's memory is given up.
+_MOST_STAGED = 4
 
 
 class SharedConnection(SocketConnection):
@@ -89,7 +82,7 @@ class SharedConnection(SocketConnection):
         taken = self._pool.take(nbytes)
         if taken is not None or not self._grows or self._pool.is_full:
             return taken
-        wish = _Load((), Place(dropped=self._pool.dropped(), new_bytes=block_bytes(nbytes)))
+        wish = Load((), Place(dropped=self._pool.dropped(), new_bytes=block_bytes(nbytes)))
         try:
             self._call(pb.Request(), wish, overdue_at).result()
         except UnavailableError:
@@ -102,13 +95,13 @@ class SharedConnection(SocketConnection):
             return None
         return self._pool.take(nbytes)
 
-    def _prepare(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> _Load:
+    def _prepare(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> Load:
         """See Connection: have the tensors in shared memory, if there are many bytes of them."""
         pool = self._pool
         nbytes = sum(map(_NBYTES, pieces))
         if nbytes < SHARED_FROM_BYTES and not len(pool):
-            return _Load(pieces)
-        kind, load = request.WhichOneof("kind"), _Load(pieces)
+            return Load(pieces)
+        kind, load = request.WhichOneof("kind"), Load(pieces)
         number = offset = 0
         if nbytes >= SHARED_FROM_BYTES:
             number, offset = self._put(load, overdue_at)
@@ -126,7 +119,7 @@ class SharedConnection(SocketConnection):
             load.place = Place(number, offset, tuple(offered), dropped)
         return load
 
-    def _put(self, load: _Load, overdue_at: float) -> tuple[int, int]:
+    def _put(self, load: Load, overdue_at: float) -> tuple[int, int]:
         """Have a request's tensors lie in a block; gives its number, and where they begin. 0 where they are sent."""
         pieces = [piece for piece in load.pieces if piece.nbytes]
         sizes = list(map(padded, map(_NBYTES, pieces)))
@@ -159,10 +152,6 @@ class SharedConnection(SocketConnection):
         load.held.append(block)
         load.pieces = ()
         return number, offset
-
-    def _outgoing(self, call: int, request: pb.Request, load: _Load) -> Outgoing:
-        """See SocketConnection."""
-        return Outgoing(call, request.SerializeToString(), load.pieces, load.place, load.nbytes)
 
     def _answered(self, ticket: ConnectionTicket, reply: pb.Reply | None) -> None:
         """See Connection: let go of what the request held."""
@@ -203,3 +192,152 @@ class SharedConnection(SocketConnection):
         """See Connection."""
         super().close(error)
         self._incoming.close()
+
+
+class BlockPool:
+    """The blocks that a client shares with one PS task: free, read by the program, or staged. Thread-safe.
+
+    A block is free when nothing in this process refers to it: no gradient that is being written, no request in flight,
+    no value that the program keeps. Arrays and views count by their references, as in `globalstep.runtime.memory`.
+    """
+
+    def __init__(self) -> None:
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        #: Number -> the block; longest unused first.
+        self._blocks: dict[int, Array] = {}
+        #: Where each begins and ends in this process.
+        self._spans: dict[int, tuple[int, int]] = {}
+        self._dropped: list[int] = []
+        #: Pushes that are staged and not known to be applied -> the block that holds their bytes.
+        self._staged: dict[_PushKey, tuple[int, Array]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, number: int, block: Array) -> None:
+        """Take in a block that the PS task has made."""
+        with self._lock:
+            if not self._closed:
+                self._blocks[number] = block
+                begin = address_of(block)
+                self._spans[number] = begin, begin + block.nbytes
+
+    def get(self, number: int) -> Array | None:
+        """Give a block; None where there is none of that number."""
+        with self._lock:
+            return self._blocks.get(number)
+
+    def take(self, nbytes: int) -> tuple[int, Array] | None:
+        """Give a free block of at least so many bytes; a reference to the array holds the block.
+
+        Returns:
+            Its number and bytes; None where there is none.
+        """
+        need = block_bytes(nbytes)
+        with self._lock:
+            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
+            # A much larger block is left alone: a small value that is kept must not hold a large one.
+            fitting = [number for number in idle if need <= self._blocks[number].nbytes <= 2 * need]
+            if not fitting:
+                if len(idle) >= _MOST_IDLE or (idle and len(self._blocks) >= MOST_BLOCKS):
+                    self._drop(idle[0])
+                return None
+            number = fitting[-1]
+            block = self._blocks[number] = self._blocks.pop(number)
+            return number, block
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no block may be added: the program keeps values that lie in all of them."""
+        return self._closed or len(self._blocks) >= MOST_BLOCKS
+
+    def locate(self, pieces: Sequence[memoryview]) -> tuple[int, Array, int] | None:
+        """Find out whether the tensors of a message lie in a block already, just as they are to lie there.
+
+        What may not be written to does not count: that are values, which others look at.
+
+        Returns:
+            Number and bytes of the block, and where in it they begin; None where they must be copied.
+        """
+        found: tuple[int, Array, int] | None = None
+        expected = 0
+        for piece in pieces:
+            if piece.readonly:
+                return None
+            address = address_of(np.frombuffer(piece, np.uint8))
+            if found is None:
+                found = self._around(address)
+                if found is None or found[2] % 8:
+                    return None
+                expected = address
+            if address != expected:
+                return None
+            expected += padded(piece.nbytes)
+        if found is None or expected > address_of(found[1]) + found[1].nbytes:
+            return None
+        return found
+
+    def _around(self, address: int) -> tuple[int, Array, int] | None:
+        with self._lock:
+            for number, (begin, end) in self._spans.items():
+                if begin <= address < end:
+                    return number, self._blocks[number], address - begin
+        return None
+
+    def offer(self, most: int = 2) -> dict[int, Array]:
+        """Give free blocks by number, those used last first, that a reply may be put into."""
+        with self._lock:
+            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
+            return {number: self._blocks[number] for number in reversed(idle[-most:])}
+
+    def dropped(self) -> tuple[int, ...]:
+        """Give the numbers of blocks that have been given up since the last time."""
+        if not self._dropped:
+            return ()
+        with self._lock:
+            out, self._dropped = tuple(self._dropped), []
+        return out
+
+    # ---- Staged pushes ------------------------------------------------------------------------
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether a push is staged in one of the blocks."""
+        return bool(self._staged)
+
+    def stage(self, push: _PushKey, number: int, block: Array) -> None:
+        """Hold a block from now until `release`: the PS task will apply the push from these bytes.
+
+        A push whose end is never heard of may yet be applied: the block of an old one is not used again.
+        """
+        with self._lock:
+            self._staged[push] = number, block
+            while len(self._staged) > _MOST_STAGED:
+                lost, _ = self._staged.pop(next(iter(self._staged)))
+                self._drop(lost)
+
+    def release(self, push: _PushKey) -> None:
+        """Let go of a push's block, if it has one: it is applied, or was never staged."""
+        with self._lock:
+            self._staged.pop(push, None)
+
+    def _drop(self, number: int) -> None:
+        """Give a block up. Caller holds the lock."""
+        if self._blocks.pop(number, None) is not None:
+            del self._spans[number]
+            self._dropped.append(number)
+
+    def close(self) -> None:
+        """Give all blocks up; what refers to one keeps it."""
+        with self._lock:
+            self._closed = True
+            self._blocks.clear()
+            self._spans.clear()
+            self._staged.clear()
+
+
+def data_area(block: Array, nbytes: int) -> Array:
+    """Give the part of a block where a request's tensors are put, uint8 [nbytes]."""
+    return block[SLACK_BYTES : SLACK_BYTES + nbytes]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from globalstep.errors import OpError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.worker.transport.socket_transport import SocketConnection
+from globalstep.worker.transport.connection import SocketConnection
 
 __all__ = ["CALLED", "SOCKETS", "SocketChoice", "choose_socket"]
 

@@ -278,8 +278,8 @@ _COPIED = "all gradients here are large: test_gradient_buffers.py, tests/worker/
 _NO_SHARED_MEMORY = "memory is not shared over this transport"
 #: Branch -> why no cell takes it, over any transport.
 _NO_VOTES = "the tasks of the matrix take no votes: tests/ps/links, the simulation"
-#: Classes that are not looked at: see _NO_VOTES.
-_VOTES = ("PushByVotes",)
+#: Classes that are not looked at: see _NO_VOTES, and tests/worker/transport/test_block_pool.py.
+_NOT_LOOKED_AT = ("PushByVotes", "BlockPool")
 NOT_TAKEN = {
     "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
@@ -334,7 +334,7 @@ NOT_TAKEN_OVER["local"]["_push_together: except LayoutUnknownError"] = "no strea
 def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
     """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
     modules = [calls, push_protocol, gradient_buffers] + [shm_transport] * (transport == "auto")
-    ways = {name for module in modules for name in branches_of(module, without=_VOTES).values()}
+    ways = {name for module in modules for name in branches_of(module, without=_NOT_LOOKED_AT).values()}
     ways = {name for name in ways if not name.startswith(("each: ", "arrays: ", "_lay_out: "))}
     allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
     with taken(*modules) as found:
@@ -348,7 +348,7 @@ def test_the_ways_that_the_matrix_does_not_take_are_there():
     known = {
         name
         for module in (calls, push_protocol, gradient_buffers, shm_transport)
-        for name in branches_of(module, without=_VOTES).values()
+        for name in branches_of(module, without=_NOT_LOOKED_AT).values()
     }
     assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
 

@@ -16,8 +16,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.service.shared_blocks import SharedBlocks
 from globalstep.ps.shard.events import CountTogether
 from globalstep.wire.declarations import Read
-from globalstep.wire.incoming_messages import Incoming
-from globalstep.wire.socket_messages import Outgoing
+from globalstep.wire.socket_messages import Incoming, Outgoing
 
 
 @pytest.fixture(params=list(KINDS))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from globalstep.wire.shared_memory import MOST_BLOCKS, SLACK_BYTES, block_bytes
-from globalstep.worker.transport.block_pool import BlockPool, data_area
+from globalstep.worker.transport.shm_transport import BlockPool, data_area
 
 NBYTES = 10 * SLACK_BYTES
 

@@ -1,4 +1,7 @@
-"""Tickets: the calls in flight on one connection to a PS task. The thread that waits for one reads the replies.
+"""Connections that carry data-plane calls to a PS task, and the tickets of the calls in flight on one.
+
+The thread that waits for a call reads the replies. A connection over plain sockets, a unix socket on the same machine
+or TCP, is asked for over gRPC, which also gives the token that opens it: docs/design/transports.md.
 
 Layer: worker. Threads: none of its own.
 """
@@ -8,15 +11,26 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import select
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from globalstep.errors import OpError, error_from_code
-from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.frames import NO_CALL, Message
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
-__all__ = ["REPLY_LIMIT_BYTES", "Connection", "ConnectionTicket"]
+from globalstep.errors import InvalidArgumentError, OpError, UnavailableError, error_from_code
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.security.credentials import TlsFiles
+from globalstep.security.dialing import CONNECT_SECS, dialled
+from globalstep.security.tls_socket import TlsSocket
+from globalstep.wire.frames import NO_CALL, Message
+from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
+
+__all__ = ["REPLY_LIMIT_BYTES", "Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]
 
 #: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
 REPLY_LIMIT_BYTES = 1 << 40
@@ -39,14 +53,13 @@ class ConnectionTicket:
         self.message: Message | None = None
         self.error: OpError | None = None
 
-    @property
-    def settled(self) -> bool:
-        """Whether the reply, or an error instead of it, is there."""
-        return self.message is not None or self.error is not None
-
     def result(self) -> Message:
-        """See transports.Ticket."""
-        self._connection.wait_for(self)
+        """See transports.Ticket: read replies until this call's is among them."""
+        self.awaited = True
+        while self.message is None and self.error is None:
+            with self._connection.reading:
+                if self.message is None and self.error is None:
+                    self._connection.read()
         if self.error is not None:
             # One of its own each time: an error refers to the frames that it went through, with all that they hold.
             raise copy.copy(self.error)
@@ -64,6 +77,7 @@ class Connection(abc.ABC):
         kind: What it is made of: "grpc", "shm", "unix" or "tcp".
         shares_memory: Whether the task reads large tensors where they lie; see transports.Transport.
         broken: Why it can be used no more; None while it can.
+        reading: Held by the one thread that reads from the connection.
     """
 
     kind: str
@@ -71,10 +85,10 @@ class Connection(abc.ABC):
 
     def __init__(self, label: str) -> None:
         self._label = label
-        # Keeps messages whole and in order on their way out; taken before _reading.
+        # Keeps messages whole and in order on their way out; taken before `reading`.
         self._sending = threading.Lock()
-        # Held by the one thread that reads from the connection; taken before _state.
-        self._reading = threading.Lock()
+        # Taken before _state.
+        self.reading = threading.Lock()
         # Guards the attributes below; a leaf.
         self._state = threading.Lock()
         self._tickets: dict[int, ConnectionTicket] = {}
@@ -99,7 +113,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def _receive(self) -> Message | None:
-        """Read from the connection, until a message is whole or some part of one. Caller holds _reading.
+        """Read from the connection, until a message is whole or some part of one. Caller holds `reading`.
 
         Raises:
             OpError: If the connection is broken, or has ended.
@@ -148,16 +162,8 @@ class Connection(abc.ABC):
         ticket.awaited = False
         return ticket
 
-    def wait_for(self, ticket: ConnectionTicket) -> None:
-        """Read replies until the ticket's is among them."""
-        ticket.awaited = True
-        while not ticket.settled:
-            with self._reading:
-                if not ticket.settled:
-                    self._read()
-
-    def _read(self) -> None:
-        """Read once, and hand a reply to its ticket. Caller holds _reading."""
+    def read(self) -> None:
+        """Read once, and hand a reply to its ticket. Caller holds `reading`."""
         try:
             message = self._receive()
         except OpError as error:
@@ -199,8 +205,130 @@ class Connection(abc.ABC):
         with self._state:
             return any(ticket.awaited and now > ticket.overdue_at for ticket in self._tickets.values())
 
-    @property
-    def idle(self) -> bool:
-        """Whether no call but the caller's own is in flight."""
+
+@dataclass(slots=True)
+class Load:
+    """The tensors of a request on a socket: to be sent, or where they lie in shared memory."""
+
+    pieces: Sequence[memoryview]
+    place: Place | None = None
+    nbytes: int = 0
+    #: Blocks that are not free before the reply is there.
+    held: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    #: The push (client, number) that the request stages, and the one that is applied, or refused, once it is answered.
+    stages: tuple[str, int] | None = None
+    ends: tuple[str, int] | None = None
+
+
+class SocketConnection(Connection):
+    """A connection of messages on a socket. Thread-safe.
+
+    Args:
+        label: What messages call the task.
+        connection: The socket, past its welcome.
+    """
+
+    def __init__(self, label: str, connection: socket.socket | TlsSocket) -> None:
+        super().__init__(label)
+        self.kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
+        self._socket = connection
+        self._incoming = Incoming(connection, REPLY_LIMIT_BYTES)
+
+    def _prepare(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> Load:
+        """See Connection."""
+        return Load(pieces)
+
+    def _transmit(self, call: int, request: pb.Request, load: Load) -> None:
+        """See Connection.
+
+        While other calls are in flight, the task may be stuck with a reply that this client does not read, and read no
+        request itself: then replies are read here, so that both sides go on.
+        """
+        outgoing = Outgoing(call, request.SerializeToString(), load.pieces, load.place, load.nbytes)
         with self._state:
-            return len(self._tickets) <= 1
+            alone = len(self._tickets) <= 1  # no call but this one is in flight
+        try:
+            if alone:
+                outgoing.send(self._socket)
+                return
+            while True:
+                try:
+                    outgoing.send(self._socket, socket.MSG_DONTWAIT)
+                    return
+                except BlockingIOError:
+                    self._wait_for_space()
+        except OSError as error:
+            raise UnavailableError(f"{self._label}: {error}") from None
+
+    def _data_of(self, message: SocketMessage) -> memoryview:
+        """Give the bytes of a reply's tensors."""
+        return message.data
+
+    def _wait_for_space(self) -> None:
+        """Wait until more can be sent, or read a reply that may be in the way. Caller holds _sending.
+
+        Nothing is lost by waiting for another thread that reads: the task takes no more before it has sent
+        that thread its reply.
+        """
+        with self.reading:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT | select.POLLIN)
+            if not poll.poll()[0][1] & select.POLLOUT:
+                self.read()
+
+    def _receive(self) -> Message | None:
+        """See Connection."""
+        try:
+            message = self._incoming.receive()
+            if message is None:
+                raise UnavailableError(f"{self._label} ended the connection.")
+            return Message(message.call, None, pb.Reply.FromString(message.head), self._data_of(message))
+        except (OSError, DecodeError, InvalidArgumentError) as error:
+            raise UnavailableError(f"{self._label}: {error}") from None
+
+    def _end(self) -> None:
+        """See Connection. The socket is not closed here, since another thread may be in a call on it."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it is at its end already
+
+    def close(self, error: OpError) -> None:
+        """See Connection."""
+        self.break_off(error)
+        with self._sending, self.reading:
+            self._socket.close()
+
+
+def dial(
+    label: str,
+    kind: pb.LaneKind.ValueType,
+    address: str,
+    reply: pb.OpenLaneReply,
+    made_of: Callable[[str, Any], SocketConnection] = SocketConnection,
+    tls: TlsFiles | None = None,
+    secs: float = CONNECT_SECS,
+) -> SocketConnection:
+    """Connect to where a PS task waits for it; see dialing.dialled.
+
+    Args:
+        label: What messages call the task.
+        kind: What was asked for.
+        address: See dialled.
+        reply: The task's answer to OpenLane.
+        made_of: Makes the connection of the label and the socket.
+        tls: See dialled.
+        secs: How long that may take in all.
+
+    Returns:
+        The connection.
+
+    Raises:
+        OSError: See dialled.
+    """
+    connection = dialled(kind, address, reply, tls, secs)
+    try:
+        return made_of(label, connection)
+    except BaseException:
+        connection.close()
+        raise
