@@ -17,10 +17,9 @@ from typing import Any
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Push
-from globalstep.wire.frames import Message
+from globalstep.wire.frames import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
-from globalstep.worker.transport.connection import REPLY_LIMIT_BYTES
 
 __all__ = ["WirePacking"]
 

@@ -27,13 +27,10 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import TlsFiles
 from globalstep.security.dialing import CONNECT_SECS, dialled
 from globalstep.security.tls_socket import TlsSocket
-from globalstep.wire.frames import NO_CALL, Message
+from globalstep.wire.frames import NO_CALL, REPLY_LIMIT_BYTES, Message
 from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
 
-__all__ = ["REPLY_LIMIT_BYTES", "Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]
-
-#: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
-REPLY_LIMIT_BYTES = 1 << 40
+__all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]
 
 
 class ConnectionTicket:

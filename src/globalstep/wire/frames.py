@@ -18,12 +18,14 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.wire.declarations import ALIGNMENT, padded
 
-__all__ = ["CHUNK_BYTES", "NO_CALL", "Assembler", "Message", "frames_of"]
+__all__ = ["CHUNK_BYTES", "NO_CALL", "REPLY_LIMIT_BYTES", "Assembler", "Message", "frames_of"]
 
 #: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (docs/performance.md).
 CHUNK_BYTES = 1 << 22
 #: Call of a request that is not to be answered; others are numbered from 1.
 NO_CALL = 0
+#: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
+REPLY_LIMIT_BYTES = 1 << 40
 #: Up to this size a frame is parsed by protobuf as it is; a copy of so little costs less than scanning.
 _SMALL = 1 << 13
 # Tag byte of Frame.data: field 15, length-delimited.
