@@ -1,6 +1,7 @@
 """An evaluator task: it follows a run's checkpoints, and evaluates each that it finds, until the run has ended.
 
-    RUN_DIR/training.json      {"ended": true, "step": 1000}: written by the chief; {"ended": false} while it trains
+    RUN_DIR/training.json      {"ended": true, "step": 1000, "optimizers": {...}}: written by the chief; while it trains
+                               "ended" is false
 
 Layer: chief.
 """
@@ -10,15 +11,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
+from globalstep.chief.training.noted_optimizers import log_changes, noted_optimizers
 from globalstep.chief.training.saved_model import saved_step
 from globalstep.errors import InvalidArgumentError, OpError
-from globalstep.files.storage import atomic_write, is_full, storage_for
+from globalstep.files.storage import Storage, atomic_write, is_full, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.declarations import OptimizerDecl
 from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["Following", "note_training"]
@@ -30,23 +33,36 @@ _FILE = "training.json"
 _ENDED_BEFORE_SECS = 60.0
 
 
-def note_training(run_dir: str, step: int, ended: bool) -> None:
-    """Write down that a run trains, or has ended; for its evaluator.
+def note_training(run_dir: str, step: int, ended: bool, optimizers: Iterable[OptimizerDecl] = ()) -> None:
+    """Write down that a run trains, or has ended; for its evaluator, and for whoever goes on with it.
 
     Args:
         run_dir: The run's directory.
         step: The global step.
         ended: Whether it has ended.
+        optimizers: Its optimizers: the log says which are others than before.
     """
     storage = storage_for(run_dir)
+    noted = noted_optimizers(optimizers)
+    log_changes(run_dir, step, _noted(storage, run_dir).get("optimizers", {}), noted)
     try:
         with atomic_write(storage, storage.join(run_dir, _FILE)) as file:
-            file.write(json.dumps({"ended": ended, "step": step}).encode())
+            file.write(json.dumps({"ended": ended, "step": step, "optimizers": noted}).encode())
     except (OpError, OSError) as error:
         if ended or not is_full(error):
             raise
         # An evaluator that does not find it waits for the run's end all the same, unless it has ended before.
         _log.warning("That the run trains is not noted in %s: %s", run_dir, error)
+
+
+def _noted(storage: Storage, run_dir: str) -> dict[str, Any]:
+    """Read what is noted; nothing where that cannot be read."""
+    try:
+        with storage.open_read(storage.join(run_dir, _FILE)) as file:
+            found = json.loads(file.read())
+    except (OSError, OpError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Following:
@@ -126,9 +142,5 @@ class Following:
 
     def _ended_at(self) -> int | None:
         """Give the step at which the run has ended; None while it trains."""
-        try:
-            with self._storage.open_read(self._storage.join(self._dir, _FILE)) as file:
-                found = json.loads(file.read())
-        except (OSError, OpError, ValueError):
-            return None
+        found = _noted(self._storage, self._dir)
         return int(found["step"]) if found.get("ended") else None

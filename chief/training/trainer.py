@@ -493,7 +493,7 @@ class Trainer:
                     if self.is_chief and self._steps is not None and self._step < self._steps:
                         _log_progress.info("Training ended at step %d of %d.", self._step, self._steps)
                     if self.is_chief and self._run_dir is not None:
-                        note_training(self._run_dir, self._step, ended=True)
+                        self._note_training(ended=True)
         finally:
             if self.is_chief:
                 self._callbacks.on_end(self, self.result)
@@ -530,10 +530,14 @@ class Trainer:
             self._loop = self._make_loop(directory)
         if self.is_chief:
             if self._run_dir is not None and not self.done:
-                note_training(self._run_dir, self._step, ended=False)
+                self._note_training(ended=False)
             self._callbacks.on_start(self)
             self._report()
         return self
+
+    def _note_training(self, ended: bool) -> None:
+        assert self._run_dir is not None
+        note_training(self._run_dir, self._step, ended, self._trained_model.declared.program.optimizers)
 
     def _report(self) -> None:
         """Tell callbacks of the evaluations that they have not heard of."""

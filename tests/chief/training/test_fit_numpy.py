@@ -205,6 +205,20 @@ class TestEvaluation:
         assert 40 <= result.step < 100
         assert sum("Training ends" in line for line in caplog.messages) == 1
 
+    @pytest.mark.parametrize(
+        ("optimizer", "said"),
+        [
+            (gs.optim.SGD(0.25, momentum=0.5), ["learning_rate of SGD: 0.25 now, 0.5 before"]),
+            (gs.optim.SGD(0.5, momentum=0.75), ["momentum of SGD: 0.75 now, 0.5 before"]),
+            (gs.optim.SGD(0.5, momentum=0.5), []),
+        ],
+    )
+    def test_a_run_that_goes_on_with_other_hyper_parameters_says_so(self, tmp_path, caplog, optimizer, said):
+        fit(steps=3, run_dir=tmp_path, optimizer=gs.optim.SGD(0.5, momentum=0.5))
+        fit(steps=5, run_dir=tmp_path, optimizer=optimizer)
+        lines = [line for line in caplog.messages if "goes on from step" in line]
+        assert lines == [f"The run in {tmp_path} goes on from step 3 with something else: {one}." for one in said]
+
     def test_a_run_that_goes_on_remembers_the_best(self, tmp_path):
         evaluate = self.evaluate({"auc": lambda params, _: -float(np.sum(params["w"] ** 2))}, predict=None, mode="max")
         fit(steps=10, run_dir=tmp_path, evaluate=evaluate)
