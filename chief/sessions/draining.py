@@ -191,6 +191,18 @@ class Drain:
             _end_process(drains)
         if self._interruptible:
             raise self.exit()
+        atexit.register(_end_as_asked, drains)
+
+
+def _end_as_asked(drains: Sequence[Drain]) -> None:
+    """End the process, whose interpreter ends, with the signal's code, if no session has noticed the signal.
+
+    It came within the program's last line. Of a program that has failed the code is that of its error.
+    """
+    if any(drain._installed for drain in drains) and getattr(sys, "last_value", None) is None:
+        atexit.unregister(_end_as_asked)
+        atexit._run_exitfuncs()
+        end_process(drains[0].exit_code)
 
 
 def _end_process(drains: Sequence[Drain]) -> NoReturn:

@@ -79,6 +79,25 @@ def test_a_ps_whose_program_catches_everything_ends_all_the_same(processes, numb
     assert f"this task ends with code {code}" in processes.output("ps:0")
 
 
+AT_THE_END = """
+import os, signal, threading
+import globalstep as tf
+step = tf.train.get_or_create_global_step()
+count = tf.assign_add(step, 1)
+session = tf.train.MonitoredTrainingSession()
+session.run(count)
+terminate = lambda: os.kill(os.getpid(), signal.SIGTERM)
+{}
+"""
+
+
+@pytest.mark.parametrize("last", ["terminate()", "threading._register_atexit(terminate)"])
+def test_a_process_that_is_terminated_as_its_main_thread_ends_says_so(processes, last):
+    """Within the last line, and between it and the wait for threads."""
+    processes.start("worker", "-c", AT_THE_END.format(last))
+    assert processes.wait() == {"worker": 143}
+
+
 THREADS = """
 import threading
 import globalstep as tf
