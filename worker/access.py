@@ -95,6 +95,10 @@ class ClusterAccess(Protocol):
         """The authoritative value of every step."""
         ...
 
+    def trained(self) -> pb.GetGlobalStepReply:
+        """What this client's task has trained since the run was opened."""
+        ...
+
     def begin(
         self,
         *,

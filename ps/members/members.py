@@ -8,6 +8,7 @@ Layer: ps.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from globalstep.ps.members.chief_lease import ChiefLease, ChiefLeaseView, Claim
 from globalstep.ps.members.presence import ClientView, LostClient, Presence
@@ -66,6 +67,11 @@ class Members:
         """Give the clients whose lease has run out since this was last asked."""
         with self._lock:
             return self.presence.find_losses()
+
+    def trained(self, task: str) -> tuple[Mapping[str, int], int, Mapping[str, int]]:
+        """Give what a task has trained in this incarnation; see Presence.trained."""
+        with self._lock:
+            return self.presence.trained(task)
 
     def losses_after(self, known: int) -> tuple[int, list[LostClient]]:
         """Give how many clients were lost so far, and those after the first `known`."""

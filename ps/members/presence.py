@@ -83,7 +83,15 @@ class _Lease:
     staleness: int = 0
     staleness_sum: int = 0
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    #: Of the pushes, those in incarnations before this one.
+    pushes_before: int = 0
     lost: bool = False
+
+    @property
+    def trained(self) -> tuple[int, Mapping[str, int]]:
+        """The pushes in this incarnation, and what the last one led to."""
+        pushes = self.pushes - self.pushes_before
+        return pushes, self.steps if pushes else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,10 @@ class Presence:
         self._last_of: dict[str, str] = {}
         self._failed: dict[str, str] = {}
         self._last_leaves: dict[str, tuple[str, bool]] = {}
+        # The steps that the incarnation was opened with, empty where pushes since may have gone unseen; and what tasks
+        # have trained since by clients that keep no lease any more.
+        self._opened_with: dict[str, int] = {}
+        self._trained: dict[str, tuple[int, Mapping[str, int]]] = {}
         self._changed_at = clock.monotonic()
         self._came = False
         #: Clients whose lease has run out so far.
@@ -176,6 +188,33 @@ class Presence:
         self._expected, self._begun = set(expected_tasks), True
         self._finished_at = None
         self._came, self._changed_at = True, self._clock.monotonic()
+        self._opened_with = {}
+        self._trained.clear()
+        for lease in self._leases.values():
+            lease.pushes_before = lease.pushes
+
+    def opened(self, steps: Mapping[str, int]) -> None:
+        """Take note of the steps that the incarnation is opened with."""
+        self._opened_with = dict(steps)
+
+    def trained(self, task: str) -> tuple[Mapping[str, int], int, Mapping[str, int]]:
+        """Give what a task has trained in this incarnation, all its clients together.
+
+        Returns:
+            The steps that the incarnation was opened with, empty where that is not known; how many pushes moved a step
+            on since, and the steps that the last one led to.
+        """
+        parts = [lease.trained for lease in self._leases.values() if lease.task == task]
+        parts.append(self._trained.get(task, (0, {})))
+        last = max((steps for _, steps in parts), key=lambda steps: max(steps.values(), default=-1))
+        return self._opened_with, sum(pushes for pushes, _ in parts), last
+
+    def _drop(self, client: str) -> None:
+        """Keep no lease of a client any more, but what its task has trained."""
+        lease = self._leases.pop(client)
+        pushes, steps = lease.trained
+        if pushes and lease.task and self._remembers(lease.task):
+            self._trained[lease.task] = self._trained.get(lease.task, (0, {}))[0] + pushes, steps
 
     @property
     def expected(self) -> list[str]:
@@ -242,7 +281,7 @@ class Presence:
                 "(four times --max-clients).",
                 retry_secs=REPLACED_LEASE_SECS,
             )
-        del self._leases[gone]
+        self._drop(gone)
 
     def takes_part(self, client: str, run: RunIdentity) -> None:
         """Take note that a client is of a run; it says so itself with its next sign of life."""
@@ -287,7 +326,9 @@ class Presence:
             task: Its name, which may never have been heard before.
             unfinished: Its process failed, or was asked to end: its task may come back.
         """
-        lease = self._leases.pop(client, None)
+        lease = self._leases.get(client)
+        if lease is not None:
+            self._drop(client)
         task = task or (lease.task if lease is not None else "")
         if lease is not None or task:
             self._came, self._changed_at = True, self._clock.monotonic()
@@ -329,7 +370,7 @@ class Presence:
     def forget(self, clients: Sequence[str]) -> None:
         """Forget clients that are not here any more."""
         for client in self.expired().intersection(clients):
-            del self._leases[client]
+            self._drop(client)
 
     def silent_secs(self, client: str) -> float:
         """Give how long nothing has been heard of a client; infinity for one that keeps no lease."""

@@ -315,7 +315,12 @@ class Control:
 
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
         floors = floors_of(request.floors)
-        return pb.GetGlobalStepReply(steps=self.handler.shard.handle(events.GetSteps(request.incarnation, floors)))
+        reply = pb.GetGlobalStepReply(steps=self.handler.shard.handle(events.GetSteps(request.incarnation, floors)))
+        if request.task:
+            opened_with, reply.pushes, last_steps = self.handler.shard.members.trained(request.task)
+            reply.opened_with.update(opened_with)
+            reply.last_steps.update(last_steps)
+        return reply
 
     def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
         resolve = events.Resolve(request.incarnation, push_ids(request.pushes), request.shard, request.applied)

@@ -70,6 +70,8 @@ class LifeCycle:
             now.ledger.set_limits(event.limits)
         if now.state is State.INITIALIZING:
             now.state = State.READY
+            if now.ledger is not None:
+                self._resources.members.presence.opened(now.ledger.steps)
         now.log.append(event)
         return dict(now.ledger.limits) if now.ledger else {}
 

@@ -180,13 +180,22 @@ class ClusterClient:
 
     def global_steps(self) -> dict[str, int]:
         """The authoritative value of every step, this client's own pushes included."""
+        return dict(self._ask_steps("").steps)
+
+    def trained(self) -> pb.GetGlobalStepReply:
+        """What this client's task has trained since the run was opened, by the clients before this one too."""
+        return self._ask_steps(self.task)
+
+    def _ask_steps(self, task: str) -> pb.GetGlobalStepReply:
         self._joined.check_process()
         self._wait_for_pushes()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
-            request = pb.GetGlobalStepRequest(incarnation=self._joined.incarnation, floors=self._protocol.floors)
-            return dict(self._calls.one("GetGlobalStep", self._joined.sequencer, request).steps)
+            incarnation, floors = self._joined.incarnation, self._protocol.floors
+            request = pb.GetGlobalStepRequest(incarnation=incarnation, floors=floors, task=task)
+            reply: pb.GetGlobalStepReply = self._calls.one("GetGlobalStep", self._joined.sequencer, request)
+            return reply
 
     # ---- Its part in the run --------------------------------------------------------------------
 

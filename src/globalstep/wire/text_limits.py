@@ -151,6 +151,7 @@ LIMITS: dict[str, _Check] = {
     "WriteSnapshotRequest.NamesEntry.value": _name,
     "ReadJournalRequest.client": _id,
     "ReadJournalRequest.life": _text,
+    "GetGlobalStepRequest.task": _id,
     "FindLogRequest.directory": _path,
     "FindLogRequest.run": _text,
     "RecoverRequest.directory": _path,

@@ -141,3 +141,21 @@ def test_names_of_tasks_that_nobody_expects_do_not_fill_the_memory(presence):
     presence.left("late", WORKER)
     assert max(map(len, (presence._seen_tasks, presence._last_of, presence._failed))) <= _MOST_SEEN + 1
     assert presence.absence().missing == []
+
+
+def test_what_a_task_has_trained_is_known_whoever_of_it_is_here(presence):
+    presence.opened({"step": 7})
+    presence.heard("first", WORKER, LEASE_SECS)
+    presence.pushed("first", {"step": 8})
+    presence.pushed("first", {"step": 10})
+    presence.left("first", unfinished=True)
+    presence.heard("second", WORKER, LEASE_SECS)
+    assert presence.trained(WORKER) == ({"step": 7}, 2, {"step": 10})
+    presence.pushed("second", {"step": 11})
+    assert presence.trained(WORKER) == ({"step": 7}, 3, {"step": 11})
+    assert presence.trained("/job:worker/task:1") == ({"step": 7}, 0, {})
+    presence.begin([WORKER])  # from a checkpoint: what was pushed after it is lost
+    assert presence.trained(WORKER) == ({}, 0, {})
+    presence.opened({"step": 9})
+    presence.pushed("second", {"step": 10})
+    assert presence.trained(WORKER) == ({"step": 9}, 1, {"step": 10})
