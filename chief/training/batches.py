@@ -38,6 +38,8 @@ class Share:
         claim: Gives the number of the step, from 0, whose batches this worker takes next, from the number of those that
             it took last, or -1. None for every `world_size`-th step.
         per_step: How many batches make a step.
+        end: The first step whose batches nobody takes, where those before it make up the epochs; None for no end. A
+            quick worker that took them would be counted for batches that a slow one still has.
     """
 
     rank: int = 0
@@ -46,6 +48,7 @@ class Share:
     start: int = 0
     claim: Callable[[int], int] | None = None
     per_step: int = 1
+    end: int | None = None
 
 
 def check_batches(batches: Any) -> None:
@@ -90,6 +93,8 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
     skip = 0 if "start" in names or claim else share.start * every
     wanted = -1 if claim is None else claim(-1)
     if claim is not None:
+        if share.end is not None and wanted >= share.end:
+            return
         skip = wanted * share.per_step
     size = _size(batches)
     first_epoch, skip = divmod(skip, size) if size else (0, skip)
@@ -110,6 +115,8 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
                     yield batch
                     if place % share.per_step == share.per_step - 1:
                         wanted = claim(place // share.per_step)
+                        if share.end is not None and wanted >= share.end:
+                            return
             elif place % every == at % every:
                 had += 1
                 yield batch

@@ -116,7 +116,8 @@ def fit(
         callbacks=callbacks,
         **options,
     )
-    passes = (epochs or 1) if last is None else None
+    # To a step that was asked for, and one of several workers' contributions, batches are had again and again.
+    passes = (epochs or 1) if steps is None and (last is None or replicas is None) else None
     with trainer:
         if units is not None:
             while not trainer.done:

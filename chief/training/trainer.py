@@ -32,7 +32,7 @@ from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.sessions.chief_role import failover_of, place_by_tf_config, train_loop_parts
 from globalstep.chief.sessions.run_model import RunSession, step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
-from globalstep.chief.training.batches import Share, share_of
+from globalstep.chief.training.batches import Share, are_own, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
@@ -63,6 +63,7 @@ from globalstep.worker.step.stepping import Compute
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
+    from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]
@@ -201,7 +202,9 @@ class Trainer:
         self._loop: TrainLoop | None = None
         #: The model on the cluster; another one after each recovery.
         self._session: ModelSession | None = None
-        self._step = self._start = self._own_step = 0
+        self._step = self._start = self._own_step = self._went_back = 0
+        # Steps of this task before its process was started again, and the step whose batches it takes first.
+        self._had = self._first = 0
         self._loss = math.nan
         self._taken = 0
         self._stopped = False
@@ -376,11 +379,8 @@ class Trainer:
                 "A Trainer gives batches in a `with` block: with gs.Trainer(...) as trainer: for batch in "
                 "trainer.batches(dataset): ..."
             )
-        replicas = self._replicas
-        start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
-        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
         unused, taken = 0, self._taken
-        for batch in share_of(batches, share, epochs):
+        for batch in self._share(batches, epochs, per_step):
             if self.done:
                 return
             yield batch
@@ -388,6 +388,33 @@ class Trainer:
             taken = self._taken
             if unused >= _UNUSED_BATCHES:
                 raise RuntimeError(f"{unused} batches were taken, and no step: call trainer.step(batch) in the loop.")
+
+    def _share(self, batches: Any, epochs: int | None, per_step: int) -> Iterator[Any]:
+        """Give this worker's batches; where the run went back, those that all share from there again."""
+        replicas = self._replicas
+        start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
+        start += self._had * per_step
+        end = None if epochs is None or replicas else self._steps
+        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step, end)
+        once = are_own(batches) or isinstance(batches, Iterator) or replicas is not None
+        while True:
+            went_back = self._went_back
+            for batch in share_of(batches, share, epochs):
+                yield batch
+                if self._went_back != went_back and not once:
+                    self._first = self._own_step + self.world_size - 1
+                    break
+            else:
+                return
+
+    def _begin(self, trained: pb.GetGlobalStepReply) -> None:
+        """Begin with the batches that this task has not had, as far as the PS know: it may come late, or again."""
+        name = self._trained_model.declared.step
+        self._start = self._step
+        if name in trained.opened_with and self._replicas is None:
+            self._start, self._had = trained.opened_with[name], trained.pushes
+            self._own_step = trained.last_steps.get(name, 0)
+        self._first = self._own_step + self.world_size - 1 if self._had else self._start + self.rank
 
     def _next_step(self, last: int) -> int:
         """Give the step, from 0, whose batches are this worker's next.
@@ -400,7 +427,7 @@ class Trainer:
             first = self._step * self._replicas.each * self.world_size + self.rank
             return first if last < 0 else max(last + self.world_size, first)
         if last < 0:
-            return self._start + self.rank
+            return self._first
         return max(last + 1, self._own_step + self.world_size - 1)
 
     def assign(self, values: Mapping[str, Any]) -> None:
@@ -652,7 +679,10 @@ class _Following(SessionRunHook):
         trainer._session = session
         trainer._step = step_now(session, self._step)
         if self._is_new:
-            trainer._start, self._is_new = trainer._step, False
+            self._is_new = False
+            trainer._begin(session.cluster.trained())
+        elif trainer._step < trainer._own_step:
+            trainer._own_step, trainer._went_back = trainer._step, trainer._went_back + 1
         if trainer._evaluations is not None:
             trainer._evaluations.forget_after(trainer._step)
             trainer._reported &= {entry["step"] for entry in trainer._evaluations.history}

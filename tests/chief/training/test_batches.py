@@ -128,13 +128,14 @@ def test_fewer_batches_than_workers_are_shared_over_epochs():
 class Workers:
     """Workers that push in a given order; who pushes what is next."""
 
-    def __init__(self, count, batches, start=0, per_step=1):
+    def __init__(self, count, batches, start=0, per_step=1, end=None):
         self.had, self.steps, self.now = [], [start] * count, start
 
         def claim(rank):
             return lambda last: start + rank if last < 0 else max(last + 1, self.steps[rank] + count - 1)
 
-        self.workers = [share_of(batches, Share(rank, count, 0, start, claim(rank), per_step)) for rank in range(count)]
+        shares = [Share(rank, count, 0, start, claim(rank), per_step, end) for rank in range(count)]
+        self.workers = [share_of(batches, share) for share in shares]
         self.per_step = per_step
 
     def push(self, order):
@@ -159,3 +160,16 @@ def test_claims_go_on_in_the_next_epoch():
     workers = Workers(2, list(range(4)))
     workers.push([0, 1, 0, 1, 0, 1, 0, 1])
     assert sorted(workers.had) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_quick_worker_leaves_a_slow_one_its_last_batch(start):
+    workers = Workers(2, list(range(4)), start, end=8)
+    slow = next(workers.workers[1])
+    for batch in workers.workers[0]:
+        workers.had.append(batch)
+        workers.now += 1
+        workers.steps[0] = workers.now
+    workers.steps[1] = workers.now + 1
+    assert sorted([*workers.had, slow]) == sorted([*range(4), *range(4)][start:])
+    assert list(workers.workers[1]) == []
