@@ -247,7 +247,7 @@ class Ledger:
             self.stopped = True
             self.limits.update(self.steps)
         outcome = Outcome(kind, 0, dict(self.steps), staleness, not_finite=not_finite)
-        self._record(push, outcome)
+        self.table.record(push, outcome)
         if self.journal is not None:
             self.journal.not_accepted(push, kind, staleness, closes)
         return outcome
@@ -306,7 +306,7 @@ class Ledger:
         else:
             self.visible = dict(self.steps)
         outcome = Outcome(OutcomeKind.ACCEPTED, self.index, dict(self.steps), staleness)
-        self._record(push, outcome)
+        self.table.record(push, outcome)
         self._last_push = push
         if self.journal is not None:
             event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
@@ -328,9 +328,6 @@ class Ledger:
             self.visible[name] = value
         if self.journal is not None:
             self.journal.assigned(self._last_push, self.index, name, value)
-
-    def _record(self, push: PushId, outcome: Outcome) -> None:
-        self.table.record(push, outcome)
 
     def pending(self, shard: int, up_to: int) -> list[Entry]:
         """The entries that a shard is not known to have applied, in order, up to and with `up_to`."""

@@ -251,8 +251,8 @@ class Handler:
         self.authorization.check_request(caller, request)
 
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
-        """Whether `begin` would wait for memory now; else it has what it needs."""
-        nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes) if request.spans else 0
+        """Whether `begin` would wait for memory now for what is packed; else it has what it needs."""
+        nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
         return nbytes > 0 and not memory.reserve(nbytes)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
@@ -308,7 +308,7 @@ class Handler:
     ) -> None:
         check_counts(self.shard.variable_count, reads=message.reads)
         reads = [codec.decode_read(item, data) for item in message.reads]
-        floors = floors_of(message.floors)
+        floors = floors_of(message.floors) if message.floors else None
         buffer = memory.buffer if memory.pull_buffer is None else memory.pull_buffer
         who = message.incarnation, message.client
         if message.cut_with:

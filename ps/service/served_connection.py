@@ -221,30 +221,22 @@ class ServedConnection:
                     return Turn.TAKES_TIME  # `answer` will see that it is the end
             elif self._send_rest(socket.MSG_DONTWAIT):
                 return Turn.SENDS
-            return self._answer_what_came(alone)
-        except BlockingIOError:
-            return Turn.RECEIVES
-        except Exception as error:
-            self._failed = error
-            return Turn.TAKES_TIME
-
-    def _answer_what_came(self, alone: bool) -> Turn:
-        incoming = self._incoming
-        while True:
-            message = incoming.take(patient=False)
-            if message is None:
-                if incoming.lacks_memory or incoming.coming_bytes >= _MUCH_BYTES:
+            while True:
+                message = self._incoming.take(patient=False)
+                if message is None:
+                    if self._incoming.lacks_memory or self._incoming.coming_bytes >= _MUCH_BYTES:
+                        return Turn.TAKES_TIME
+                    if not self._incoming.is_filling:
+                        return Turn.RECEIVES
+                    if not self._incoming.fill(socket.MSG_DONTWAIT):
+                        return Turn.TAKES_TIME  # the end, as above
+                    continue
+                if self._takes_time(message):
+                    self._message = message
                     return Turn.TAKES_TIME
-                if not incoming.is_filling:
-                    return Turn.RECEIVES
-                if not incoming.fill(socket.MSG_DONTWAIT):
-                    return Turn.TAKES_TIME  # the end, as above
-            elif self._takes_time(message):
-                self._message = message
-                return Turn.TAKES_TIME
-            else:
                 request = pb.Request.FromString(message.head)
-                if message.refused is None and self._handler.waits_for_memory(request, self._memory):
+                packed = request.spans and message.refused is None
+                if packed and self._handler.waits_for_memory(request, self._memory):
                     self._message = message
                     return Turn.TAKES_TIME
                 if not alone and message.call != NO_CALL and self._handler.counts(request, self._memory):
@@ -253,8 +245,13 @@ class ServedConnection:
                 self._serve(message, request, socket.MSG_DONTWAIT)
                 if self._unsent:
                     return Turn.SENDS
-                if incoming.is_idle:
+                if self._incoming.is_idle:
                     return Turn.RECEIVES
+        except BlockingIOError:
+            return Turn.RECEIVES
+        except Exception as error:
+            self._failed = error
+            return Turn.TAKES_TIME
 
     def counting(self) -> tuple[pb.Request, LayoutMemory]:
         """Give the push that only counts, for Handler.count."""
@@ -349,12 +346,13 @@ class ServedConnection:
 
     def _reply(self, number: int, reply: pb.Reply, pieces: Sequence[memoryview], flags: int) -> None:
         """Send a reply, its tensors in shared memory where there are many bytes of them."""
-        blocks = self.blocks
-        self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces]) if pieces else 0
-        placed = blocks.put(pieces) if blocks is not None and pieces else None
+        placed = self.blocks.put(pieces) if self.blocks is not None and pieces else None
         if placed is None:
-            self._send(Outgoing(number, reply.SerializeToString(), pieces), flags)
+            outgoing = Outgoing(number, reply.SerializeToString(), pieces)
+            self._replied_bytes = outgoing.nbytes
+            self._send(outgoing, flags)
         else:
+            self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces])
             self._send_placed(number, reply, placed, self._replied_bytes, flags)
 
     # ---- Calls that wait, and decisions -------------------------------------------------------
@@ -428,13 +426,13 @@ class ServedConnection:
                 self._unsent[0][0].send(self._socket, flags)
             except BlockingIOError:
                 return True
-            self._forget(self._unsent.popleft()[1])
+            _, descriptor = self._unsent.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
         return False
 
     def _forget_unsent(self) -> None:
         while self._unsent:
-            self._forget(self._unsent.popleft()[1])
-
-    def _forget(self, descriptor: int | None) -> None:
-        if descriptor is not None:
-            os.close(descriptor)
+            _, descriptor = self._unsent.popleft()
+            if descriptor is not None:
+                os.close(descriptor)

@@ -85,7 +85,8 @@ class SharedBlocks:
         """
         place = message.place
         self._offered, self._taken = [], 0
-        self.forget_unannounced()
+        if self._unannounced is not None:
+            self.forget_unannounced()
         if place is None:
             return message.data
         blocks = self._blocks

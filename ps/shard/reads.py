@@ -1,6 +1,6 @@
 """What is read of an incarnation: values, steps, the journal, snapshots.
 
-Layer: ps. Threads: used under the shard's lock, but for `prepare_room`.
+Layer: ps. Threads: used under the shard's lock, but for `prepare_room_for_made`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,15 @@ from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJourn
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import StepMade
 from globalstep.ps.shard.sequencer import Sequencer
-from globalstep.ps.store.reading import bytes_of
 from globalstep.ps.store.store import read_now
 
-__all__ = ["StateReader", "prepare_room", "prepare_room_for_made"]
+__all__ = ["StateReader", "prepare_room_for_made"]
 
 Array = npt.NDArray[Any]
 
 
-def prepare_room(now: Incarnation, event: Pull | ConsistentPull) -> None:
-    """Have room ready for what is read; to be called before the shard's lock is taken."""
-    if event.buffer is not None:
-        store = now.store
-        event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
-
-
 def prepare_room_for_made(event: ReadMade) -> None:
-    """The same for ReadMade."""
+    """Have room ready for what is read; to be called before the shard's lock is taken."""
     plan = event.layout.plan
     if event.buffer is not None and plan is not None:
         event.buffer.prepare(lambda: plan.read_bytes)
@@ -52,7 +44,8 @@ class StateReader:
     def pull(self, now: Incarnation, event: Pull) -> tuple[list[Array], int]:
         """See Pull: the steps are those that are visible."""
         now.check(event.incarnation, event.client)
-        self._sequencer.raise_floors(now, event.floors)
+        if event.floors:
+            self._sequencer.raise_floors(now, event.floors)
         values = now.store.read(event.reads, event.buffer)
         if now.ledger is not None:
             visible = now.ledger.visible

@@ -145,8 +145,15 @@ class Sequencer:
         except Exception:
             now.staged.pop(push, None)
             raise
-        outcome = self._decide(now, ledger, asked, (now.shard,), examined, staged.parts if staged is not None else None)
-        if outcome.kind is not OutcomeKind.ACCEPTED:
+        with self._resources.fail_stop.during(push):
+            outcome, entry = self._accept(now, ledger, asked, (now.shard,), examined)
+            if entry is not None:
+                self._applier.apply_entry(now, entry, uses)
+            if now.log is not NO_LOG:
+                raised, now.raised = now.raised, {}
+                whole = staged.parts if entry is not None and staged is not None else None
+                self._log(now, asked, outcome, raised, whole)
+        if entry is None:
             return Admission(outcome)
         return Admission(outcome, answer=self._applier.answer(now, push))
 
@@ -180,8 +187,19 @@ class Sequencer:
                 ledger.settle([push], now.shard, now.applied)
                 now.log.append(Resolve(event.incarnation, [push], now.shard, now.applied))
             raise
-        outcome = self._decide(now, ledger, event, participants, examined, None)
-        if outcome.kind is not OutcomeKind.ACCEPTED:
+        snapshot = event.kind is EntryKind.SNAPSHOT
+        # It holds the ledger as it was before.
+        dumped = ledger.dumped_later() if snapshot else no_ledger
+        with self._resources.fail_stop.during(push):
+            outcome, entry = self._accept(now, ledger, event, participants, examined)
+            if entry is not None:
+                self._applier.apply_entry(now, entry, event.uses, dumped)
+            if now.log is not NO_LOG:
+                raised, now.raised = now.raised, {}
+                self._log(now, event, outcome, raised, None)
+            if snapshot:
+                now.log.begin_base(push, now.image())
+        if entry is None:
             return Admission(outcome)
         return self._admission(now, ledger, outcome, event)
 
@@ -327,43 +345,10 @@ class Sequencer:
             self._resources.forget_gone(ledger)
         ledger.table.check_capacity(client)
 
-    def _decide(
-        self,
-        now: Incarnation,
-        ledger: Ledger,
-        asked: Admit,
-        participants: Sequence[int],
-        examined: _Examined,
-        parts: PushParts | None,
-    ) -> Outcome:
-        """Decide on a push that was examined, apply it here, and write that down.
-
-        Args:
-            now: The incarnation.
-            ledger: Its.
-            asked: What is to be decided.
-            participants: Shards with a part in it.
-            examined: As `_examine` gave it.
-            parts: The part that no Stage has brought to the log.
-        """
-        snapshot = asked.kind is EntryKind.SNAPSHOT
-        # It holds the ledger as it was before.
-        dumped = ledger.dumped_later() if snapshot else no_ledger
-        with self._resources.fail_stop.during(asked.push):
-            outcome, entry = self._accept(now, ledger, asked, participants, examined)
-            if entry is not None:
-                self._applier.apply_entry(now, entry, asked.uses, dumped)
-            raised, now.raised = now.raised, {}
-            if now.log is not NO_LOG:
-                self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
-            if snapshot:
-                now.log.begin_base(asked.push, now.image())
-        return outcome
-
     def _log(
         self, now: Incarnation, asked: Admit, outcome: Outcome, raised: Mapping[int, int], parts: PushParts | None
     ) -> None:
-        """Append a decision to the log."""
+        """Append a decision to the log, with the part that no Stage has brought there."""
         task = self._resources.members.presence.task_of(asked.push.client)
         now.log.append(
             Decided(

@@ -31,13 +31,14 @@ from globalstep.ps.shard.events import Event, R
 from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
-from globalstep.ps.shard.reads import StateReader, prepare_room, prepare_room_for_made
+from globalstep.ps.shard.reads import StateReader, prepare_room_for_made
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.shard.statistics import LoadView, ShardView, Statistics
 from globalstep.ps.store.declared import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
+from globalstep.ps.store.reading import bytes_of
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId
 
@@ -118,8 +119,8 @@ class Shard:
             events.Applied: self._prepare_snapshots,
             events.Begin: load_ledger,
             events.Declare: self._prepare_kernels,
-            events.Pull: lambda event: prepare_room(self.now, event),
-            events.ConsistentPull: lambda event: prepare_room(self.now, event),
+            events.Pull: self._prepare_room,
+            events.ConsistentPull: self._prepare_room,
             events.ReadMade: prepare_room_for_made,
         }
 
@@ -169,8 +170,15 @@ class Shard:
 
     def _look_for_nan(self, event: events.Push | events.Stage) -> None:
         """Find a gradient that is not finite, where the policy asks for that."""
-        if self.now.policy.looks_at_gradients:
+        policy = self.now.policy
+        if policy.on_nan and policy.looks_at_gradients:
             event.not_finite = find_not_finite(event.parts)
+
+    def _prepare_room(self, event: events.Pull | events.ConsistentPull) -> None:
+        """Have room ready for what is read."""
+        if event.buffer is not None:
+            store = self.now.store
+            event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
 
     def _prepare_snapshot(self, event: events.Admit | events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:

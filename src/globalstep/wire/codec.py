@@ -19,6 +19,7 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.declarations import (
+    ALIGNMENT,
     Increment,
     Op,
     OpKind,
@@ -30,7 +31,6 @@ from globalstep.wire.declarations import (
     Read,
     StopLimit,
     VariableDecl,
-    padded,
 )
 from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import MAX_NODES, Expr
@@ -122,7 +122,7 @@ class TensorWriter:
         if nbytes:
             self.pieces.append(np.ascontiguousarray(array).reshape(-1).data.cast("B"))
             self.dtypes.append(name)
-            self.size += padded(nbytes)
+            self.size += nbytes + -nbytes % ALIGNMENT
 
     def add_bytes(self, packed: Array) -> None:
         """Take in tensors that lie packed already, each padded to the alignment.
@@ -133,7 +133,7 @@ class TensorWriter:
         if packed.nbytes:
             self.pieces.append(packed.data.cast("B"))
             self.dtypes.append(_NAME_OF.get(packed.dtype) or packed.dtype.name)
-            self.size += padded(packed.nbytes)
+            self.size += packed.nbytes + -packed.nbytes % ALIGNMENT
 
 
 def decode_tensor(ref: pb.TensorRef, data: memoryview) -> Array:

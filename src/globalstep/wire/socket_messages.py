@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.security.tls_socket import TlsSocket
-from globalstep.wire.declarations import padded
+from globalstep.wire.declarations import ALIGNMENT
 
 __all__ = [
     "HEADER",
@@ -53,7 +53,7 @@ PLACED_MAGIC = b"gsm2"
 #: A Place: block, how many are offered, how many dropped, offset, bytes of a new block; the numbers follow.
 PLACE = struct.Struct("<IHHQQ")
 MOST_NUMBERS = 64
-_PADDING = memoryview(bytes(padded(1)))
+_PADDING = memoryview(bytes(ALIGNMENT))
 #: Of a socket within one host: what is on its way stays in the processor's cache, and neither side waits for the other
 #: too often. TCP's own choice grows to many MB there, and takes three times as long for a large message.
 _LOCAL_BUFFER_BYTES = 1 << 18
@@ -151,6 +151,9 @@ class Outgoing:
         place: What to say of shared memory; where it names a block, the pieces lie there and are not sent.
         nbytes: How many bytes they are there.
         descriptor: Sent along; stays the caller's.
+
+    Attributes:
+        nbytes: Bytes of its tensors, padding included, wherever they lie.
     """
 
     def __init__(
@@ -169,12 +172,11 @@ class Outgoing:
         if place is None or not place.block:
             nbytes = 0
             for piece in pieces:
-                size = piece.nbytes
-                full = padded(size)
-                nbytes += full
                 following.append(piece)
-                if full > size:
-                    following.append(_PADDING[size - full :])
+                if beyond := -piece.nbytes % ALIGNMENT:
+                    following.append(_PADDING[:beyond])
+                nbytes += piece.nbytes + beyond
+        self.nbytes = nbytes
         if place is None:
             first = HEADER.pack(MAGIC, len(head), call, nbytes) + head
         else:
