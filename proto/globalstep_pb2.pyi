@@ -680,7 +680,6 @@ class StatusReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
-    CARRIES_FIELD_NUMBER: _builtins.int
     ROW_LAYOUTS_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     OPEN_STEPS_FIELD_NUMBER: _builtins.int
@@ -712,8 +711,6 @@ class StatusReply(_message.Message):
     """Asked to end: waits for a checkpoint."""
     votes: _builtins.bool
     """Takes STAGE with `vote`, and ADMIT with `votes`."""
-    carries: _builtins.bool
-    """Promises layouts, and takes ADMIT with `carried`."""
     row_layouts: _builtins.bool
     """Remembers layouts of pushes of rows, and takes `rows` in PUSH and STAGE."""
     aggregates: _builtins.bool
@@ -813,7 +810,6 @@ class StatusReply(_message.Message):
         protocol: Global___Protocol | None = ...,
         run: Global___RunIdentity | None = ...,
         votes: _builtins.bool = ...,
-        carries: _builtins.bool = ...,
         row_layouts: _builtins.bool = ...,
         queues: _abc.Iterable[Global___QueueInfo] | None = ...,
         open_steps: _abc.Iterable[Global___OpenStep] | None = ...,
@@ -823,7 +819,7 @@ class StatusReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "carries", b"carries", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "row_layouts", b"row_layouts", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "to_come", b"to_come", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "row_layouts", b"row_layouts", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "to_come", b"to_come", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3447,7 +3443,6 @@ class Entry(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
     UNIT_FIELD_NUMBER: _builtins.int
-    PART_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___EntryKind.ValueType
     previous: _builtins.int
@@ -3463,10 +3458,6 @@ class Entry(_message.Message):
     def push(self) -> Global___PushId: ...
     @_builtins.property
     def hypers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HyperValues]: ...
-    @_builtins.property
-    def part(self) -> Global___CarriedPart:
-        """This shard's part of the push, where the sequencer has carried it; signed with the rest."""
-
     def __init__(
         self,
         *,
@@ -3479,43 +3470,14 @@ class Entry(_message.Message):
         step: _builtins.str = ...,
         contributions: _builtins.int = ...,
         unit: _builtins.int = ...,
-        part: Global___CarriedPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "push", b"push"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "part", b"part", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
-
-@_typing.final
-class CarriedPart(_message.Message):
-    """A shard's part of a push that goes through the sequencer, as the shard itself would get it in a STAGE."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SHARD_FIELD_NUMBER: _builtins.int
-    LAYOUT_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    shard: _builtins.int
-    layout: _builtins.int
-    """Its number among those that the shard has promised to apply (CommitReply.promised)."""
-    data: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        shard: _builtins.int = ...,
-        layout: _builtins.int = ...,
-        data: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "layout", b"layout", "shard", b"shard"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CarriedPart: _TypeAlias = CarriedPart  # noqa: Y015
 
 @_typing.final
 class Floor(_message.Message):
@@ -3882,7 +3844,6 @@ class AdmitRequest(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     READS_ONLY_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
-    CARRIED_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     kind: Global___EntryKind.ValueType
     not_finite: _builtins.str
@@ -3915,12 +3876,6 @@ class AdmitRequest(_message.Message):
         the push is decided. Its incarnation and id are those of this message.
         """
 
-    @_builtins.property
-    def carried(self) -> _containers.RepeatedCompositeFieldContainer[Global___CarriedPart]:
-        """The parts of all other participants, each with a layout that it has promised: decide, and hand the parts on with the
-        entries. The participants are asked for their answers by a COMMIT with `wait`.
-        """
-
     def __init__(
         self,
         *,
@@ -3936,11 +3891,10 @@ class AdmitRequest(_message.Message):
         part: Global___StageRequest | None = ...,
         reads_only: _builtins.bool = ...,
         votes: _builtins.bool = ...,
-        carried: _abc.Iterable[Global___CarriedPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["carried", b"carried", "floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4110,7 +4064,7 @@ class AdmitReply(_message.Message):
     as_of: _builtins.int
     """As in CommitReply."""
     undecided: _builtins.bool
-    """With `votes`, or `carried`: that cannot be now, and nothing is decided. The rest goes as without."""
+    """With `votes`: that cannot be now, and nothing is decided. The rest goes as without."""
     @_builtins.property
     def outcome(self) -> Global___Outcome: ...
     @_builtins.property
@@ -4147,12 +4101,7 @@ class CommitRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
-    WAIT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
-    wait: _builtins.bool
-    """The sequencer brings entry and part over the link: answer once the entry has been applied, or the push was refused.
-    A task that has no link, or waits for too long, answers with a StageReply.
-    """
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -4163,11 +4112,10 @@ class CommitRequest(_message.Message):
         incarnation: _builtins.int = ...,
         id: Global___PushId | None = ...,
         entries: _abc.Iterable[Global___Entry] | None = ...,
-        wait: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "id", b"id", "incarnation", b"incarnation", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "id", b"id", "incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4183,7 +4131,6 @@ class CommitReply(_message.Message):
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
-    PROMISED_FIELD_NUMBER: _builtins.int
     as_of: _builtins.int
     """Entry that the values are as of: this push's own, or a later one on a retry."""
     applied: _builtins.int
@@ -4193,10 +4140,6 @@ class CommitReply(_message.Message):
     """As in PushReply."""
     signature: _builtins.bytes
     """Of `applied`, for the Floor that the client reports to the sequencer."""
-    promised: _builtins.int
-    """The number under which this shard will apply every part of the push's layout that comes with an entry; it stands for
-    as long as the incarnation. 0: there is none.
-    """
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
     def __init__(
@@ -4208,11 +4151,10 @@ class CommitReply(_message.Message):
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
         signature: _builtins.bytes = ...,
-        promised: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "promised", b"promised", "signature", b"signature", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "signature", b"signature", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -198,7 +198,6 @@ class PSServer:
         )
         self.control.open_lane = self._sockets.open
         self.control.votes = not isinstance(faults, PlannedFaults) or faults.votes
-        self.control.carries = not isinstance(faults, PlannedFaults) or faults.carries
         self._links = LinkKeeper(handler, self._sockets.serve_link, lambda: security.credentials)
 
     def start(self) -> None:

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any
 
-from globalstep.errors import LayoutUnknownError, OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller, ProvenCall, Role
 from globalstep.ps.access.log_limit import LogLimit
@@ -322,11 +322,6 @@ class Authorization:
             if message.kind == pb.ENTRY_SNAPSHOT:
                 raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
             self._check_ops(caller, kind, message.part.ops)
-            if message.carried and caller.is_limited:
-                # They name layouts that other clients' pushes were promised, of any Variables. The client sends its
-                # push anew, each part to its own task, where it is looked at.
-                text = f"The token of {caller} is for some Variables; each task is to get its part itself."
-                raise self._refuse(caller.peer, LayoutUnknownError, text, kind)
 
     def may_push_as(self, caller: Caller, client: str) -> bool:
         """Whether a caller may push under the id of a client; one without a role, where none is asked for, may."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import AggregatePlace, CarriedPart, Entry, EntryKind, HyperValues
+from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
 from globalstep.wire import codec
 
 __all__ = ["ENTRY_KINDS", "decode", "encode"]
@@ -29,8 +29,6 @@ def encode(entry: Entry) -> pb.Entry:
     )
     if entry.place is not None:
         message.step, message.contributions, message.unit = entry.place
-    if entry.part is not None:
-        message.part.layout, message.part.data = entry.part
     for item in entry.hypers:
         message.hypers.add(optimizer=item.optimizer, after_increment=item.after_increment, values=dict(item.values))
     return message
@@ -53,5 +51,4 @@ def decode(message: pb.Entry) -> Entry:
         tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),
         message.signature,
         AggregatePlace(message.step, message.contributions, message.unit) if message.step else None,
-        CarriedPart(message.part.layout, message.part.data) if message.HasField("part") else None,
     )

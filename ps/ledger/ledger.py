@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LIMIT_SHARDS",
     "AggregatePlace",
-    "CarriedPart",
     "Entry",
     "EntryKind",
     "HyperValues",
@@ -83,14 +82,6 @@ class HyperValues:
     values: Mapping[str, float]
 
 
-class CarriedPart(NamedTuple):
-    """A participant's part of a push, which comes to it with the entry."""
-
-    #: The number of its layout, as the participant has promised it.
-    layout: int
-    data: bytes
-
-
 @dataclass(slots=True)
 class Entry:
     """An admitted mutation, as the sequencer sends it to one participant."""
@@ -105,8 +96,6 @@ class Entry:
     signature: bytes = b""
     #: Of a contribution, and of what closes an aggregate.
     place: AggregatePlace | None = None
-    #: The participant's part, where the sequencer carries it.
-    part: CarriedPart | None = None
 
     @property
     def hyper_map(self) -> dict[tuple[str, bool], Mapping[str, float]]:
@@ -312,12 +301,6 @@ class Ledger:
             event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
             self.journal.accepted(push, event, self.index, increments, self.steps, staleness)
         return outcome
-
-    def carry(self, parts: Mapping[int, CarriedPart]) -> None:
-        """Give the entries of the push just admitted the parts that go with them, by participant."""
-        for shard, part in parts.items():
-            entry = self._pending[shard][-1]
-            entry.part, entry.signature = part, self.signer.carrying(entry.signature, part)
 
     def assign_step(self, name: str, value: int) -> None:
         """Set a step: an assign of the program's own, part of the entry just admitted."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from globalstep.ps.ledger.ledger import AggregatePlace, CarriedPart, Entry, EntryKind, HyperValues
+    from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
     from globalstep.wire.declarations import PushId
 
 __all__ = ["KEY_BYTES", "Decision", "Floor", "Signer"]
@@ -68,14 +68,13 @@ class Signer:
         incarnation: Its number.
     """
 
-    __slots__ = ("_applied", "_carried", "_entries", "_floors", "_links")
+    __slots__ = ("_applied", "_entries", "_floors", "_links")
 
     def __init__(self, key: bytes, incarnation: int) -> None:
         number = struct.pack("<Q", incarnation)
         self._entries = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-entry")
         self._floors = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-floor")
         self._applied = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-appli")
-        self._carried = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-carry")
         self._links = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-links")
 
     def decision(
@@ -107,16 +106,7 @@ class Signer:
     def is_entry(self, shard: int, entry: Entry) -> bool:
         """Whether the sequencer has signed an entry, and for this shard."""
         decision = self.decision(entry.index, entry.kind, entry.push, entry.hypers, entry.place)
-        signature = decision.for_shard(shard, entry.previous)
-        if entry.part is not None:
-            signature = self.carrying(signature, entry.part)
-        return hmac.compare_digest(signature, entry.signature)
-
-    def carrying(self, signature: bytes, part: CarriedPart) -> bytes:
-        """Give the signature of an entry with a part, made of that of the entry without."""
-        hashed = self._carried.copy()
-        hashed.update(b"".join((signature, _LENGTH.pack(part.layout), part.data)))
-        return hashed.digest()
+        return hmac.compare_digest(decision.for_shard(shard, entry.previous), entry.signature)
 
     def floor(self, shard: int, index: int) -> bytes:
         """Sign a shard's floor, which it will not forget."""

@@ -292,23 +292,6 @@ class VoteCount:
         self._close(push, again, needed)
         return Asked.UNDECIDED, ""
 
-    def carry(self, push: PushId, needed: Collection[int]) -> Asked:
-        """Say whether a push that has brought all parts can be decided now; UNDECIDED where a participant has no line.
-
-        Args:
-            push: Its id.
-            needed: The other participants.
-        """
-        number = self._shard.now.number
-        if self._asked.get(push.client, 0) >= push.sequence and self._shard.handle(Recorded(push)) is not None:
-            return Asked.READY
-        with self._lock:
-            lines = [self._lines.get(shard) for shard in needed]
-            if self._is_first(push) and all(held is not None and held.incarnation == number for held in lines):
-                return Asked.READY
-        self._close(push, None, needed)
-        return Asked.UNDECIDED
-
     def _is_first(self, push: PushId) -> bool:
         """Whether a push is asked for the first time: what was told so once must stay so. Caller holds the lock."""
         before = self._asked.pop(push.client, 0)

@@ -18,7 +18,6 @@ from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import Commit, Resolved
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.shard.statistics import Traffic
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
@@ -28,12 +27,8 @@ __all__ = ["VoteLink", "Voter"]
 
 #: Pushes that the next link votes for.
 _MOST_MISSED = 64
-#: Answers that are kept for calls that come yet: of some pushes of each worker.
-_MOST_BEFORE = 1 << 12
 #: How long a vote is waited for that can bring the sequencer what is applied.
 _UNSAID_SECS = 0.001
-#: The same where the worker has heard it, and brings it with its next push.
-_TOLD_SECS = 0.005
 
 
 class VoteLink(Protocol):
@@ -57,18 +52,14 @@ class Voter:
     Args:
         shard: It.
         encode: Writes an answer into a CommitReply.
-        traffic: Counts the bytes of parts that come over the link.
 
     Attributes:
         wanted: Called when a link is missed, by any thread; must be quick.
     """
 
-    def __init__(
-        self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None], traffic: Traffic
-    ) -> None:
+    def __init__(self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None]) -> None:
         self._shard = shard
         self._encode = encode
-        self._traffic = traffic
         self.wanted: Callable[[], None] = _nothing
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
@@ -76,8 +67,6 @@ class Voter:
         self._parked: dict[PushId, ParkedCall] = {}
         #: Pushes that a vote was asked for while there was no link; the last ones.
         self._missed: dict[PushId, None] = {}
-        #: Answers to calls that wait for pushes of which the sequencer has told before; the last ones.
-        self._before: dict[PushId, Make] = {}
         #: When the sequencer is to be told what is applied here, if no vote has; 0 where it has heard.
         self._say_at = 0.0
         #: What it has heard over this link to be on the disk here.
@@ -148,31 +137,6 @@ class Voter:
         self._send(link, pb.Vote(push=codec.encode_push_id(push)), self._shard.now.applied)
         return True
 
-    def wait(self, link: VoteLink, push: PushId, park: Callable[[], ParkedCall]) -> Make | None:
-        """Have a call wait for a push whose part the sequencer brings; gives what makes the reply where it need not."""
-        if (known := self._known(link, push)) is not None:
-            return known
-        with self._lock:
-            if self._link is not link:
-                return staged
-            older = self._parked.get(push)
-            call = self._parked[push] = park()
-            if older is not None:
-                call.since = older.since  # who asks again and again is answered after a while, too
-        if older is not None:
-            older.resume(staged)
-        # Who has brought it meanwhile looked for the call before it was here.
-        if (known := self._known(link, push)) is not None and self._take(push) is not None:
-            call.resume(known)
-        return None
-
-    def _known(self, link: VoteLink, push: PushId) -> Make | None:
-        """Give the reply to a call that waits for a push which was applied here, or of which was told, before."""
-        if push in self._shard.now.replies:
-            return self._answer(self._shard.handle(Commit(link.incarnation, push, (), self._kept)))
-        with self._lock:
-            return self._before.pop(push, None)
-
     def object(self, link: VoteLink, push: PushId, not_finite: str = "") -> None:
         """Vote against a push: for a gradient that is not finite, or since its part was refused."""
         self._send(link, pb.Vote(push=codec.encode_push_id(push), not_finite=not_finite, withheld=not not_finite))
@@ -206,11 +170,10 @@ class Voter:
             GlobalStepError: If an entry cannot be applied; the link is to be ended.
         """
         answered: list[tuple[ParkedCall, Make]] = []
-        before, log, is_carried = self._shard.now.applied, self._shard.log, True
+        before, log = self._shard.now.applied, self._shard.log
         try:
             for message in decisions:
                 self._carry_out(link.incarnation, message, answered)
-                is_carried = is_carried and all(item.HasField("part") for item in message.entries)
             self._shard.secure(log)
         except BaseException:
             for call, _ in answered:
@@ -220,24 +183,15 @@ class Voter:
         for call, make in answered:
             call.resume(make)
         if self._shard.now.applied != before:
-            at = self._shard.resources.clock.monotonic()
-            if is_carried:
-                self._say_at = at + _TOLD_SECS
-            else:
-                self._say_at = self._say_at or at + _UNSAID_SECS
+            self._say_at = self._say_at or self._shard.resources.clock.monotonic() + _UNSAID_SECS
 
     def _carry_out(self, incarnation: int, message: pb.Decisions, answered: list[tuple[ParkedCall, Make]]) -> None:
         self._kept = self._kept or message.keeps
         for item in message.entries:
             entry = entries.decode(item)
-            if entry.part is not None:
-                self._traffic.count(len(entry.part.data), 0)
             call = self._take(entry.push)
             if call is None:
                 self._shard.handle(Resolved(incarnation, (), [entry], message.keeps))
-                if entry.part is not None and (call := self._take(entry.push)) is not None:
-                    commit = Commit(incarnation, entry.push, (), message.keeps)
-                    answered.append((call, self._answer(self._shard.handle(commit))))
             else:
                 answered.append((call, staged))  # until it is applied
                 commit = Commit(incarnation, entry.push, [entry], message.keeps)
@@ -247,28 +201,19 @@ class Voter:
             if (call := self._take(push)) is not None:
                 answered.append((call, self._answer(self._shard.handle(Commit(incarnation, push, (), message.keeps)))))
         for left in message.undecided:
-            if (call := self._take(codec.decode_push_id(left), staged)) is not None:
+            if (call := self._take(codec.decode_push_id(left))) is not None:
                 answered.append((call, staged))
         for refused in message.dropped:
             push = codec.decode_push_id(refused)
-            call = self._take(push, dropped)
+            call = self._take(push)
             self._shard.handle(Resolved(incarnation, [push], ()))
             if call is not None:
                 answered.append((call, dropped))
 
-    def _take(self, push: PushId, before: Make | None = None) -> ParkedCall | None:
-        """Give the call that waits for a push; where there is none, `before` is the answer to one that comes yet."""
+    def _take(self, push: PushId) -> ParkedCall | None:
+        """Give the call that waits for a push."""
         with self._lock:
-            call = self._parked.pop(push, None)
-            if call is None and before is not None:
-                self._remember(push, before)
-            return call
-
-    def _remember(self, push: PushId, before: Make) -> None:
-        """Keep the answer to a call that comes yet. Caller holds the lock."""
-        self._before[push] = before
-        if len(self._before) > _MOST_BEFORE:
-            del self._before[next(iter(self._before))]
+            return self._parked.pop(push, None)
 
     def _answer(self, answer: Answer) -> Make:
         def make(reply: pb.Reply, tensors: TensorWriter) -> None:
@@ -317,8 +262,6 @@ class Voter:
         with self._lock:
             late = [push for push, call in self._parked.items() if now - call.since > LONGEST_SECS]
             calls = [self._parked.pop(push) for push in late]
-            for push in late:
-                self._remember(push, staged)  # for who has given up just before this answer
         for call in calls:
             call.resume(staged)
 

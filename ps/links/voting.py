@@ -19,7 +19,6 @@ from globalstep.ps.links.voter import Voter, staged
 from globalstep.ps.shard.events import Admit
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.shard.statistics import Traffic
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
@@ -40,7 +39,6 @@ class Voting:
         shard: Its state.
         encode: Writes an answer into a CommitReply.
         others: Calls that wait for something else, and are looked after together with these.
-        traffic: Counts the bytes of parts that come over the link.
 
     Attributes:
         count: On the sequencer.
@@ -52,12 +50,11 @@ class Voting:
         shard: Shard,
         encode: Callable[[Answer, pb.CommitReply, TensorWriter], None],
         others: Waits,
-        traffic: Traffic,
     ) -> None:
         self._shard = shard
         self._others = others
         self.count = VoteCount(shard)
-        self.voter = Voter(shard, encode, traffic)
+        self.voter = Voter(shard, encode)
 
     def stage(self, call: OpenCall, keep: Callable[[], str]) -> Make | None:
         """Keep a part of a push, and vote for it where its client asks for that.
@@ -95,7 +92,7 @@ class Voting:
         return self._await(call, lambda: self.voter.cancel(push), staged)
 
     def admit(self, call: OpenCall, push: PushId, admission: Callable[[], Admit], decide: _Decide) -> Make | None:
-        """Have a push decided once all other participants have voted; at once where it brings their parts.
+        """Have a push decided once all other participants have voted.
 
         Args:
             call: The ADMIT.
@@ -131,10 +128,7 @@ class Voting:
 
             return make
 
-        if not message.carried:
-            asked, not_finite = self.count.ask(push, others, decided, lambda: self._park(call))
-        else:
-            asked, not_finite = self.count.carry(push, others), ""
+        asked, not_finite = self.count.ask(push, others, decided, lambda: self._park(call))
         if asked is Asked.READY:
             return decided(not_finite)
         if asked is Asked.UNDECIDED:
@@ -164,7 +158,7 @@ class Voting:
             if (link := self.voter.link(message.incarnation)) is not None:
                 self._shard.now.check(message.incarnation, message.id.client)
                 self.voter.object(link, codec.decode_push_id(message.id))
-        elif request.admit.kind == pb.ENTRY_PUSH and (request.admit.votes or request.admit.carried):
+        elif request.admit.kind == pb.ENTRY_PUSH and request.admit.votes:
             return self._refuse(request.admit, codec.decode_push_id(request.admit.id))
         return None
 
@@ -174,24 +168,6 @@ class Voting:
         if not self.count.refuse(message.incarnation, push, others):
             return None
         return Admit(message.incarnation, push, EntryKind.PUSH, sorted(others), (), (), {})
-
-    def await_entry(self, call: OpenCall) -> Make | None:
-        """Answer a COMMIT with `wait`, once the sequencer has brought the push's entry and part.
-
-        Args:
-            call: It.
-
-        Returns:
-            What makes the reply; None for a call that is parked.
-        """
-        message = call.request.commit
-        push, link = codec.decode_push_id(message.id), self.voter.link(message.incarnation)
-        self._shard.now.check(message.incarnation, message.id.client)
-        if link is None:
-            return staged
-        if (make := self.voter.wait(link, push, lambda: self._park(call))) is not None:
-            return make
-        return self._await(call, lambda: self.voter.cancel(push), staged)
 
     def now(self) -> float:
         """Give the time, by the clock that parked calls are looked after by."""

@@ -68,7 +68,6 @@ class Control:
         log_files: Writes them.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
         votes: Whether this task has, or takes, links.
-        carries: Whether it takes parts of other tasks with a push, and its own with an entry.
         recovered: Called when the task has come back from its log.
     """
 
@@ -80,7 +79,6 @@ class Control:
     log_files: LogFiles = LOG_FILES
     open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
     votes: bool = False
-    carries: bool = False
     recovered: Callable[[], object] = lambda: None
 
     durability: Durability = field(init=False)
@@ -167,7 +165,6 @@ class Control:
             protocol=own_protocol(),
             open_steps=[_open_step(item) for item in shard.handle(events.GetOpenSteps())],
             votes=self.votes,
-            carries=self.carries and self.votes,
             row_layouts=True,
             aggregates=True,
             run=view.run.encode(),

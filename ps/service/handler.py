@@ -29,7 +29,6 @@ from globalstep.ps.service.in_flight import RETRY_SECS, BufferInFlight, InFlight
 from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
 from globalstep.ps.service.push_decoding import (
     Decision,
-    carried_parts,
     check_counts,
     counting_push,
     decision_of,
@@ -87,7 +86,7 @@ class Handler:
         self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard, _encode_answer)
-        self.voting = Voting(shard, _encode_commit, self.step_waits, self.traffic)
+        self.voting = Voting(shard, _encode_commit, self.step_waits)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
             "complete": lambda *given: _complete(self.shard, *given),
@@ -182,8 +181,6 @@ class Handler:
             pieces = tensors.pieces
             if pieces and request.reply_form != pb.FORM_RAW:
                 pieces = pack_reply(request, reply, tensors, memory.memory)
-            if reply.HasField("commit"):
-                _hide_promise(reply.commit, memory.caller)
             if not (log is self.shard.now.log is NO_LOG):
                 self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -223,8 +220,6 @@ class Handler:
             log = self.shard.log
             self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
-            if reply.HasField("commit"):
-                _hide_promise(reply.commit, call.memory.caller)
             pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
             self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -362,7 +357,7 @@ class Handler:
         def admission() -> events.Admit:
             return self._admission(message, push, data, call.memory)
 
-        if not (message.votes or message.carried):
+        if not message.votes:
             self._decide(admission(), reply, tensors)
         elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
             make(reply, tensors)
@@ -394,7 +389,6 @@ class Handler:
             floors_of(message.floors),
             not_finite,
             message.reads_only,
-            carried_parts(message, self.shard.now.shard),
             self.voting.count.full(),
         )
 
@@ -420,10 +414,6 @@ class Handler:
     def _commit(
         self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
-        if message.wait:
-            if (make := self.voting.await_entry(call)) is not None:
-                make(reply, tensors)
-            return
         found = [entries.decode(entry) for entry in message.entries]
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
         _encode_commit(answer, reply.commit, tensors)
@@ -463,12 +453,6 @@ def _read_snapshot(
     )
 
 
-def _hide_promise(answer: pb.CommitReply, caller: Caller) -> None:
-    """Leave out of an answer what the caller could not use: the sequencer takes no parts of others from it."""
-    if caller.is_limited:
-        answer.promised = 0
-
-
 def _failed(error: Exception) -> pb.Reply:
     return pb.Reply(error=encode_error(error))
 
@@ -489,8 +473,6 @@ def encode_error(error: Exception) -> pb.Error:
 def _encode_commit(answer: Answer, into: pb.CommitReply, tensors: TensorWriter) -> None:
     """Write what a shard that is not the sequencer answers to a push."""
     into.as_of, into.applied, into.signature = answer.as_of, answer.applied, answer.signature
-    if answer.packing is not None:
-        into.promised = answer.packing.promised
     _encode_answer(answer, into, tensors)
 
 

@@ -13,15 +13,14 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.events import Push
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.row_layouts import RowChange, RowLayout
 from globalstep.wire import codec
-from globalstep.wire.declarations import MOST_CARRIED_BYTES, Increment, OptimizerUse, padded
+from globalstep.wire.declarations import Increment, OptimizerUse, padded
 
-__all__ = ["Decision", "carried_parts", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
+__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
 
 #: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
 #: few parts and reads of each.
@@ -167,32 +166,6 @@ def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: Shard) -> Deci
     """Decode the increments and uses of a push that has them."""
     check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
-
-
-def carried_parts(message: pb.AdmitRequest, sequencer: int) -> dict[int, CarriedPart]:
-    """Decode the parts of other shards that come with an ADMIT.
-
-    Args:
-        message: It.
-        sequencer: The shard that it has come to.
-
-    Raises:
-        InvalidArgumentError: If there are some, and not one for each other participant, or they are too large.
-    """
-    parts = {item.shard: CarriedPart(item.layout, item.data) for item in message.carried}
-    if not parts:
-        return {}
-    if message.kind != pb.ENTRY_PUSH or parts.keys() != set(message.participants) - {sequencer}:
-        raise InvalidArgumentError(
-            f"An ADMIT with the parts of PS tasks {sorted(parts)} for participants {sorted(message.participants)}: it "
-            "must be a push, and have the parts of all others or of none."
-        )
-    nbytes = sum(len(part.data) for part in parts.values())
-    if nbytes > MOST_CARRIED_BYTES:
-        raise InvalidArgumentError(
-            f"An ADMIT with {nbytes:,} bytes of other PS tasks' parts; {MOST_CARRIED_BYTES:,} are the most."
-        )
-    return parts
 
 
 def known_decision(layout: Layout | RowLayout | None) -> Decision:

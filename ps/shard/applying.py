@@ -17,9 +17,9 @@ from globalstep.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from globalstep.ps.ledger.ledger import AggregatePlace, CarriedPart, Entry, EntryKind, Ledger
+from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
-from globalstep.ps.shard.incarnation import Incarnation, Staged
+from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Answer, Kept, Packing
 from globalstep.ps.shard.resources import Resources
@@ -81,8 +81,6 @@ class Applier:
         fail_stop = self._resources.fail_stop
         for entry in new:
             with fail_stop.during(entry.push):
-                if entry.part is not None and entry.push not in now.staged:
-                    self._take_out(now, entry.push, entry.part)
                 if entry.kind is not EntryKind.SNAPSHOT and not self._can_apply(now, entry):
                     now.staged.pop(entry.push, None)
                     self._resources.of_nothing.append(entry.push)
@@ -97,16 +95,6 @@ class Applier:
         if done or dropped:
             with fail_stop.during(brought_by):
                 now.log.append(Applied(brought_by, done, dropped), awaited=not kept or bool(dropped))
-
-    def _take_out(self, now: Incarnation, push: PushId, part: CarriedPart) -> None:
-        """Stage a part that has come with its entry, if it is one that this shard has promised to apply."""
-        layout = now.promised.layout(part)
-        if layout is None:
-            return
-        data = memoryview(part.data)
-        if layout.plan is None or layout.plan.version != now.store.version:
-            layout.plan = now.store.plan(layout.bind(data), layout.reads, data)
-        now.staged[push] = Staged(PushParts((), layout.reads, data, layout, True), self._resources.clock.monotonic())
 
     def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
@@ -300,29 +288,13 @@ class Applier:
         apply_secs: float | None,
     ) -> None:
         """Keep the reply to a push, and count it."""
-        packing = None
-        if plan is not None:
-            packing = Packing(
-                plan.places, parts.known, 0 if parts.known else self._promise(now, parts, entry.push.client)
-            )
+        packing = None if plan is None else Packing(plan.places, parts.known)
         changed = apply_secs is not None
         if apply_secs is not None:
             self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
         kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
         now.replies.keep(kept, self._resources.most_held_bytes)
-
-    def _promise(self, now: Incarnation, parts: PushParts, client: str) -> int:
-        """Promise the layout of a part that has come in full to a shard that is not the sequencer; gives its number.
-
-        Not in a run with a log, which has every part before it is decided on, nor where gradients are looked at before
-        that. The run's policy says so, also while a log is played, when the shard has none to write to yet.
-        """
-        if parts.layout is None or now.ledger is not None:
-            return 0
-        if now.policy.durability == "log" or now.policy.looks_at_gradients:
-            return 0
-        return now.promised.number_of(parts.layout, client, now.store.variable_count)
 
     def _count_changes(self, parts: PushParts) -> None:
         """Count a push for the Variables that it changed."""

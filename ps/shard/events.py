@@ -20,7 +20,7 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
 from globalstep.ps.aggregates.contributions import HeldOps
 from globalstep.ps.ledger.journal import JournalPart
-from globalstep.ps.ledger.ledger import CarriedPart, Entry, EntryKind, Ledger
+from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.presence import NO_STANDING, Standing
@@ -209,8 +209,6 @@ class Admit(Event[Admission]):
     not_finite: str = ""
     #: No participant changes anything: it is counted as a read.
     reads_only: bool = False
-    #: Participant -> its part, where they go with the entries: of all of them but this shard, or of none.
-    carried: Mapping[int, CarriedPart] | None = None
     #: Shards that have no memory for more contributions to steps that are not made yet.
     full: Collection[int] = ()
 

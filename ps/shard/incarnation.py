@@ -30,7 +30,7 @@ from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.members.leads import Leads
 from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
-from globalstep.ps.shard.layouts import PromisedLayouts, PushParts
+from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import ReplyCache
 from globalstep.ps.store.snapshots import Snapshots
 from globalstep.ps.store.store import VariableStore
@@ -104,7 +104,6 @@ class Incarnation:
         staged: Parts that wait for the decision.
         replies: To each client's last push.
         snapshots: Those that are not released.
-        promised: The layouts whose parts may come with their entries.
         contributions: What it holds of open aggregates.
         arrivals: On the sequencer: when the contributions to each step's open value came.
         gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
@@ -119,7 +118,7 @@ class Incarnation:
     __slots__ = (
         "applied", "arrivals", "begun_at", "behind", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
         "ledger", "log",
-        "number", "owner", "policy", "promised", "raised", "replies", "run", "sequencer", "sequencer_address",
+        "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
     )  # fmt: skip
 
@@ -137,7 +136,6 @@ class Incarnation:
         self.staged: dict[PushId, Staged] = {}
         self.replies = ReplyCache()
         self.snapshots = Snapshots()
-        self.promised = PromisedLayouts()
         self.contributions = Contributions()
         self.arrivals = ArrivalTimes()
         self.gave: dict[str, dict[str, float]] = {}

@@ -10,8 +10,7 @@ the shard's lock.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +19,6 @@ import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError, ResourceExhaustedError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
-from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.statistics import ChangeCount
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.row_layouts import RowLayout
@@ -28,17 +26,12 @@ from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.memory import MemoryPool, Pool
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read
 
-__all__ = ["Layout", "LayoutMemory", "PromisedLayouts", "PushParts", "WireChange", "WireTensor"]
+__all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
-#: Layouts that a shard promises in an incarnation, those of all workers together; alike ones count once.
-_MOST_PROMISED = 1 << 12
 #: Changes and reads in those of one stream: beyond it the client sends them again.
 _MOST_ITEMS = 1 << 18
-#: How often the promised ones may name each Variable that the shard holds, and what they may have besides; one client's
-#: may have a quarter of that.
-_PROMISED_TIMES, _PROMISED_BESIDES, _PROMISED_SHARE = 16, 4096, 4
 #: What a layout takes for each change and read, and for each byte of its message, with the plan that applies it.
 _ITEM_BYTES, _KEPT_BYTES = 512, 16
 #: Less is not counted: streams are limited in number.
@@ -172,49 +165,6 @@ class PushParts:
         if layout is None:
             return frozenset((op.optimizer, op.after_increment) for op in self.ops if op.kind is OpKind.APPLY)
         return layout.appliers
-
-
-class PromisedLayouts:
-    """The layouts that a shard has promised: whenever an entry brings a part of one, the shard applies it.
-
-    A part of such a layout is checked: dense gradients of Variables that are declared and initialized, and stay so as
-    long as the incarnation. So nothing is left to be wrong with it but its length.
-    """
-
-    def __init__(self) -> None:
-        self._layouts: list[Layout] = []
-        self._numbers: dict[Hashable, int] = {}
-        # Changes and reads in them, by the client that brought them.
-        self._items: Counter[str] = Counter()
-
-    def number_of(self, layout: Layout, client: str, variables: int) -> int:
-        """Promise a layout that has just been applied; gives its number, 0 where there is no place for it.
-
-        Workers that push alike share it; one whose parts have bytes behind the last gradient does not push alike.
-
-        Args:
-            layout: It.
-            client: Whose push it was.
-            variables: How many Variables the shard holds.
-        """
-        key = layout.places, tuple(read.variable for read in layout.reads), layout.data_bytes
-        number = self._numbers.get(key, 0)
-        if number or len(self._layouts) >= _MOST_PROMISED:
-            return number
-        items, most = len(layout.ops) + len(layout.reads), _PROMISED_TIMES * variables + _PROMISED_BESIDES
-        if self._items[client] + items > most // _PROMISED_SHARE or self._items.total() + items > most:
-            return 0
-        self._items[client] += items
-        self._layouts.append(layout)
-        number = self._numbers[key] = len(self._layouts)
-        return number
-
-    def layout(self, part: CarriedPart) -> Layout | None:
-        """Give the layout of a part that has come with its entry; None where it is none that was promised."""
-        if not 0 < part.layout <= len(self._layouts):
-            return None
-        layout = self._layouts[part.layout - 1]
-        return layout if len(part.data) == layout.data_bytes else None
 
 
 @dataclass(slots=True, eq=False)

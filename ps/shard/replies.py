@@ -105,8 +105,6 @@ class Packing:
     places: Sequence[tuple[str, tuple[int, ...], int]]
     #: Whether the worker knows that already.
     known: bool
-    #: The number under which the layout is promised; see PromisedLayouts.
-    promised: int = 0
 
 
 @dataclass(slots=True)

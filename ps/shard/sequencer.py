@@ -391,8 +391,6 @@ class Sequencer:
         elif staleness > 0:
             hypers = scaled(now.policy, hypers, staleness)
         outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
-        if asked.carried:
-            ledger.carry(asked.carried)
         entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
         if counted is not None:
             counted.write_down(ledger, push, outcome.index)

@@ -27,7 +27,6 @@ from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.events import Pull, Recorded, Resolved
 from globalstep.ps.shard.incarnation import Incarnation
-from globalstep.ps.shard.layouts import PromisedLayouts
 from globalstep.ps.shard.reads import StateReader
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.sequencer import Sequencer
@@ -297,18 +296,6 @@ def _a_vote_is_looked_for_twice() -> Patch:
     return VoteCount, "_take", hasty
 
 
-def _a_promise_without_its_reads() -> Patch:
-    number_of = PromisedLayouts.number_of
-
-    def forgetful(self: Any, layout: Any) -> int:
-        number = number_of(self, replace(layout, reads=[]))
-        if number:
-            self._layouts[number - 1].reads = layout.reads
-        return number
-
-    return PromisedLayouts, "number_of", forgetful
-
-
 def _rows_that_repeat_where_those_told_did_not() -> Patch:
     bind = RowLayout.bind
 
@@ -317,18 +304,6 @@ def _rows_that_repeat_where_those_told_did_not() -> Patch:
         return [replace(op, unique=True) for op in ops], reads
 
     return RowLayout, "bind", hasty
-
-
-def _a_carried_part_applied_again() -> Patch:
-    apply = Applier.apply_entries
-
-    def again(self: Any, now: Any, brought_by: Any, entries: Any, *more: Any) -> None:
-        if entries and entries[-1].part is not None and entries[-1].index <= now.applied:
-            self._take_out(now, entries[-1].push, entries[-1].part)
-            self.make_changes(now, now.staged.pop(entries[-1].push).parts, entries[-1].hyper_map)
-        apply(self, now, brought_by, entries, *more)
-
-    return Applier, "apply_entries", again
 
 
 def _a_sequencers_error_counts_as_a_fence() -> Patch:
@@ -496,9 +471,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "decided at a vote less": _decided_at_a_vote_less,
     "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
     "a vote is looked for twice": _a_vote_is_looked_for_twice,
-    "a promise without its reads": _a_promise_without_its_reads,
     "rows that repeat where those told did not": _rows_that_repeat_where_those_told_did_not,
-    "a carried part is applied again": _a_carried_part_applied_again,
     "a sequencer's error counts as a fence": _a_sequencers_error_counts_as_a_fence,
     "answered before it is applied": _answered_before_it_is_applied,
     "a contribution counts twice after a retry": _a_contribution_counts_twice,

@@ -39,7 +39,6 @@ class Job(Protocol):
     limit: int
     heartbeats: bool
     whole_pushes: bool
-    carries: bool
     contributions: int
     units: bool
     most_lead: int | None
@@ -318,10 +317,6 @@ class Program:
         content = Content(job.next_number(), shards, rng.random() < 0.5, increments)
         if job.units:
             return self._bring_unit(shards)
-        if job.carries and not job.contributions and rng.random() < 0.8:
-            # Alike, as the pushes of a program are: their layouts are promised.
-            everything = tuple(f"{letter}{shard}" for shard in shards for letter in "ab")
-            return self._do(Content(content.number, shards, False, {STEP: 1}), everything)
         if job.contributions:
             base = int(self.client.pull([Read(STEP)])[0])
             content = Content(content.number, shards, False, {STEP: 1}, contributes=job.contributions, base=base)

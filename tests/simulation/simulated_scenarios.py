@@ -63,7 +63,6 @@ class Scenario:
         logged: Whether the run has durability="log".
         intruder: Whether a worker lies.
         votes: Whether PS tasks take votes for pushes.
-        carries: Whether parts of pushes go through the sequencer.
         contributions: Of how many contributions a step is made; 0 where each push moves it on by itself.
         units: Whether these are units of work.
         most_lead: By how many pushes a worker may be ahead of the slowest; None where none waits.
@@ -86,7 +85,6 @@ class Scenario:
     logged: bool = False
     intruder: bool = False
     votes: bool = False
-    carries: bool = False
     contributions: int = 0
     units: bool = False
     most_lead: int | None = None
@@ -263,19 +261,6 @@ def _votes(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
 
 
-def _carried(scenario: Scenario, rng: random.Random) -> None:
-    """Parts go through the sequencer; PS tasks die, or stop, around the messages that bring them."""
-    scenario.votes = scenario.carries = scenario.whole_pushes = True
-    more = rng.choice([0, 4, 8])
-    if scenario.most_lead is None:  # who waits for the slow makes many calls a push
-        scenario.limit += more
-    for _ in range(rng.choice([0, 1, 1, 2])):
-        who = f"ps {rng.randrange(scenario.shards)}"
-        method, count = rng.choice(["decisions", "admit", "commit"]), 1 + int(20 * rng.random() ** 2)
-        kind, secs = rng.choice([("kill", 0.05), ("kill", 1.0), ("stop", 2.0), ("stop", 12.0)])
-        scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
-
-
 def _answered_before_the_sync(scenario: Scenario, rng: random.Random) -> None:
     """A machine fails right after a push by votes was applied and answered there, or all machines do."""
     scenario.logged = scenario.votes = scenario.whole_pushes = True
@@ -334,7 +319,6 @@ _LATER = (
     "bounded staleness",
     "units of work",
     "answered before the sync",
-    "carried",
     "threads",
 )
 
@@ -367,7 +351,6 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "bounded staleness": (0.2, _bounded_staleness),
     "units of work": (0.12, _work_units),
     "answered before the sync": (0.1, _answered_before_the_sync),
-    "carried": (0.3, _carried),
     "threads": (0.3, _threads),
 }
 

@@ -43,7 +43,6 @@ class SimulatedTask:
         interrupted: Told of every call within which the process was killed.
         disk: Where its logs are; None for a run without.
         votes: Whether it takes votes for pushes.
-        carries: Whether it takes parts with pushes of others, and with entries.
         turns: Decides when its threads leave each other the turn; None where one carries out all that comes.
         decided: Told of a call that has had a push decided, by a thread that goes on with it.
 
@@ -66,14 +65,13 @@ class SimulatedTask:
         interrupted: Callable[[SimulatedTask, Call], None],
         disk: Disk | None = None,
         votes: bool = False,
-        carries: bool = False,
         turns: Random | None = None,
         decided: Callable[[SimulatedTask, Call], None] = lambda *_: None,
     ) -> None:
         self._decided = decided
         self._turns = turns
         self.is_calm = False
-        self.votes, self.carries = votes, carries
+        self.votes = votes
         self.index = index
         self.up = False
         self.starts = 0
@@ -108,7 +106,7 @@ class SimulatedTask:
             log_files=LOG_FILES if self._disk is None else self._disk.files,
         )
         self._control.durability._clock = clock
-        self._control.votes, self._control.carries = self.votes, self.carries
+        self._control.votes = self.votes
         self.threads = None
         if self._turns is not None:
             decided = self._has_decided if self._disk is None else None
@@ -179,7 +177,6 @@ class SimulatedTask:
             lambda *_: None,
             disk,
             self.votes,
-            self.carries,
         )
         disk.at = at
         self._routes.clear()

@@ -69,7 +69,6 @@ class Simulation:
         self.scenario = scenario
         self.shards, self.sequencer, self.limit = scenario.shards, scenario.sequencer, scenario.limit
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
-        self.carries = scenario.carries
         self.save_every, self.logged = scenario.save_every, scenario.logged
         self.contributions, self.units = scenario.contributions, scenario.units
         self.most_lead, self.slow = scenario.most_lead, scenario.slow
@@ -107,7 +106,6 @@ class Simulation:
                     watch.interrupted,
                     disk,
                     scenario.votes,
-                    scenario.carries,
                     random.Random(f"{scenario.seed} turns {index}") if scenario.threads else None,
                     watch.decided,
                 )

@@ -23,7 +23,6 @@ FOUND_BY = {
     "damage taken for a torn end": 206,
     "numbered by clocks alone": 66,
     "a vote is looked for twice": 85,
-    "a promise without its reads": 125,
 }
 
 

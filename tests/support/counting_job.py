@@ -53,7 +53,6 @@ def main():
     parser.add_argument("--say-steps", type=int, default=50, help="own runs between two lines")
     parser.add_argument("--verbose", action="store_true", help="show what the library logs")
     parser.add_argument("--pause-secs", type=float, default=0.0, help="time that the computation of a step takes")
-    parser.add_argument("--small", action="store_true", help="so small that the sequencer carries the pushes")
     parser.add_argument(
         "--slow-until", nargs=2, metavar=("FILE", "LINES"), help="10 steps a second until FILE is so long"
     )
@@ -63,10 +62,7 @@ def main():
     if args.verbose:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s")
 
-    sums = [
-        gs.Variable(np.zeros(size), name=f"sum_{size}")
-        for size in ((1, 3, 1000) if args.small else (1, 3, 1000, 70000))
-    ]
+    sums = [gs.Variable(np.zeros(size), name=f"sum_{size}") for size in (1, 3, 1000, 70000)]
     global_step = gs.train.get_or_create_global_step()
     loss = -gs.add_n([gs.reduce_sum(one) for one in sums])
     train_op = gs.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=global_step)

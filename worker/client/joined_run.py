@@ -51,8 +51,6 @@ class JoinedRun:
     directory: str = ""
     #: Whether all PS tasks take votes for pushes over several of them.
     votes: bool = False
-    #: Whether all PS tasks have parts of pushes carried by the sequencer.
-    carries: bool = False
     #: Whether all PS tasks remember layouts of pushes of rows.
     row_layouts: bool = False
     #: Whether all PS tasks know of contributions.

@@ -134,7 +134,6 @@ class RunView:
         self._heartbeat.introduce()
         with self.lock:
             self.joined.votes = all(status.votes for status in found)
-            self.joined.carries = all(status.carries for status in found)
             self.joined.row_layouts = all(status.row_layouts for status in found)
             self.joined.aggregates = all(status.aggregates for status in found)
             incarnations = {status.incarnation for status in found}

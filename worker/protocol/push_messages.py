@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InternalError
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, OpKind, Push, Read, padded
@@ -192,33 +191,6 @@ class PushMessages:
         known = split.known.get(shard) if split is not None else None
         return known is not None and known.places is not None and not known.lacks_places
 
-    def carried(self, push: Push, shard: int, most_bytes: int) -> pb.CarriedPart | None:
-        """Write a shard's part for the sequencer to carry.
-
-        Args:
-            push: The push.
-            shard: Another one than the sequencer.
-            most_bytes: What it may have, and its answer.
-
-        Returns:
-            It; None where the shard has not promised to apply it, or it is too large.
-        """
-        split = self._splits.get(push.layout)
-        known = split.known.get(shard) if split is not None else None
-        if known is None or not known.promised or known.places is None:
-            return None
-        if known.nbytes > most_bytes or known.places.nbytes > most_bytes:
-            return None
-        values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
-        if list(map(_NBYTES, values)) != known.sizes:
-            return None
-        if known.is_padded:
-            pieces = list(map(bytes_of, values))
-            data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
-        else:
-            data = joined_bytes(values)
-        return pb.CarriedPart(shard=shard, layout=known.promised, data=data)
-
     def values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:
         """Give the values of a shard's answer; remember where they lie when it says so."""
         split = self._splits.get(push.layout)
@@ -241,7 +213,6 @@ class PushMessages:
                     [tensor.offset for tensor in tensors],
                 )
                 known.lacks_places = len(tensors) < wanted
-                known.promised = getattr(answer, "promised", 0)
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
     def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:
@@ -358,8 +329,6 @@ class KnownLayout:
     lacks_places: bool = False
     #: Whether `order` is that of all ops of the push.
     is_all: bool = False
-    #: The number under which the shard has promised to apply such pushes; 0 where it has not.
-    promised: int = 0
 
     @property
     def is_of_many_small(self) -> bool:

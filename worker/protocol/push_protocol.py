@@ -22,7 +22,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import MOST_CARRIED_BYTES, Outcome, OutcomeKind, Push, PushId, Read
+from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
 from globalstep.wire.frames import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
@@ -479,20 +479,13 @@ class PushByVotes:
         protocol, sequencer = self._protocol, self._protocol.run.sequencer
         began = protocol.clock.monotonic()
         others = [shard for shard in parts if shard != sequencer]
-        carried = self._carried(push, others)
-        if carried is not None:
-            requests = dict.fromkeys(others, self._waiting(push_id))
-        else:
-            requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
-            for request, _ in requests.values():
-                request.stage.vote = True
+        requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
+        for request, _ in requests.values():
+            request.stage.vote = True
         own = protocol.staging(push_id, push, sequencer, parts[sequencer]) if sequencer in parts else None
         asked = protocol.admission(push_id, pb.ENTRY_PUSH, list(parts), push, part=own)
-        if carried is not None:
-            asked[0].admit.carried.extend(carried)
-        else:
-            asked[0].admit.votes = True
-            asked[0].admit.ClearField("floors")  # the participants say so themselves
+        asked[0].admit.votes = True
+        asked[0].admit.ClearField("floors")  # the participants say so themselves
         requests[sequencer] = asked
         found: dict[int, Any] = protocol.call(requests, patient=False, raises=False)
         decided = found.pop(sequencer)
@@ -526,30 +519,6 @@ class PushByVotes:
         kept = [shard for shard, message in found.items() if not _is_committed(message)]
         _withdraw(run.transports, run.incarnation, push_id, kept)
         return PushResult(outcome)
-
-    def _carried(self, push: Push, others: Sequence[int]) -> list[pb.CarriedPart] | None:
-        """Write the parts of a push that is small enough to go through the sequencer; None for another one."""
-        protocol = self._protocol
-        if not protocol.run.carries or protocol.messages.packing.active:
-            return None
-        carried: list[pb.CarriedPart] = []
-        left = MOST_CARRIED_BYTES
-        for shard in others:
-            part = protocol.messages.carried(push, shard, left)
-            if part is None:
-                return None
-            carried.append(part)
-            left -= len(part.data)
-        protocol.bytes_sent += MOST_CARRIED_BYTES - left
-        return carried
-
-    def _waiting(self, push_id: PushId) -> tuple[pb.Request, Sequence[memoryview]]:
-        """Write the COMMIT that waits for what the sequencer brings."""
-        request = pb.Request()
-        message = request.commit
-        message.incarnation, message.wait = self._protocol.run.incarnation, True
-        message.id.client, message.id.sequence = push_id.client, push_id.sequence
-        return request, ()
 
     def _anew(self, push: Push) -> PushResult:
         """Have a push sent in full, under another id: a connection is new, and its task knows no layout."""

@@ -100,13 +100,11 @@ class PlannedFaults:
 
     Attributes:
         votes: Whether PS tasks are to take votes: not where the plan names a message that pushes by votes do not have.
-        carries: Whether a sequencer is to carry parts: likewise.
     """
 
     def __init__(self, plan: Sequence[PlannedFault], task: str, trace: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._plan = plan
         self.votes = not any(fault.method in ("commit", "complete") for fault in plan)
-        self.carries = self.votes and not any(fault.method == "stage" for fault in plan)
         self._task = task
         self._trace = trace
         self._clock = clock

@@ -22,7 +22,6 @@ from globalstep.wire.expressions import Expr
 
 __all__ = [
     "ALIGNMENT",
-    "MOST_CARRIED_BYTES",
     "Increment",
     "Op",
     "OpKind",
@@ -44,9 +43,6 @@ _VARIABLE = attrgetter("variable")
 
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
-#: Bytes of other shards' parts that a push may have to go through the sequencer: beyond that the detour costs more than
-#: the messages that it saves (docs/design/push-protocol.md).
-MOST_CARRIED_BYTES = 1 << 14
 
 
 def padded(nbytes: int) -> int:

@@ -166,7 +166,7 @@ LIMITS: dict[str, _Check] = {
     "QueueAttributes.shapes": _text,
 }
 #: Bytes that are data: the limits of messages and of memory are theirs. `ledger` is the chief's.
-DATA = {"BeginRequest.ledger", "CarriedPart.data", "QueueRequest.elements"}
+DATA = {"BeginRequest.ledger", "QueueRequest.elements"}
 
 #: What looks at each field of a kind of message that has texts, by name; by the message's class, once one has come.
 _LOOKS: dict[type[Any], dict[str, _Look]] = {}

@@ -184,17 +184,6 @@ def test_tasks_die_in_the_middle_of_pushes_by_votes(played):
 
 
 @pytest.mark.processes
-def test_tasks_die_in_the_middle_of_pushes_that_the_sequencer_carries(played):
-    """A plan that names neither STAGE nor COMMIT: small pushes go through the sequencer."""
-    plan = [
-        "worker:0 drop at admit.reply nth=8", "worker:0 double at admit.send", "worker:0 late at admit.send",
-        "ps:0 cut at admit.after nth=8", "ps:1 kill at apply.before nth=30", "ps:0 kill at admit.after nth=30",
-        "worker:0 kill at admit.send nth=10",
-    ]  # fmt: skip
-    played(plan, more=["--small"])
-
-
-@pytest.mark.processes
 @pytest.mark.full_matrix
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["kill", "stop"])

@@ -15,12 +15,10 @@ from served_tasks import joining, starting
 from globalstep.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
-    LayoutUnknownError,
     OpError,
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.role_tokens import EMPTY_SECS, LOOK_SECS, RoleTokens, parse_tokens, token_lines
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
@@ -33,7 +31,6 @@ from globalstep.wire.declarations import (
     OptimizerDecl,
     OptimizerUse,
     Push,
-    PushId,
     Read,
     VariableDecl,
 )
@@ -291,30 +288,8 @@ def two_tasks(tokens_file, clock):
         yield servers, chief, join
 
 
-@pytest.mark.parametrize("transport", ["grpc", "unix"])
-def test_a_token_for_some_variables_names_none_by_the_number_of_a_layout(two_tasks, transport):
-    """Whose token is not for all neither reads nor writes what another's pushes were promised."""
-    servers, chief, join = two_tasks
-    linked(servers, chief)
-    chief.push(step_push())  # task 0 holds `w` and `e`, and has promised to apply what comes with an entry
-    promised = servers[0].shard.now.promised._layouts
-    assert promised
-    before, carol = state(chief), join(LIMITED, transport)
-    request = pb.Request()
-    message = request.admit
-    message.incarnation, message.kind = carol.incarnation, pb.ENTRY_PUSH
-    message.participants.append(0)
-    message.id.client, message.id.sequence = carol._protocol.run.client, 1
-    message.carried.add(shard=0, layout=1, data=bytes(promised[0].data_bytes))
-    with pytest.raises(LayoutUnknownError, match="each task is to get its part itself"):
-        carol.run.transports[1].send(request, []).result()
-    assert state(chief) == before
-    assert all(PushId(message.id.client, 1) not in server.shard.now.staged for server in servers)
-
-
 @pytest.mark.parametrize("transport", ["grpc", "unix", "tcp"])
 def test_a_token_for_some_variables_trains_them_over_several_tasks(tokens_file, two_tasks, transport):
-    """By votes, since nothing is promised to it: its client falls back by itself."""
     servers, chief, join = two_tasks
     write(tokens_file, [*LINES, PS_LINE, f"worker:dan {ALL_NAMED} variables=w,b,e"])
     dan = join(ALL_NAMED, transport)

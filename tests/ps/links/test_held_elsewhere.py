@@ -9,7 +9,6 @@ from counting_run import SHAPES, USES, initialize, linked
 from globalstep.errors import ResourceExhaustedError
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push
-from globalstep.worker.protocol.push_protocol import PushByVotes
 
 MOST = 16 << 10
 UNITS = 256
@@ -23,10 +22,7 @@ def contribute(client, step, unit):
     ).outcome
 
 
-@pytest.mark.parametrize("carried", [False, True])
-def test_units_that_wait_elsewhere_are_refused_where_there_is_no_memory(serving, joined, monkeypatch, carried):
-    if not carried:
-        monkeypatch.setattr(PushByVotes, "_carried", lambda self, push, others: None)
+def test_units_that_wait_elsewhere_are_refused_where_there_is_no_memory(serving, joined):
     servers = serving(2)
     client = joined(servers, "unix", clock=ManualClock())  # it gives up at once
     initialize(client)
@@ -43,10 +39,7 @@ def test_units_that_wait_elsewhere_are_refused_where_there_is_no_memory(serving,
     with pytest.raises(ResourceExhaustedError, match=rf"have more bytes on PS tasks \[{1 - client.sequencer}\]"):
         wait_for_the_first()
     one = shard.now.contributions.nbytes / len(waiting)
-    if carried:  # what comes by the sequencer may be on its way when it is told
-        assert len(waiting) < UNITS // 2
-    else:
-        assert shard.now.contributions.nbytes < MOST + shard.value_bytes + 3 * one
+    assert shard.now.contributions.nbytes < MOST + shard.value_bytes + 3 * one
     for unit in range(1, UNITS + 1):
         if unit not in waiting:
             assert contribute(client, step, unit).kind is OutcomeKind.ACCEPTED

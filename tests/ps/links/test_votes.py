@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from unittest import mock
 
 import numpy as np
@@ -34,12 +35,6 @@ from globalstep.worker.protocol.push_protocol import PushByVotes
 from globalstep.worker.transport.grpc_transport import transports_to
 
 KEY = bytes(range(32))
-
-
-@pytest.fixture(autouse=True)
-def by_votes(monkeypatch):
-    """Have small pushes go by votes, too: test_carried_pushes.py is of those that go through the sequencer."""
-    monkeypatch.setattr(PushByVotes, "_carried", lambda self, push, others: None)
 
 
 @pytest.mark.parametrize("transport", ["auto", "unix", "tcp", "grpc"])
@@ -266,7 +261,7 @@ def of_before_votes(transport):
         if method != "Status":
             return call
         reply = call.result()
-        for unknown in ("votes", "carries", "row_layouts", "aggregates", "behind"):
+        for unknown in ("votes", "row_layouts", "aggregates", "behind"):
             reply.ClearField(unknown)
         return mock.Mock(result=lambda: reply)
 
@@ -471,9 +466,11 @@ def test_a_second_copy_ends_the_count(count, sequencer):
 def test_a_late_copy_of_an_earlier_admit_takes_nothing_back(count, sequencer):
     """What was asked for once is not asked for the first time again."""
     line = greet(count, sequencer, 1)
-    assert count.carry(PushId("a", 2), {1}) is Asked.READY
-    assert count.carry(PushId("a", 1), {1}) is Asked.UNDECIDED
-    assert count.carry(PushId("a", 2), {1}) is Asked.UNDECIDED
+
+    def asked(sequence):
+        return count.ask(PushId("a", sequence), {1}, None, lambda: blocked_call(0.0)[0])[0]
+
+    assert [asked(sequence) for sequence in (2, 1, 2)] == [Asked.PARKED, Asked.UNDECIDED, Asked.UNDECIDED]
     assert line is not None
 
 
@@ -515,14 +512,14 @@ def test_a_line_that_ends_answers_what_waits_for_it(count, sequencer):
 def test_a_link_that_begins_hears_of_pushes_that_were_left_meanwhile(count, sequencer):
     """Its shard has used it since it dialled: a call that waits there for such a push would wait in vain."""
     first = greet(count, sequencer, 1)
-    assert count.carry(PushId("a", 1), {1, 2}) is Asked.UNDECIDED
+    assert ask(count, [])[0] is Asked.UNDECIDED
     second = greet(count, sequencer, 2)
     assert [told.undecided[0].sequence for line in (first, second) for told in line.told] == [1, 1]
 
 
 def test_an_admit_whose_copy_was_answered_undecided_in_between_is_so_too(sequencer, count):
     """Two connections, of which the first one's call is resumed while the second one's copy drops the part."""
-    voting, push = Voting(sequencer, lambda *_: None, mock.Mock(), mock.Mock()), PushId("a", 1)
+    voting, push = Voting(sequencer, lambda *_: None, mock.Mock()), PushId("a", 1)
     voting.count = count
     lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
     for shard, line in lines.items():
@@ -589,3 +586,32 @@ def test_a_line_votes_for_its_own_shard_only(count, sequencer):
     first, _ = greet(count, sequencer, 1), greet(count, sequencer, 2)
     with pytest.raises(PermissionDeniedError):
         vote(count, first, 2)
+
+
+@pytest.mark.long
+def test_clients_whose_links_are_cut_all_the_time_make_exactly_their_steps(serving, joined):
+    servers = serving(3)
+    initialize(joined(servers, "auto"))
+    clients = [joined(servers, transport) for transport in ("auto", "unix", "grpc")]
+    failures = []
+
+    def work(client):
+        try:
+            client.refresh()
+            for _ in range(40):
+                client._protocol._by_votes._pause_secs = 0.0
+                client.push(step_push())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
+    for thread in threads:
+        thread.start()
+    rng = random.Random(5)
+    while any(thread.is_alive() for thread in threads):
+        link = rng.choice(servers).control.handler.voting.voter._link
+        if link is not None and rng.random() < 0.3:
+            link.end()
+        threads[0].join(0.01)
+    assert failures == []
+    assert state(clients[0]) == expected(120)

@@ -1,4 +1,4 @@
-"""The layouts that a shard has promised to apply."""
+"""The layouts that a stream remembers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from globalstep.errors import LayoutUnknownError
-from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.service.in_flight import InFlightMemory, ShareInFlight
-from globalstep.ps.shard.layouts import Layout, LayoutMemory, PromisedLayouts
+from globalstep.ps.shard.layouts import Layout, LayoutMemory
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Read
 
@@ -30,40 +29,6 @@ class Change:
 def layout(data_bytes, variable="w"):
     changes = [Change(variable, Tensor(0))]
     return Layout(changes, lambda op, data: op, [Read(variable)], [], [], data_bytes)
-
-
-def test_layouts_that_are_alike_share_a_promise():
-    promises = PromisedLayouts()
-    first = promises.number_of(layout(16), "client", 4)
-    assert promises.number_of(layout(16), "client", 4) == first
-    assert promises.number_of(layout(16, "b"), "client", 4) != first
-
-
-def test_bytes_behind_the_last_gradient_take_nothing_from_others_parts():
-    promises = PromisedLayouts()
-    padded = promises.number_of(layout(24), "client", 4)
-    number = promises.number_of(layout(16), "client", 4)
-    assert number != padded
-    found = promises.layout(CarriedPart(number, bytes(16)))
-    assert found is not None
-    assert found.data_bytes == 16
-    assert promises.layout(CarriedPart(number, bytes(24))) is None
-
-
-def of_many(client_number, changes):
-    """A layout of so many changes, which no other client's is like."""
-    ops = [Change(f"v{at}", Tensor(8 * client_number)) for at in range(changes)]
-    return Layout(ops, lambda op, data: op, [], [], [], 16)
-
-
-def test_promised_layouts_have_so_many_changes_in_all_and_one_client_a_quarter():
-    promises = PromisedLayouts()
-    most = 16 * 100 + 4096  # of a shard that holds 100 Variables
-    own = [promises.number_of(of_many(at, 100), "mallory", 100) for at in range(100)]
-    assert sum(number > 0 for number in own) == most // 4 // 100
-    assert promises.number_of(of_many(0, 100), "mallory", 100) == 1  # what is promised stays so
-    others = [promises.number_of(of_many(at, 100), f"client{at}", 100) for at in range(100, 200)]
-    assert sum(number > 0 for number in (*own, *others)) == most // 100
 
 
 def test_a_layout_is_remembered_once_its_push_is_accepted():
