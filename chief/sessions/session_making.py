@@ -98,26 +98,7 @@ class SessionMaking:
     ) -> Any:
         """Make the chief's session: take over, restore, or initialize; then let the workers in.
 
-        Args:
-            master: Target of the session.
-            checkpoint_dir: Restore its newest complete checkpoint, if it has one.
-            checkpoint: Or restore this one.
-            wait_for_checkpoint: Wait until there is one.
-            max_wait_secs: How long to wait for it, and for PS tasks that do not answer, in seconds.
-            hooks: Hooks whose stop limits the parameter servers are to enforce.
-            expected_tasks: Names of the tasks that are to take part; by default those that a Server's
-                target knows.
-            had_session: Whether the caller has had a session before: PS tasks that are vacant have then lost
-                what they held.
-
-        Returns:
-            A session whose model is ready.
-
-        Raises:
-            ValueError: If both a directory and a checkpoint are given.
-            RuntimeError: If there is no way to initialize, or the model is not ready after it.
-            DeadlineExceededError: If a PS task never answered.
-            FailedPreconditionError: If another job trains in the directory.
+        Arguments and errors are those of `gs.train.SessionManager.prepare_session`.
         """
         _check_sources(checkpoint_dir, checkpoint)
         model, session = self._model, self._session(master)
@@ -161,18 +142,7 @@ class SessionMaking:
     ) -> tuple[Any, bool]:
         """Make a session from a running cluster or a checkpoint, without initializing.
 
-        Args:
-            master: Target of the session.
-            checkpoint_dir: Restore its newest complete checkpoint, if it has one.
-            checkpoint: Or restore this one.
-            wait_for_checkpoint: Wait until there is one.
-            max_wait_secs: How long to wait, in seconds.
-
-        Returns:
-            The session, and whether its model is ready.
-
-        Raises:
-            ValueError: If both a directory and a checkpoint are given.
+        Arguments and result are those of `gs.train.SessionManager.recover_session`.
         """
         _check_sources(checkpoint_dir, checkpoint)
         model, session = self._model, self._session(master)
@@ -210,25 +180,8 @@ class SessionMaking:
     ) -> Any:
         """Make a worker's session once the chief has made the model ready.
 
-        Quiet for 5 s, then says every 30 s what is missing.
-
-        Args:
-            master: Target of the session.
-            max_wait_secs: When to give up, in seconds.
-            why_over: Asked while parameter servers cannot be reached, or are not ready for some seconds: says how it
-                is known that the job is done, "" as long as it is not.
-            over_before: What it said when this task started: no news, where a chief may come and begin anew.
-            directory: Of the run's checkpoints, if this task sees it.
-            initializes_rest: Initialize what a run that is ready has no values for, instead of waiting for them: the
-                chief's program does not have it.
-
-        Returns:
-            A session whose model is ready.
-
-        Raises:
-            FailedPreconditionError: If the PS tasks serve another run, or another process is this task.
-            DeadlineExceededError: If the model was not ready in time; the text says what was missing.
-            JobDoneError: If the job is done.
+        Quiet for 5 s, then says every 30 s what is missing. Arguments and errors are those of
+        `gs.train.SessionManager.wait_for_session`.
         """
         session = self._session(master)
         try:
