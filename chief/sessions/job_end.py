@@ -23,13 +23,25 @@ from globalstep.worker.waits.polling_wait import PollingWait
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
-__all__ = ["TO_COME_SECS", "await_last_save", "await_others", "is_at_limit", "is_done", "look", "others_that_train"]
+__all__ = [
+    "IDLE_SECS",
+    "TO_COME_SECS",
+    "AwaitedTasks",
+    "await_last_save",
+    "await_others",
+    "is_at_limit",
+    "is_done",
+    "look",
+    "others_that_train",
+]
 
 _log = logging.getLogger("globalstep")
 
 #: How long a chief that is through with its own data waits for tasks that never came, or may be started again. As long
 #: as a PS task waits for them.
 TO_COME_SECS = 30.0
+#: How long one waits for tasks that have never pushed, while no step moves.
+IDLE_SECS = 30.0
 
 
 def look(cluster: ClusterAccess) -> list[pb.StatusReply]:
@@ -128,6 +140,40 @@ def others_that_train(
     return sorted(to_come - {cluster.task}), False
 
 
+class AwaitedTasks:
+    """The tasks that a chief waits for whose own loop is over, but for those that only wait themselves.
+
+    Args:
+        cluster: The chief's client.
+        clock: Time.
+    """
+
+    def __init__(self, cluster: ClusterAccess, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        # The steps as they were last seen to move, and when.
+        self._steps: dict[str, int] = {}
+        self._moved_at = clock.monotonic()
+
+    def named(self, statuses: Sequence[pb.StatusReply], alone_secs: float) -> tuple[list[str], bool]:
+        """Name them, and say whether one of them is here; see `others_that_train`."""
+        names, here = others_that_train(self._cluster, statuses, alone_secs)
+        now = self._clock.monotonic()
+        steps = {name: step for status in statuses for name, step in status.steps.items()}
+        clients = [one for status in statuses for one in status.clients if (one.task or one.client) in names]
+        if steps != self._steps or any(one.pushes for one in clients):
+            self._steps, self._moved_at = steps, now
+        if not here or now - self._moved_at < IDLE_SECS:
+            return names, here
+        _log.warning(
+            "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody initializes. "
+            "This chief waits for it no longer.",
+            ", ".join(names),
+            IDLE_SECS,
+        )
+        return [], False
+
+
 def await_others(
     cluster: ClusterAccess,
     clock: Clock,
@@ -140,7 +186,7 @@ def await_others(
     Args:
         cluster: The chief's client.
         clock: Where time comes from.
-        awaited: Names who still trains, and says whether one of them is here; see `others_that_train`.
+        awaited: Names who still trains, and says whether one of them is here; see `AwaitedTasks`.
         goes_on: Says whether to wait any longer.
         keep_watch: Called after each step of the others, and where a PS task is about to end: the chief's duties, where
             no threads carry them out.

@@ -15,7 +15,7 @@ from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits
-from globalstep.chief.sessions.job_end import await_last_save, is_at_limit, is_done, look, others_that_train
+from globalstep.chief.sessions.job_end import AwaitedTasks, await_last_save, is_at_limit, is_done, look
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_making import SessionMaking
@@ -191,6 +191,8 @@ class ChiefCreator(SessionCreator):
         self.run = RunOfTask(clock)
         self._hooks: Sequence[SessionRunHook] = ()
         self.had_session = False
+        # Of the present session's client.
+        self._awaited: tuple[ClusterAccess, AwaitedTasks] | None = None
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
         """See SessionCreator: their stop limits become the parameter servers'."""
@@ -237,7 +239,9 @@ class ChiefCreator(SessionCreator):
 
     def awaited(self, session: RunSession, alone_secs: float) -> tuple[list[str], bool]:
         """See SessionCreator."""
-        return others_that_train(session.cluster, look(session.cluster), alone_secs)
+        if self._awaited is None or self._awaited[0] is not session.cluster:
+            self._awaited = session.cluster, AwaitedTasks(session.cluster, self._clock)
+        return self._awaited[1].named(look(session.cluster), alone_secs)
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
-from globalstep.chief.sessions.job_end import await_others, look, others_that_train
+from globalstep.chief.sessions.job_end import AwaitedTasks, await_others, look
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -47,8 +47,6 @@ __all__ = ["Supervisor"]
 
 _log = logging.getLogger("globalstep")
 
-#: How long a chief whose loop is over waits for tasks that have never pushed, while no step moves.
-_IDLE_SECS = 30.0
 #: Silence of all PS tasks after which a chief that waits for the others takes them for ended. Longer than a start.
 _GONE_SECS = 15.0
 
@@ -534,9 +532,7 @@ class _Others:
         self._clock = clock
         # Since when a PS task does not answer; None while all do.
         self._gone_since: float | None = None
-        # The steps as they were last seen to move, and when.
-        self._steps: dict[str, int] = {}
-        self._moved_at = clock.monotonic()
+        self._awaited = AwaitedTasks(client, clock)
 
     def awaited(self, alone_secs: float) -> tuple[list[str], bool]:
         """Name those to wait for, and say whether one of them is here; see `await_others`."""
@@ -548,18 +544,4 @@ class _Others:
             self._gone_since = now if self._gone_since is None else self._gone_since
             return ([], False) if now - self._gone_since >= _GONE_SECS else (["PS tasks that do not answer"], True)
         self._gone_since = None
-        names, here = others_that_train(self._client, statuses, alone_secs)
-        now = self._clock.monotonic()
-        steps = {name: step for status in statuses for name, step in status.steps.items()}
-        clients = [one for status in statuses for one in status.clients if (one.task or one.client) in names]
-        if steps != self._steps or any(one.pushes for one in clients):
-            self._steps, self._moved_at = steps, now
-        if not here or now - self._moved_at < _IDLE_SECS:
-            return names, here
-        _log.warning(
-            "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody initializes. "
-            "This chief waits for it no longer.",
-            ", ".join(names),
-            _IDLE_SECS,
-        )
-        return [], False
+        return self._awaited.named(statuses, alone_secs)

@@ -134,3 +134,23 @@ def test_a_chief_whose_program_says_so_ends_the_job_for_all(cluster, tmp_path):
     worker._tf_sess().cluster.heartbeat.beat()
     assert worker.should_stop()
     worker.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_chief_does_not_wait_for_one_that_waits_itself(cluster, tmp_path, caplog):
+    """For what nobody initializes, say: it has pushed nothing, and no step moves."""
+    graph, others = Graph(), Graph()
+    model, session = open_session(cluster, graph, tmp_path)
+    _, worker = open_session(cluster, others, is_chief=False)
+    heartbeat = worker._tf_sess().cluster.heartbeat
+    heartbeat.takes_task = True  # as one that is a task by TF_CONFIG
+    heartbeat.beat()
+    with graph.as_default():
+        session.run(model.train, {model.by: 1.0})
+        session.close()
+    assert "has pushed nothing so far, and no step has moved for 30 s" in caplog.text
+    assert cluster.view().state == pb.STATE_DONE
+    with others.as_default():
+        heartbeat.beat()
+        assert worker.should_stop()
+        worker.close()
