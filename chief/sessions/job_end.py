@@ -125,19 +125,19 @@ def others_that_train(
     """
     if is_at_limit(statuses) or is_done(statuses):
         return [], False
-    here = {
-        one.task or one.client
+    others = [
+        one
         for status in statuses
         for one in status.clients
-        if one.client != cluster.client_id
-        and (one.takes_task or one.pushes)
-        and not (one.task and one.task == cluster.task)
-    }
+        if one.client != cluster.client_id and not (one.task and one.task == cluster.task)
+    ]
+    here = {one.task or one.client for one in others if one.takes_task or one.pushes}
     if here or alone_secs >= TO_COME_SECS:
         return sorted(here), bool(here)
-    # Who has come to one PS task is not to come.
+    # Who has come to one PS task is not to come, once it has said whether it is there to train.
     to_come = set.intersection(*(set(status.to_come) for status in statuses))
-    return sorted(to_come - {cluster.task}), False
+    joining = {one.task for one in others if one.task and one.joined_secs < TO_COME_SECS}
+    return sorted((to_come | joining) - {cluster.task}), False
 
 
 class AwaitedTasks:

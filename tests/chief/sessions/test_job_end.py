@@ -1,11 +1,13 @@
 """End of a job: the chief secures the last step before its loop ends, and waits for the others' own ends."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from small_model import LocalCluster, build
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
+from globalstep.chief.sessions.job_end import TO_COME_SECS, others_that_train
 from globalstep.errors import AbortedError, OutOfRangeError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
@@ -154,3 +156,21 @@ def test_a_chief_does_not_wait_for_one_that_waits_itself(cluster, tmp_path, capl
         heartbeat.beat()
         assert worker.should_stop()
         worker.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "awaited"),
+    [
+        (pb.ClientInfo(client="b", task="/job:worker/task:1", takes_task=True, joined_secs=90.0), True),
+        # It is here, and has not said yet that it is here to train.
+        (pb.ClientInfo(client="b", task="/job:worker/task:1", joined_secs=0.1), True),
+        (pb.ClientInfo(client="b", task="/job:worker/task:1", joined_secs=TO_COME_SECS), False),
+        (pb.ClientInfo(client="b", joined_secs=0.1), False),
+        (pb.ClientInfo(client="a", task="/job:chief/task:0", takes_task=True), False),
+    ],
+)
+def test_a_chief_waits_for_who_trains_or_has_just_come(client, awaited):
+    chief = SimpleNamespace(client_id="a", task="/job:chief/task:0")
+    names, here = others_that_train(chief, [pb.StatusReply(clients=[client])], 0.0)
+    assert names == ([client.task] if awaited else [])
+    assert here == (awaited and client.takes_task)
