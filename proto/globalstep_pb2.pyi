@@ -1177,6 +1177,8 @@ class RunPolicy(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     ON_NAN_FIELD_NUMBER: _builtins.int
     KEEP_LOG_FIELD_NUMBER: _builtins.int
+    SPREAD_ABOVE_FIELD_NUMBER: _builtins.int
+    SPLIT_ABOVE_FIELD_NUMBER: _builtins.int
     durability: _builtins.str
     """"checkpoint" or "log"."""
     staleness: _builtins.str
@@ -1186,6 +1188,10 @@ class RunPolicy(_message.Message):
     on_nan: _builtins.str
     """"apply", "drop" or "stop"."""
     keep_log: _builtins.bool
+    spread_above: _builtins.int
+    """In bytes: dense Variables of fewer together are on one PS task. Clients go by it; a PS task only passes it on."""
+    split_above: _builtins.int
+    """In bytes: smaller Variables are not split by rows."""
     def __init__(
         self,
         *,
@@ -1194,12 +1200,21 @@ class RunPolicy(_message.Message):
         max_staleness: _builtins.int = ...,
         on_nan: _builtins.str = ...,
         keep_log: _builtins.bool = ...,
+        spread_above: _builtins.int | None = ...,
+        split_above: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_split_above", b"_split_above", "_spread_above", b"_spread_above", "split_above", b"split_above", "spread_above", b"spread_above"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "keep_log", b"keep_log", "max_staleness", b"max_staleness", "on_nan", b"on_nan", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_split_above", b"_split_above", "_spread_above", b"_spread_above", "durability", b"durability", "keep_log", b"keep_log", "max_staleness", b"max_staleness", "on_nan", b"on_nan", "split_above", b"split_above", "spread_above", b"spread_above", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__split_above: _TypeAlias = _typing.Literal["split_above"]  # noqa: Y015
+    _WhichOneofArgType__split_above: _TypeAlias = _typing.Literal["_split_above", b"_split_above"]  # noqa: Y015
+    _WhichOneofReturnType__spread_above: _TypeAlias = _typing.Literal["spread_above"]  # noqa: Y015
+    _WhichOneofArgType__spread_above: _TypeAlias = _typing.Literal["_spread_above", b"_spread_above"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__split_above) -> _WhichOneofReturnType__split_above | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spread_above) -> _WhichOneofReturnType__spread_above | None: ...
 
 Global___RunPolicy: _TypeAlias = RunPolicy  # noqa: Y015
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from globalstep.cluster.run_identity import RunIdentity
+    from globalstep.cluster.run_policy import RunPolicy
     from globalstep.errors import OpError
     from globalstep.proto import globalstep_pb2 as pb
     from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
@@ -67,6 +68,11 @@ class ClusterAccess(Protocol):
     @property
     def sequencer(self) -> int:
         """Index of the PS task that orders pushes."""
+        ...
+
+    @property
+    def policy(self) -> RunPolicy:
+        """The run's policy."""
         ...
 
     @property

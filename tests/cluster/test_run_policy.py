@@ -51,7 +51,7 @@ def test_a_configuration_with_something_else_in_its_place_is_refused():
 
 
 def test_the_policy_crosses_the_wire_as_it_is():
-    policy = RunPolicy("log", "drop", 7, "stop", keep_log=True)
+    policy = RunPolicy("log", "drop", 7, "stop", keep_log=True, spread_above=0, split_above=1 << 40)
     assert codec.decode_policy(codec.encode_policy(policy)) == policy
     assert codec.decode_policy(codec.encode_policy(RunPolicy())) == RunPolicy()
 

@@ -109,7 +109,8 @@ class ClusterClient:
         self.client_id = client_id or new_client_id()
         self.task = task
         self.closed = False
-        joined = JoinedRun(self.client_id, list(transports))
+        policy = policy or RunPolicy()
+        joined = JoinedRun(self.client_id, list(transports), policy=policy)
         retrying = Retrying(retry_secs, clock, rng or random.Random())
         self._calls = ControlCalls(joined, retrying)
         self._protocol = PushProtocol(joined, retrying, wire)
@@ -120,7 +121,7 @@ class ClusterClient:
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
         self.queues = QueueCalls(joined, self._calls, self.heartbeat, clock, task)
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
-        self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy or RunPolicy())
+        self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy)
         self.shutdown = joined.shutdown
         self.journal: JournalStore | None = None
         self.retries = retrying.count
@@ -155,6 +156,11 @@ class ClusterClient:
     def sequencer(self) -> int:
         """Index of the PS task that orders pushes."""
         return self._joined.sequencer
+
+    @property
+    def policy(self) -> RunPolicy:
+        """The run's policy; before this client knows a run, that of the runs that it begins."""
+        return self._joined.policy
 
     @property
     def where(self) -> Mapping[str, int]:

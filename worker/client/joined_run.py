@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import FailedPreconditionError, LostStateError, OpError, UnavailableError
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
@@ -44,6 +45,8 @@ class JoinedRun:
     transports: Sequence[Transport]
     incarnation: int = 0
     sequencer: int = 0
+    #: Of the run; before the client knows one, of those that it begins.
+    policy: RunPolicy = field(default_factory=RunPolicy)
     #: Variable -> shard, in order of declaration.
     where: dict[str, int] = field(default_factory=dict[str, int])
     #: Whether a PS task that lost its state comes back to it from a log.
@@ -82,9 +85,10 @@ class JoinedRun:
                 "from that one, and can use neither it nor its session. Make a session in the child, after the fork."
             )
 
-    def take_policy(self, staleness: str, max_staleness: int) -> None:
-        """Take note of how the run treats staleness; see RunPolicy."""
-        self.max_lead = max_staleness if staleness == "wait" else None
+    def take_policy(self, policy: RunPolicy) -> None:
+        """Take note of the run's policy."""
+        self.policy, self.logged = policy, policy.durability == "log"
+        self.max_lead = policy.max_staleness if policy.staleness == "wait" else None
 
     def recover_from(self, error: OpError, shard: int) -> OpError:
         """Do what can be done about an error before its call is tried again.

@@ -176,8 +176,8 @@ class Membership:
                     "time; this session joins that one."
                 )
         self._run.adopt(newest + 1, sequencer, run)
-        self._joined.logged, self._joined.directory = self._policy.durability == "log", run.directory
-        self._joined.take_policy(self._policy.staleness, self._policy.max_staleness)
+        self._joined.directory = run.directory
+        self._joined.take_policy(self._policy)
         return newest + 1
 
     def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:

@@ -140,9 +140,7 @@ class RunView:
             held = RunIdentity.decode(found[0].run)
             if len(incarnations) == 1 and found[0].incarnation and self.accepts(held):
                 self.adopt(found[0].incarnation, found[0].sequencer, held)
-                policy = found[0].policy
-                self.joined.logged = policy.durability == "log"
-                self.joined.take_policy(policy.staleness, policy.max_staleness)
+                self.joined.take_policy(codec.decode_policy(found[0].policy))
                 self.joined.directory = found[0].directory
                 for index, status in enumerate(found):
                     for message in status.variables:

@@ -1,4 +1,4 @@
-"""`gs.RunPolicy`: how a run treats late pushes, bad gradients and lost PS tasks.
+"""`gs.RunPolicy`: how a run treats late pushes, bad gradients and lost PS tasks, and how it uses several of them.
 
 The chief states it when the run begins, and every PS task keeps to it until the next begin. A program gives it in
 its session's `ConfigProto(run_policy=...)`; a program that must not be changed gets it from the environment
@@ -37,7 +37,7 @@ _GONE = {
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """How a run treats late pushes, bad gradients and lost PS tasks.
+    """How a run treats late pushes, bad gradients and lost PS tasks, and how it uses several of them.
 
     Args:
         durability: "checkpoint": a PS task that loses its state takes the run back to the newest checkpoint. "log":
@@ -52,6 +52,10 @@ class RunPolicy:
             "drop" for `gs.fit` and a `gs.Trainer`, "apply" for other programs.
         keep_log: With durability="log": keep the log of the whole run, so that `globalstep replay` can begin at its
             first step; else the log goes back to the newest checkpoint.
+        spread_above: In bytes. Dense Variables that have fewer together, without their slots, are all on one PS task,
+            so that a push goes to one; more are spread over all of them.
+        split_above: In bytes. A table of at least so many, and a dense Variable where these are spread, is split by
+            rows over all PS tasks if it is larger than a PS task's fair share.
 
     Raises:
         InvalidArgumentError: If a word is none of these, or two of them exclude each other.
@@ -65,13 +69,16 @@ class RunPolicy:
     max_staleness: int = 0
     on_nan: str = ""
     keep_log: bool = False
+    spread_above: int = 16 << 20
+    split_above: int = 4 << 20
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise InvalidArgumentError(f"RunPolicy: {name} is {getattr(self, name)!r}; it must be one of {words}.")
-        if self.max_staleness < 0:
-            raise InvalidArgumentError(f"RunPolicy: max_staleness is {self.max_staleness}; it cannot be negative.")
+        for name in ("max_staleness", "spread_above", "split_above"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(f"RunPolicy: {name} is {getattr(self, name)}; it cannot be negative.")
         if self.keep_log and self.durability != "log":
             raise InvalidArgumentError('RunPolicy: keep_log=True has a meaning with durability="log" only.')
 
