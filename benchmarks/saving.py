@@ -75,17 +75,16 @@ class _Cluster:
             step = gs.train.create_global_step()
             random = np.random.default_rng(1)
             for at in range(_BIG_VARIABLES):
-                with gs.device(f"/job:ps/task:{at % ps}"):
-                    values = random.random(megabytes * 250_000 // _BIG_VARIABLES, np.float32)
-                    gs.Variable(values, trainable=False, name=f"big_{at}")
+                values = random.random(megabytes * 250_000 // _BIG_VARIABLES, np.float32)
+                gs.Variable(values, trainable=False, name=f"big_{at}")
             loss: Any = 0.0
-            for task, name in enumerate(small):
-                with gs.device(f"/job:ps/task:{task}"):
-                    loss += gs.reduce_sum(gs.Variable(np.zeros(_SMALL_ELEMENTS, np.float32), name=name))
+            for name in small:
+                loss += gs.reduce_sum(gs.Variable(np.zeros(_SMALL_ELEMENTS, np.float32), name=name))
             gs.train.GradientDescentOptimizer(2.0**-20).minimize(loss, global_step=step)
             self._saver = Saver(max_to_keep=None)
             self._step = step
-            self.session = gs.Session(target)
+            # Each PS task has as many of the large Variables, and a small one.
+            self.session = gs.Session(target, config=gs.ConfigProto(run_policy=gs.RunPolicy(spread_above=0)))
             for variable in gs.global_variables():
                 self.session.run(variable.initializer)
 

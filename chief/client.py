@@ -303,12 +303,12 @@ class Client:
 
     def _begin(self, declared: DeclaredModel, arrays: Mapping[str, Array], restore: str | None) -> None:
         cluster, prefix = self._cluster, None if restore is None else _checkpoint_in(restore)
-        planned = declared_by(declared.program, cluster.shards)
         ledger = b"" if prefix is None else read_index(storage_for(prefix), prefix).ledger
-        cluster.begin(sequencer=planned.sequencer, open=False, ledger=ledger)
+        cluster.begin(open=False, ledger=ledger)
         if prefix is not None:
             self._saver.restore(cluster, lambda: declared.program, saveables_of_program(declared.program), prefix)
         else:
+            planned = declared_by(declared.program, cluster.shards, cluster.policy)
             cluster.declare(planned.variables, planned.optimizers)
             ops = [Op(OpKind.ASSIGN, name, array) for name, array in arrays.items()]
             ops += [Op(OpKind.ASSIGN, name, fill=number) for name, number in declared.fills.items()]

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE, RunPolicy
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.graph.graph import reset_default_graph
 from globalstep.worker.client.client import ClusterClient
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Tests of several PS tasks have small models: their Variables are spread all the same, in processes that tests start
+#: too. Tests of the default say so.
+SPREAD = "spread_above=0"
+os.environ[RUN_POLICY_VARIABLE] = SPREAD
 _JOIN_SECS = 5.0
 #: Threads that end by themselves do so in less; the others may be held by what is unreachable.
 _SOON_SECS = 0.2
@@ -209,6 +214,7 @@ def connected():
     clients = []
 
     def make(ps: LocalPS, **more) -> ClusterClient:
+        more.setdefault("policy", RunPolicy.from_text(SPREAD))
         clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
         return clients[-1]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.harness.workload import STEP, Case, shapes
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.server import PSServer
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
 from globalstep.wire.transports import transports_to
@@ -26,6 +27,8 @@ from globalstep.worker.waits import contributing as contributing_module
 __all__ = ["CONTRIBUTOR", "case_of", "contributing", "is_of_ps", "stepping"]
 
 _WARM_UP = 20
+#: Small models, too, are spread over the PS tasks.
+_SPREAD = RunPolicy(spread_above=0)
 #: What the names of threads begin with that are a worker each.
 CONTRIBUTOR = "contributor"
 
@@ -62,7 +65,7 @@ def stepping(
     try:
         for server in servers:
             server.start()
-        worker = GlobalstepWorker([server.address for server in servers], 0)
+        worker = GlobalstepWorker([server.address for server in servers], 0, _SPREAD)
         worker.create(case, form)
         worker.join(case, form, False)
         for _ in range(_WARM_UP):
@@ -92,7 +95,7 @@ def contributing(
             server.start()
         stack.enter_context(mock.patch.object(contributing_module, "_PATIENCE_MS", 1000))
         addresses = [server.address for server in servers]
-        GlobalstepWorker(addresses, 0).create(case, "auto")
+        GlobalstepWorker(addresses, 0, _SPREAD).create(case, "auto")
         clients = [ClusterClient(transports_to("grpc://" + ",".join(addresses))) for _ in range(case.workers)]
         for client in clients:
             stack.callback(client.close)

@@ -23,6 +23,7 @@ import globalstep as gs
 from benchmarks.harness.processes import Child, children
 from benchmarks.harness.workload import LEARNING_RATE, STEP, Case, shapes
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
 from globalstep.wire.transports import transports_to
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _steps(addresses: Sequence[str], size: int) -> Iterator[list[Callable[[], Any]]]:
     """Give what makes a step of the client, and one of the Trainer; both have made some."""
     case = Case("dense", size=size, workers=1)
-    GlobalstepWorker([addresses[0]], 0).create(case, "auto")
+    GlobalstepWorker([addresses[0]], 0, RunPolicy()).create(case, "auto")
     client = ClusterClient(transports_to("grpc://" + addresses[0]))
     (optimizer,) = {decl.name for status in client.refresh() for decl in status.optimizers}
     cluster = {"ps": [addresses[1]], "worker": ["127.0.0.1:0"]}

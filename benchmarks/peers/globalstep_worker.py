@@ -34,6 +34,7 @@ from benchmarks.harness.workload import (
 )
 from benchmarks.programs import digits_job
 from benchmarks.programs.obey import obey
+from globalstep.cluster.run_policy import RunPolicy, policy_of
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient
@@ -52,10 +53,12 @@ class GlobalstepWorker:
     Args:
         addresses: "host:port" of every PS.
         index: Of this worker.
+        policy: Of the runs that it begins.
     """
 
-    def __init__(self, addresses: list[str], index: int) -> None:
+    def __init__(self, addresses: list[str], index: int, policy: RunPolicy) -> None:
         self._addresses = addresses
+        self._policy = policy
         self._index = index
         self._case = Case("counter")
         self._laps = Laps()
@@ -71,9 +74,9 @@ class GlobalstepWorker:
     def _client(self, case: Case, form: str, profile: bool) -> ClusterClient:
         transport = "auto" if form == "session" else form
         transports: list[Any] = transports_to("grpc://" + ",".join(self._addresses[: case.ps]), transport)
-        return ClusterClient(
-            [TimedTransport(connection, self._laps) for connection in transports] if profile else transports
-        )
+        if profile:
+            transports = [TimedTransport(connection, self._laps) for connection in transports]
+        return ClusterClient(transports, policy=self._policy)
 
     def create(self, case: Case, form: str) -> None:
         """See Worker."""
@@ -307,7 +310,7 @@ def main() -> None:
     parser.add_argument("--index", type=int, required=True)
     args = parser.parse_args()
     os.environ.pop("GLOBALSTEP_TRANSPORT", None)
-    obey(GlobalstepWorker(args.addresses.split(","), args.index))
+    obey(GlobalstepWorker(args.addresses.split(","), args.index, policy_of(None)))
 
 
 if __name__ == "__main__":

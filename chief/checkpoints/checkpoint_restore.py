@@ -97,7 +97,8 @@ def _declarations(
         if variable not in known:
             if planned is None:
                 whole = program()
-                planned, of_program = declared_by(whole, cluster.shards), whole.variables
+                run = cluster.shards, cluster.policy, cluster.sequencer, cluster.where, cluster.variables
+                planned, of_program = declared_by(whole, *run), whole.variables
                 known = {decl.name: decl for decl in planned.variables} | known
             # A Variable made with validate_shape=False has the shape of what is assigned to it.
             if variable not in known:

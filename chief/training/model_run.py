@@ -228,7 +228,7 @@ class ModelRun:
 
     def declarations(self, shards: int) -> Declarations:
         """See RunModel."""
-        return declared_by(self._trained.declared.program, shards)
+        return declared_by(self._trained.declared.program, shards, policy_of(self._config))
 
     def compare_with_run(self, session: ModelSession) -> None:
         """See RunModel."""

@@ -125,7 +125,7 @@ def trained_model(
         for name, item in model.parameters.items()
     ]
     parameters += [
-        ProgramVariable(_SCOPE + name, "float32", table.shape, trainable=table.trained)
+        ProgramVariable(_SCOPE + name, "float32", table.shape, trainable=table.trained, is_table=True)
         for name, table in model.tables.items()
     ]
     trained = [item.name.removeprefix(_SCOPE) for item in parameters if item.trainable]

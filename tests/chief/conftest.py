@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_policy import RunPolicy, policy_of
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe
@@ -54,6 +55,8 @@ class FakeCluster:
     #: Called when a cut is taken.
     on_snapshot: object = None
     journal: object = None
+    sequencer: int = 0
+    policy: RunPolicy = field(default_factory=lambda: policy_of(None))
     chief_lease: object = field(default_factory=lambda: SimpleNamespace(term=0, candidate=None))
     heartbeat: object = field(default_factory=lambda: SimpleNamespace(draining=frozenset(), take_save_asked=frozenset))
 
@@ -108,7 +111,7 @@ class FakeSession:
 
     def initialize(self):
         """Declare the graph, and set every Variable to its initial value."""
-        found = declarations(self.graph, self.cluster.shards)
+        found = declarations(self.graph, self.cluster.shards, self.cluster.policy)
         self.cluster.declare(found.variables, found.optimizers)
         for decl in found.variables:
             initial = self.graph.as_graph_element(decl.name).initial_value

@@ -3,6 +3,7 @@
 import contextlib
 
 import globalstep as gs
+from globalstep.cluster.run_policy import policy_of
 from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.tf1.sessions.session import Session
@@ -23,7 +24,7 @@ def open_session(kind):
         else:
             servers = [stack.enter_context(_serving()) for _ in range(int(shards))]
             transports = transports_to(",".join(server.address for server in servers), _TRANSPORTS[transport])
-        client = stack.enter_context(contextlib.closing(ClusterClient(transports)))
+        client = stack.enter_context(contextlib.closing(ClusterClient(transports, policy=policy_of(None))))
         sess = stack.enter_context(contextlib.closing(Session(cluster=client)))
         sess.run(gs.global_variables_initializer())
         yield sess

@@ -105,7 +105,7 @@ class Cluster:
         environ = {
             **os.environ,
             "GLOBALSTEP_TRANSPORT": self.transport,
-            RUN_POLICY_VARIABLE: self.policy,
+            RUN_POLICY_VARIABLE: f"spread_above=0,{self.policy}",
             TRACE_VARIABLE: str(self.folder / "faults"),
         }
         if self.rate:

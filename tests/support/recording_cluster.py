@@ -1,5 +1,6 @@
 """A client of an in-process PS that keeps what went through it, so that tests can count messages."""
 
+from globalstep.cluster.run_policy import policy_of
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client.client import ClusterClient
 
@@ -15,7 +16,7 @@ class RecordingCluster:
 
     def __init__(self, shards=1, clock=None):
         options = {} if clock is None else {"clock": clock}
-        self.client = ClusterClient(LocalPS(shards).transports(), **options)
+        self.client = ClusterClient(LocalPS(shards).transports(), policy=policy_of(None), **options)
         self.pulls = []
         self.pushes = []
         self.results = []

@@ -114,12 +114,11 @@ class Declarer:
     def _plan(self) -> Declarations:
         cluster = self._cluster
         placed = dict(cluster.where)
-        begun = cluster.incarnation != 0
         key = (self._graph.version, len(placed), cluster.incarnation)
         with self._lock:
             if self._planned is None or self._planned[0] != key:
                 plan = declarations(
-                    self._graph, cluster.shards, cluster.sequencer if begun else None, placed, cluster.variables
+                    self._graph, cluster.shards, cluster.policy, cluster.sequencer, placed, cluster.variables
                 )
                 self._planned = (key, plan)
             return self._planned[1]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.cluster.placement import Declarations
+from globalstep.cluster.run_policy import policy_of
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.sessions.readiness import initialize_own, initialize_rest, why_not_ready
 from globalstep.tf1.sessions.scaffold import Scaffold
@@ -96,7 +97,7 @@ class GraphModel:
 
     def declarations(self, shards: int) -> Declarations:
         """See RunModel."""
-        return declarations(self._graph, shards)
+        return declarations(self._graph, shards, policy_of(self._config))
 
     def compare_with_run(self, session: Session) -> None:
         """See RunModel."""

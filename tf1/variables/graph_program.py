@@ -11,11 +11,11 @@ from typing import Any
 
 from globalstep.cluster.placement import Declarations, declared_by
 from globalstep.cluster.program import Program, ProgramVariable
-from globalstep.tf1.graph.device import DeviceSpec
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable, variables_of
-from globalstep.wire.declarations import VariableDecl
+from globalstep.wire.declarations import OpKind, VariableDecl
 
 __all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "put_program", "steps_of"]
 
@@ -23,12 +23,13 @@ __all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "p
 def declarations(
     graph: Graph,
     shards: int,
-    sequencer: int | None = None,
+    policy: RunPolicy,
+    sequencer: int = 0,
     placed: Mapping[str, int] | None = None,
     held: Mapping[str, VariableDecl] | None = None,
 ) -> Declarations:
     """Give what a graph declares to `shards` PS tasks; see placement.declared_by."""
-    return declared_by(as_program(graph), shards, sequencer, placed, held)
+    return declared_by(as_program(graph), shards, policy, sequencer, placed, held)
 
 
 def as_program(graph: Graph) -> Program:
@@ -37,17 +38,14 @@ def as_program(graph: Graph) -> Program:
     if program is not None:
         return program
     steps = set(steps_of(graph))
+    parts = [part for node in graph.nodes if isinstance(node, Mutation) for part in node.parts]
+    tables = {part.variable for part in parts if part.kind is OpKind.APPLY and part.indices is not None}
     variables = [
-        replace(program_variable(variable), is_step=variable in steps)
+        replace(program_variable(variable), is_step=variable in steps, is_table=variable in tables)
         for variable in variables_of(graph)
         if not variable.is_local
     ]
-    copied = [
-        (part.source.op_name, part.variable.op_name)
-        for node in graph.nodes
-        for part in (node.parts if isinstance(node, Mutation) else ())
-        if part.source is not None
-    ]
+    copied = [(part.source.op_name, part.variable.op_name) for part in parts if part.source is not None]
     return Program(variables, [spec.declaration() for spec in optimizers_of(graph)], _amounts_of(graph), copied)
 
 
@@ -91,8 +89,6 @@ def program_variable(variable: Variable) -> ProgramVariable:
         optimizer=variable.optimizer_name,
         slot=variable.slot_name,
         is_step=variable.is_step,
-        task=_asked_task(variable),
-        device=variable.device,
     )
 
 
@@ -124,11 +120,3 @@ def optimizers_of(graph: Graph) -> list[OptimizerSpec]:
                 if spec is not None and not spec.is_local:
                     used.setdefault(spec.name, spec)
     return list(used.values())
-
-
-def _asked_task(variable: Variable) -> int | None:
-    """The PS task that the device names; a device of another job leaves it open."""
-    if not variable.device:
-        return None
-    device = DeviceSpec.from_string(variable.device)
-    return device.task if device.job == "ps" else None

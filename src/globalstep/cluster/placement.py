@@ -1,10 +1,18 @@
 """Placement: which PS holds which Variable, and which PS is the sequencer. Pure.
 
-Rules, in order: a device that names a PS task is followed; every step, and every scalar Variable that
-the sequencer must read to evaluate a hyper-parameter, lives on the sequencer; a slot lives with its
-primary; a Variable larger than a PS task's fair share of all bytes is split by rows over all of them; the
-rest goes, largest first, to the PS with the fewest bytes. The sequencer is the PS of the first step, PS 0
-without one.
+What a cluster holds stays where it is. For the rest, `spread_above` and `split_above` being those of the run's policy:
+
+1. The sequencer of a new run is PS 0. It holds every step, and every scalar Variable that it must read to evaluate a
+   hyper-parameter.
+2. A slot lives with its Variable.
+3. A table (only rows of it have gradients) of `split_above` bytes or more that is larger than a PS task's fair share of
+   all bytes is split by rows over all PS tasks. One that is not larger goes to the PS with the fewest bytes.
+4. All other Variables are dense, small tables too. Do they have fewer than `spread_above` bytes together, without their
+   slots, as a push and what it reads back have? Then all are on the sequencer: a push of them has one participant. Else
+   those that are larger than a fair share are split as tables are, and the others go, largest first, to the PS with the
+   fewest bytes.
+
+A device that a program names decides nothing.
 
 Layer: shared.
 """
@@ -15,14 +23,12 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from globalstep.cluster.program import Program, ProgramVariable
-from globalstep.errors import InvalidArgumentError
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl, nbytes_of
 from globalstep.wire.expressions import names_in
 
-__all__ = ["Declarations", "declared_by", "describe", "plan"]
+__all__ = ["Declarations", "declared_by", "describe"]
 
-#: Smaller Variables are not split: each part costs a step some time of its own.
-SPLIT_BYTES = 4 << 20
 #: Update rules that change each element (or row) on its own, so that parts can be trained apart. LAMB looks at a
 #: whole Variable, and a rule from elsewhere may.
 SPLITTABLE_KINDS = frozenset(
@@ -71,7 +77,8 @@ class Declarations:
 def declared_by(
     program: Program,
     shards: int,
-    sequencer: int | None = None,
+    policy: RunPolicy,
+    sequencer: int = 0,
     placed: Mapping[str, int] | None = None,
     held: Mapping[str, VariableDecl] | None = None,
 ) -> Declarations:
@@ -80,23 +87,31 @@ def declared_by(
     Args:
         program: The whole program.
         shards: Number of PS tasks, at least 1.
-        sequencer: The sequencer, where the cluster has begun with one already.
+        policy: The run's; says from which sizes on Variables are spread and split.
+        sequencer: The sequencer; another than PS 0 where the cluster has begun with one.
         placed: Variables that the cluster holds already, and where; they stay there.
         held: Declarations of those; slots of a split one are split alike.
 
     Returns:
         The declarations, the same in every process that has the same program.
-
-    Raises:
-        InvalidArgumentError: As `plan`.
     """
     variables, optimizers = program.variables, tuple(program.optimizers)
-    steps = {variable.name for variable in variables if variable.is_step}
-    scalars = {name for optimizer in optimizers for name in optimizer.scalars}
-    named = {name for decl in optimizers for expr in decl.hypers.values() for name in names_in(expr)}
-    parts = _splits(program, shards, steps | scalars | named, placed or {}, held or {})
+    placed, root_of = placed or {}, _Roots(program.variables)
+    weights = dict.fromkeys((root_of(variable.name) for variable in variables), 0)
+    for variable in variables:
+        weights[root_of(variable.name)] += variable.nbytes
+    tables = {item.name for item in variables if item.is_table and item.nbytes >= policy.split_above}
+    dense = sum(item.nbytes for item in variables if not item.primary and item.name not in tables)
+    # Roots that may be split, or lie on any PS task.
+    free = set(weights if dense >= policy.spread_above else tables)
+    free -= {variable.name for variable in variables if variable.is_step}
+    free -= {name for optimizer in optimizers for name in optimizer.scalars}
+    free -= {name for decl in optimizers for expr in decl.hypers.values() for name in names_in(expr)}
+    fair_share = sum(weights.values()) / shards
+    large = {name for name in free if weights[name] > fair_share} - _kept_whole(program, root_of)
+    parts = _splits(variables, root_of, large, shards, policy.split_above, placed, held or {})
     whole = [variable for variable in variables if variable.name not in parts]
-    where, sequencer = plan(whole, shards, steps, scalars | named, sequencer, placed or {})
+    where = _places(whole, root_of, free, shards, sequencer, placed)
     where.update((name, ranges[0].shard) for name, ranges in parts.items())
     known = tuple(
         variable.declaration(
@@ -111,113 +126,59 @@ def declared_by(
     return Declarations(known, optimizers, sequencer, where)
 
 
-def plan(
+def _places(
     variables: Sequence[ProgramVariable],
+    root_of: _Roots,
+    free: Set[str],
     shards: int,
-    steps: Set[str] = frozenset(),
-    scalars: Set[str] = frozenset(),
-    sequencer: int | None = None,
-    placed: Mapping[str, int] | None = None,
-) -> tuple[dict[str, int], int]:
-    """Place Variables.
-
-    Args:
-        variables: Those to place, in order of creation.
-        shards: Number of PS tasks.
-        steps: Names of the steps.
-        scalars: Names of other Variables that the sequencer must hold.
-        sequencer: The sequencer, where it is decided already.
-        placed: Where Variables are already; they stay there.
-
-    Returns:
-        Variable name -> shard, and the sequencer.
-
-    Raises:
-        InvalidArgumentError: If one asks for a PS task that does not exist.
-    """
-    placed = placed or {}
-    root_of = _Roots(variables)
-    asked = {variable.name: _asked_task(variable, shards) for variable in variables}
-    if sequencer is None:
-        first = next((asked[v.name] for v in variables if v.name in steps), None)
-        sequencer = 0 if first is None else first
+    sequencer: int,
+    placed: Mapping[str, int],
+) -> dict[str, int]:
+    """Place whole Variables: the free ones where the fewest bytes are, slots with them, all others on the sequencer."""
     where: dict[str, int] = {}
-    loads = [0] * shards
-    free: list[ProgramVariable] = []
+    loads, weights = [0] * shards, dict[str, int]()
     for variable in variables:
-        name, task = variable.name, asked[variable.name]
-        if name in placed:
-            where[name] = placed[name]
-        elif name in steps or name in scalars:
-            where[name] = sequencer
-        elif not variable.primary and task is not None:
-            where[name] = task
-        elif not variable.primary:
-            free.append(variable)
-        if name in where:
+        name, root = variable.name, root_of(variable.name)
+        if name in placed or root not in free or root in placed:
+            where[name] = placed.get(name, placed.get(root, sequencer))
             loads[where[name]] += variable.nbytes
-    weights = {variable.name: variable.nbytes for variable in free}
-    slots = [v for v in variables if v.primary and v.name not in where]
-    for slot in slots:
-        root = root_of(slot.name)
-        if root in weights:
-            weights[root] += slot.nbytes
         else:
-            loads[where.get(root, sequencer)] += slot.nbytes
+            weights[root] = weights.get(root, 0) + variable.nbytes
     # A stable sort: equal sizes keep the order of creation, so every process places alike.
-    for variable in sorted(free, key=lambda v: -weights[v.name]):
-        shard = loads.index(min(loads))
-        where[variable.name] = shard
-        loads[shard] += weights[variable.name]
-    for slot in slots:
-        where[slot.name] = where.get(root_of(slot.name), sequencer)
-    return where, sequencer
+    for root in sorted(weights, key=lambda root: -weights[root]):
+        where[root] = loads.index(min(loads))
+        loads[where[root]] += weights[root]
+    return where | {item.name: where[root_of(item.name)] for item in variables if item.name not in where}
 
 
 def _splits(
-    program: Program,
+    variables: Sequence[ProgramVariable],
+    root_of: _Roots,
+    large: Set[str],
     shards: int,
-    scalars: Set[str],
+    least: int,
     placed: Mapping[str, int],
     held: Mapping[str, VariableDecl],
 ) -> dict[str, tuple[RowRange, ...]]:
-    """Decide which Variables are split, and how; slots of their Variable's shape are split as it is."""
-    variables, root_of = program.variables, _Roots(program.variables)
+    """Split the large ones of at least so many bytes; slots of their Variable's shape are split as it is."""
     by_name = {variable.name: variable for variable in variables}
-    whole = _kept_whole(program, by_name, root_of)
-    sizes = {variable.name: variable.nbytes for variable in variables}
-    weights = dict.fromkeys(sizes, 0)
-    for variable in variables:
-        root = root_of(variable.name)
-        weights[root] = weights.get(root, 0) + sizes[variable.name]
-    fair_share = sum(sizes.values()) / shards
     parts: dict[str, tuple[RowRange, ...]] = {}
     for variable in variables:
-        name, shape = variable.name, variable.known_shape
+        name, shape, root = variable.name, variable.known_shape, root_of(variable.name)
         if name in placed:
             if name in held and held[name].parts:
                 parts[name] = held[name].parts
-            continue
-        root = root_of(name)
-        if root != name:
+        elif root != name:
             if root in parts and root in by_name and _has_its_rows(variable, by_name[root]):
                 parts[name] = parts[root]
-            continue
-        if (
-            shards > 1
-            and sizes[name] >= SPLIT_BYTES
-            and weights[name] > fair_share
-            and name not in scalars | whole
-            and shape
-            and shape[0] >= shards
-            and _asked_task(variable, shards) is None
-        ):
+        elif shards > 1 and name in large and variable.nbytes >= least and shape and shape[0] >= shards:
             parts[name] = _even_rows(shape[0], shards)
     return parts
 
 
-def _kept_whole(program: Program, by_name: Mapping[str, ProgramVariable], root_of: _Roots) -> set[str]:
+def _kept_whole(program: Program, root_of: _Roots) -> set[str]:
     """Give the names of Variables that parts could not stand for: their rule, or a copy of them, needs all of it."""
+    by_name = {variable.name: variable for variable in program.variables}
     whole: set[str] = set()
     for optimizer in program.optimizers:
         for name, slots in optimizer.slots.items():
@@ -281,13 +242,3 @@ def describe(planned: Declarations, labels: Sequence[str]) -> str:
         for at, (label, count, load) in enumerate(zip(labels, counts, loads, strict=True))
     ]
     return "\n".join(["Placement:", *(f"  {line}" for line in lines + split)])
-
-
-def _asked_task(variable: ProgramVariable, shards: int) -> int | None:
-    """The PS task that the program asks for."""
-    if variable.task is not None and variable.task >= shards:
-        raise InvalidArgumentError(
-            f"Variable {variable.name!r} is placed on {variable.device!r}, but the cluster has "
-            f"{shards} PS task(s): 0 to {shards - 1}."
-        )
-    return variable.task

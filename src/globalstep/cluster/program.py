@@ -33,8 +33,7 @@ class ProgramVariable:
         optimizer: For a slot, the optimizer's name.
         slot: For a slot, its own name.
         is_step: Whether the program marked it as a step.
-        task: Index of the PS task that the program asks for; None for any.
-        device: What asked for it, for messages.
+        is_table: Whether its gradient has rows alone.
     """
 
     name: str
@@ -45,8 +44,7 @@ class ProgramVariable:
     optimizer: str = ""
     slot: str = ""
     is_step: bool = False
-    task: int | None = None
-    device: str = ""
+    is_table: bool = False
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:

@@ -97,7 +97,7 @@ def test_a_ps_waits_for_a_checkpoint_and_the_job_goes_on_from_it(launch, process
 
 
 def test_a_ps_with_a_log_loses_nothing(launch, processes, tmp_path):
-    pids = launch(GLOBALSTEP_RUN_POLICY="durability=log")
+    pids = launch(GLOBALSTEP_RUN_POLICY="spread_above=0,durability=log")
     os.kill(pids["ps:1"], signal.SIGTERM)
     printed = ends_exactly(processes, tmp_path)
     assert re.search(ENDED.format("ps:1"), printed)

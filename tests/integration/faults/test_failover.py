@@ -109,7 +109,7 @@ def test_who_takes_the_chiefs_place_mends_what_is_lost_meanwhile(processes, tmp_
     last_step = 500
     addresses = free_addresses(5)
     jobs = {"ps": addresses[:2], "chief": addresses[2:3], "worker": addresses[3:]}
-    environ = {"GLOBALSTEP_FAILOVER_SECS": "3", "GLOBALSTEP_RUN_POLICY": f"durability={durability}"}
+    environ = {"GLOBALSTEP_FAILOVER_SECS": "3", "GLOBALSTEP_RUN_POLICY": f"spread_above=0,durability={durability}"}
 
     def start(task):
         job, index = task.split(":")

@@ -34,7 +34,7 @@ def launch(processes, tmp_path, name, restarts):
     processes.start(
         name, "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--max-restarts", restarts,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 120,
-        env={"TEST_MARK": mark, "GLOBALSTEP_RUN_POLICY": "durability=log"},
+        env={"TEST_MARK": mark, "GLOBALSTEP_RUN_POLICY": "spread_above=0,durability=log"},
     )  # fmt: skip
     return lambda: tasks_marked("TEST_MARK", mark)
 

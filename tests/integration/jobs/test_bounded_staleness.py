@@ -52,7 +52,7 @@ def test_the_fast_wait_for_the_slow_and_not_for_who_is_gone(tmp_path):
     run_dir = tmp_path / "run"
     addresses = free_addresses(6)
     tasks = ["ps:0", "ps:1", *(f"worker:{at}" for at in range(4))]
-    policy = f"staleness=wait,max_staleness={MOST_AHEAD}"
+    policy = f"spread_above=0,staleness=wait,max_staleness={MOST_AHEAD}"
     with Processes(tmp_path) as processes:
         for task in tasks:
             job, index = task.split(":")

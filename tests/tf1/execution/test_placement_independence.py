@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-import globalstep.cluster.placement
 from globalstep.ps.local import drop, named
 from globalstep.tf1.graph.graph import Graph
 
@@ -22,7 +21,7 @@ STEPS = 6
 @pytest.fixture
 def splitting(monkeypatch):
     """Small Variables are split as large ones are."""
-    monkeypatch.setattr(globalstep.cluster.placement, "SPLIT_BYTES", 1)
+    monkeypatch.setenv("GLOBALSTEP_RUN_POLICY", "spread_above=0,split_above=1")
 
 
 def train(optimizer, shards, partitioner, sparse):

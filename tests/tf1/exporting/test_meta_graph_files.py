@@ -94,14 +94,8 @@ def test_devices_stay_or_are_cleared(tmp_path):
         with gs.Graph().as_default() as copy, gs.Session() as sess:
             assert gs.train.import_meta_graph(given, clear_devices=clear) is not None
             assert copy.get_operation_by_name("w").device == device
-            if device:
-                with pytest.raises(
-                    gs.errors.InvalidArgumentError, match="placed on '/job:ps/task:1', but the cluster has 1"
-                ):
-                    sess.run(gs.global_variables_initializer())
-            else:
-                sess.run(gs.global_variables_initializer())
-                assert sess.run("w:0") == 1.0
+            sess.run(gs.global_variables_initializer())
+            assert sess.run("w:0") == 1.0
 
 
 def test_a_saver_of_some_variables_and_other_names_comes_back_as_it_was(tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-import globalstep.cluster.placement
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.local import drop, named
 from globalstep.tf1.graph.graph import Graph
@@ -106,7 +105,7 @@ def test_reads_are_put_together(splitter):
 
 @pytest.fixture
 def target(monkeypatch):
-    monkeypatch.setattr(globalstep.cluster.placement, "SPLIT_BYTES", 1)
+    monkeypatch.setenv("GLOBALSTEP_RUN_POLICY", "spread_above=0,split_above=1")
     named("splitting", 2)
     yield "local://splitting"
     drop("splitting")
