@@ -10,7 +10,7 @@ import pytest
 from benchmarks import durability
 from benchmarks.harness.delayed_links import FAR, delayed, free_ports, round_trip_secs
 from benchmarks.harness.processes import children
-from benchmarks.modes import shards
+from benchmarks.modes import placement, shards
 
 pytestmark = pytest.mark.processes
 
@@ -34,6 +34,15 @@ def test_a_short_run_measures_all_parts(tmp_path):
     # One message goes there, and from there to the other task, whose answer comes back.
     assert far["median_secs"] >= 3 * 0.002
     assert "| 1 | 2 | **" in (tmp_path / "shards.md").read_text()
+
+
+def test_placements_are_measured_beside_each_other(tmp_path):
+    few = ["--rounds", "2", "--secs", "0.1", "--workers", "1", "--sizes", "1000", "--rules", "sgd"]
+    assert placement.main([*few, "--out", str(tmp_path)]) == 0
+    _, *records = [json.loads(line) for line in (tmp_path / "placement.jsonl").read_text().splitlines()]
+    turns = [(record["round"], record["cluster"]) for record in records if "rate" in record]
+    assert turns == [(number, cluster) for number in (0, 1) for cluster in ("one", "two", "spread")]
+    assert "| sgd | 1 k | 1 | " in (tmp_path / "placement.md").read_text()
 
 
 def test_the_price_of_a_log_is_measured_over_several_tasks(tmp_path):
