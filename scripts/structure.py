@@ -139,7 +139,9 @@ step = gs.train.get_or_create_global_step()
 values = [gs.Variable(np.zeros(1000, np.float32), name=f"v{index}") for index in range(2)]
 loss = gs.add_n([gs.reduce_sum(gs.square(value - 1.0)) for value in values])
 train = gs.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
-with gs.Session(servers[0].target if tasks else "") as session:
+# A push over 2 PS is one of a model that is spread; a checkout from before there was a bound spreads all.
+policy = gs.RunPolicy(**({"spread_above": 0} if hasattr(gs.RunPolicy, "spread_above") else {}))
+with gs.Session(servers[0].target if tasks else "", config=gs.ConfigProto(run_policy=policy)) as session:
     session.run(gs.global_variables_initializer())
     measure(lambda: session.run(train))
 '''
