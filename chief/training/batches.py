@@ -9,7 +9,7 @@ import inspect
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ def check_batches(batches: Any) -> None:
         )
 
 
-def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[Any]:
+def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator[Any, None, int]:
     """Give a worker's batches: of an iterable those that it claims, or every `world_size`-th one, over and over.
 
     Args:
@@ -79,6 +79,9 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
             `start`, the batches to leave out.
         share: Which are this worker's.
         epochs: How often to go through them; None for no end.
+
+    Returns:
+        How many batches all of the epochs have, those that were left out and other workers' among them.
 
     Raises:
         InvalidArgumentError: If there are no batches, fewer than workers, or a sampler divides them among others.
@@ -94,11 +97,12 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
     wanted = -1 if claim is None else claim(-1)
     if claim is not None:
         if share.end is not None and wanted >= share.end:
-            return
+            return 0
         skip = wanted * share.per_step
     size = _size(batches)
     first_epoch, skip = divmod(skip, size) if size else (0, skip)
     past, had = first_epoch * (size or 0), 0
+    total = first_epoch * size if epochs is None else min(first_epoch, epochs) * size
     # What a function that asks for `start` is still to leave out.
     left = share.start if "start" in names else 0
     for epoch in itertools.count(first_epoch) if epochs is None else range(first_epoch, epochs):
@@ -116,25 +120,28 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
                     if place % share.per_step == share.per_step - 1:
                         wanted = claim(place // share.per_step)
                         if share.end is not None and wanted >= share.end:
-                            return
+                            return 0
             elif place % every == at % every:
                 had += 1
                 yield batch
         past = place + 1 if found else past
+        total += found
         if left and not found:
             # The whole epoch was had before: only it can tell how many batches that were.
             _seed(share.seed, share.rank, epoch)
             size = sum(1 for _ in _opened(batches, names, share, epoch, 0))
+            total += min(left, size)
             left = max(left - size, 0)
             if size:
                 continue
-        left = 0
+        total, left = total + left, 0
         if not found and epoch == first_epoch:
             raise InvalidArgumentError("batches gave no batch: is the dataset empty, or the iterator used up?")
         if _is_iterator(batches):
-            return
+            break
         if claim is None and epoch > first_epoch + every and not had:
             raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {found} batches.")
+    return total
 
 
 def are_own(batches: Any) -> bool:

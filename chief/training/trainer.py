@@ -205,6 +205,10 @@ class Trainer:
         self._step = self._start = self._own_step = self._went_back = 0
         # Steps of this task before its process was started again, and the step whose batches it takes first.
         self._had = self._first = 0
+        # Steps whose batches earlier calls of `batches` have given, to all workers; and what the next one leaves out of
+        # this worker's own batches, None for what was had before.
+        self._passed = 0
+        self._left_out: int | None = None
         self._loss = math.nan
         self._taken = 0
         self._stopped = False
@@ -367,6 +371,8 @@ class Trainer:
             batches: An iterable that all workers have, or a function that gives one: each batch is had by one worker,
                 and a quick worker has more. An argument `rank` or `seed` of the function says that it gives this
                 worker's own. In a run that goes on from a checkpoint, the batches that were had before are left out.
+                Another call goes on where those before it have ended: `for epoch in range(3)` around a loop over
+                `trainer.batches(data, epochs=1)` goes through the data three times.
             epochs: How often to go through them; None for until training is over.
             per_step: How many of them make a step.
 
@@ -390,22 +396,44 @@ class Trainer:
                 raise RuntimeError(f"{unused} batches were taken, and no step: call trainer.step(batch) in the loop.")
 
     def _share(self, batches: Any, epochs: int | None, per_step: int) -> Iterator[Any]:
-        """Give this worker's batches; where the run went back, those that all share from there again."""
-        replicas = self._replicas
+        """Give this worker's batches, after those of the calls before; from there again where the run went back."""
+        replicas, passed, claimed = self._replicas, self._passed, -1
         start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
-        start += self._had * per_step
-        end = None if epochs is None or replicas else self._steps
-        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step, end)
-        once = are_own(batches) or isinstance(batches, Iterator) or replicas is not None
-        while True:
-            went_back = self._went_back
-            for batch in share_of(batches, share, epochs):
-                yield batch
-                if self._went_back != went_back and not once:
-                    self._first = self._own_step + self.world_size - 1
-                    break
-            else:
-                return
+        start = start + self._had * per_step if self._left_out is None else self._left_out
+        end = None if epochs is None or replicas or self._steps is None else self._steps - passed
+
+        def claim(last: int) -> int:
+            nonlocal claimed
+            claimed = self._next_step(last if last < 0 else last + passed)
+            return max(0, claimed - passed)
+
+        share = Share(self.rank, self.world_size, self.seed, start, claim, per_step, end)
+        own = are_own(batches)
+        once = own or isinstance(batches, Iterator) or replicas is not None
+        has_given = False
+        total: int | None = None
+        try:
+            while total is None:
+                went_back, given = self._went_back, share_of(batches, share, epochs)
+                while total is None:
+                    try:
+                        batch = next(given)
+                    except StopIteration as over:
+                        total = over.value
+                        break
+                    has_given = True
+                    yield batch
+                    if self._went_back != went_back and not once:
+                        self._first = self._own_step + self.world_size - 1
+                        break
+        finally:
+            if own:
+                self._left_out = 0 if has_given or total is None else max(0, start - total)
+            elif claimed >= 0:
+                # A pass that was left early is over for this worker: the next one begins anew.
+                self._first = claimed if total is not None else self._next_step(claimed)
+                steps = passed + total // per_step if total is not None else self._first - self.rank
+                self._passed = max(self._passed, steps)
 
     def _begin(self, trained: pb.GetGlobalStepReply) -> None:
         """Begin with the batches that this task has not had, as far as the PS know: it may come late, or again."""

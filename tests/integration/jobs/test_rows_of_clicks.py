@@ -25,6 +25,9 @@ PROGRAM = Path(__file__).resolve().parent / "programs" / "rows_of_clicks.py"
         # Shared ones: the chief has had all that is not the other's.
         ("list", "--late=47"),
         ("loader", "--die"),
+        # A loop over epochs of the program's own.
+        ("list", "--passes"),
+        ("sampler", "--passes"),
     ],
 )
 def test_each_row_is_trained_twice_in_two_epochs(tmp_path, kind, option):

@@ -91,6 +91,7 @@ def main():
     parser.add_argument("kind", choices=["sampler", "function", "stream", "loader", "list"])
     parser.add_argument("--late", type=int, default=0, help="the step at which worker 1 begins")
     parser.add_argument("--die", action="store_true", help="worker 1 is killed within a step, once")
+    parser.add_argument("--passes", action="store_true", help="a loop over epochs asks for the batches of each")
     args = parser.parse_args()
     begin, died = Path("begin"), Path("died")
     other = json.loads(os.environ["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
@@ -106,14 +107,17 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
         return loss - model.counts(rows).sum()
 
-    result = gs.fit(
-        Model(),
-        loss_fn,
-        batches(args.kind),
-        optimizer={"counts.*": gs.optim.SGD(1.0), "*": gs.optim.Adagrad(0.05)},
-        epochs=2,
-        callbacks=[Steps(args.late, begin)],
-    )
+    optimizer = {"counts.*": gs.optim.SGD(1.0), "*": gs.optim.Adagrad(0.05)}
+    if args.passes:
+        data = batches(args.kind)
+        with gs.Trainer(Model(), loss_fn, optimizer=optimizer, steps=2 * ROWS // BATCH) as trainer:
+            for _ in range(2):
+                for batch in trainer.batches(data, epochs=1):
+                    trainer.step(batch)
+        result = trainer.result
+    else:
+        steps = Steps(args.late, begin)
+        result = gs.fit(Model(), loss_fn, batches(args.kind), optimizer=optimizer, epochs=2, callbacks=[steps])
     if result.is_chief:
         times, rows = np.unique(result.model.counts.weight.detach().numpy().astype(int), return_counts=True)
         print("TRAINED", result.step, dict(zip(times.tolist(), rows.tolist(), strict=True)), flush=True)
