@@ -242,7 +242,7 @@ def test_a_round_that_came_too_late_is_brought_with_the_next(cluster, monkeypatc
 
 def test_numbers_that_are_not_finite_leave_nothing_behind(cluster):
     model = Model(gs.train.AdamOptimizer(0.05), every=2)
-    config = gs.ConfigProto(run_policy=gs.RunPolicy(on_nan="drop"))
+    config = gs.ConfigProto(run_policy=gs.RunPolicy(on_nan="drop", spread_above=0))
     with gs.Session(cluster.target, config=config) as session:
         session.run(gs.global_variables_initializer())
         session.run(model.train_op, {model.x: X[:4], model.y: np.full(4, np.nan, np.float32)})

@@ -23,7 +23,7 @@ from globalstep.worker.client.client import ClusterClient, connect
 
 DROP = RunPolicy(staleness="drop", max_staleness=2)
 SCALE = RunPolicy(staleness="scale")
-NAN_DROP = RunPolicy(on_nan="drop")
+NAN_DROP = RunPolicy(on_nan="drop", spread_above=0)
 NAN_STOP = RunPolicy(on_nan="stop")
 
 
