@@ -8,6 +8,7 @@ from counting_run import SHAPES, STEP, USES, declarations, initialize, state, st
 from served_tasks import TokenTasks
 
 import globalstep as gs
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import LayoutUnknownError, PermissionDeniedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.tf1.variables.graph_program import declarations as declarations_of
@@ -142,5 +143,5 @@ def test_a_program_declares_by_how_much_it_moves_its_steps():
         step = gs.train.get_or_create_global_step()
         gs.assign_add(step, 1)
         gs.assign_add(step, 16)
-        (found,) = [decl for decl in declarations_of(graph, 1).variables if decl.is_step]
+        (found,) = [decl for decl in declarations_of(graph, 1, RunPolicy()).variables if decl.is_step]
     assert found.increments == (16,)

@@ -8,6 +8,7 @@ from counting_run import initialize, state, step_push
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import UNMET_SECS
 from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.client import ClusterClient
 
@@ -96,10 +97,13 @@ def test_a_task_that_cannot_be_told_is_named(joined):
 def test_a_task_that_lost_its_state_ends_with_the_job(joined):
     ps, client = joined(times=0)
     initialize(client)
-    lost = LocalPS(2).controls[1].handler.shard
+    clock = ManualClock()
+    lost = LocalPS(2, clock=clock).controls[1].handler.shard
     ps.controls[1].handler.shard = lost
     client.finish()
     assert done(ps) == [True, True]
+    assert not lost.over()  # who has not found it yet hears of the end from it
+    clock.advance(UNMET_SECS + 1.0)
     assert lost.over()
 
 
