@@ -5,10 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from typing import Any
-
 from globalstep.chief.hooks.statistics import ClusterStatistics
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.hooks.step import global_step_for
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 
@@ -48,16 +45,6 @@ class ClusterStatisticsHook(ClusterStatistics):
         ValueError: Unless exactly one of `every_n_steps` and `every_n_secs`, and one of `output_dir` and
             `summary_writer`, is given.
     """
-
-    def __init__(
-        self,
-        every_n_steps: int | None = 100,
-        every_n_secs: float | None = None,
-        output_dir: str | None = None,
-        summary_writer: Any = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        super().__init__(every_n_steps, every_n_secs, output_dir, summary_writer, clock)
 
     def begin(self) -> None:
         """See SessionRunHook."""

@@ -65,9 +65,6 @@ class StopAtStepHook(StopAtStep):
         ValueError: Unless exactly one of the two is given.
     """
 
-    def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
-        super().__init__(num_steps, last_step)
-
     def begin(self) -> None:
         """See SessionRunHook."""
         self._step = global_step_for("StopAtStepHook")
@@ -86,16 +83,6 @@ class StepCounterHook(StepCounter):
     Raises:
         ValueError: Unless exactly one of `every_n_steps` and `every_n_secs` is given.
     """
-
-    def __init__(
-        self,
-        every_n_steps: int | None = 100,
-        every_n_secs: float | None = None,
-        output_dir: str | None = None,
-        summary_writer: Any = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        super().__init__(every_n_steps, every_n_secs, output_dir, summary_writer, clock)
 
     def begin(self) -> None:
         """See SessionRunHook."""
