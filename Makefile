@@ -9,7 +9,7 @@ PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.
 DEMO_STEPS ?= 3000
 # The tests of what is compiled, and of what calls it.
-BOUNDS_TESTS := tests/tf1/ops/test_winograd.py tests/tf1/ops/test_sliding_windows.py tests/ps/rules tests/ps/shard/test_declarations.py \
+BOUNDS_TESTS := tests/tf1/ops/test_winograd.py tests/tf1/ops/test_sliding_windows.py tests/rules tests/ps/shard/test_declarations.py \
 	tests/ps/store/test_push_plan.py tests/ps/store/test_sparse.py tests/wire/test_packing.py tests/wire/test_sparse_rows.py \
 	tests/worker/protocol/test_row_merging.py
 # How many inputs `make fuzz` gives.

@@ -409,7 +409,7 @@ class OptimizerDecl(_message.Message):
     name: _builtins.str
     """Unique in the run."""
     kind: _builtins.str
-    """The rule, e.g. "gradient_descent" (globalstep.ps.rules)."""
+    """The rule, e.g. "gradient_descent" (globalstep.rules)."""
     use_locking: _builtins.bool
     @_builtins.property
     def hypers(self) -> _containers.MessageMap[_builtins.str, Global___Expression]: ...

@@ -90,7 +90,7 @@ PURE = (
         "ps.store.reading",
         "ps.store.snapshots",
         "ps.store.sparse",
-        "ps.rules",
+        "rules",
         "ps.store.optimizer_table",
     ),
     *(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules import get_rule
+from globalstep.rules import get_rule
 
 __all__ = ["compiled_adam", "main"]
 

@@ -23,7 +23,6 @@ from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.members import Members
 from globalstep.ps.members.presence import Absence, ClientView
 from globalstep.ps.members.run_guard import refuse_other
-from globalstep.ps.rules import check_declaration, get_rule
 from globalstep.ps.shard import events
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
@@ -39,6 +38,7 @@ from globalstep.ps.shard.statistics import LoadView, ShardView, Statistics
 from globalstep.ps.store.declared import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
 from globalstep.ps.store.reading import bytes_of
+from globalstep.rules import check_declaration, get_rule
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.ps.rules.rule import Change, Hypers, Rule, check_alike
 from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
+from globalstep.rules.rule import Change, Hypers, Rule, check_alike
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 

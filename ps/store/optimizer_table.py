@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
-from globalstep.ps.rules import check_declaration
-from globalstep.ps.rules.rule import Rule
+from globalstep.rules import check_declaration
+from globalstep.rules.rule import Rule
 from globalstep.wire.declarations import OptimizerDecl, VariableDecl
 from globalstep.wire.expressions import check_expression, names_in
 from globalstep.wire.names import check_name, shown

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.ps.rules import merge_rows
-from globalstep.ps.rules.rule import Hypers, Rule
+from globalstep.rules import merge_rows
+from globalstep.rules.rule import Hypers, Rule
 from globalstep.wire.declarations import Op, OpKind
 
 __all__ = ["apply_rows", "scatter_rows"]

@@ -23,7 +23,6 @@ from globalstep.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from globalstep.ps.rules.rule import Rule
 from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
@@ -38,6 +37,7 @@ from globalstep.ps.store.cores import ONE_CORE, Cores
 from globalstep.ps.store.optimizer_table import OptimizerTable, check_slot
 from globalstep.ps.store.reading import ReplyBuffer, copies
 from globalstep.ps.store.sparse import apply_rows, scatter_rows
+from globalstep.rules.rule import Rule
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.wire.draws import Draw

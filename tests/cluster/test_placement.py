@@ -5,7 +5,7 @@ import globalstep as gs
 from globalstep.cluster.placement import SPLITTABLE_KINDS, describe
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import UnimplementedError
-from globalstep.ps.rules import _BUILT_IN, get_rule
+from globalstep.rules import _BUILT_IN, get_rule
 from globalstep.tf1.graph.graph import as_node, get_default_graph
 from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.variables.graph_program import declarations, steps_of

@@ -34,7 +34,7 @@ if "atheris" in sys.argv:
     import atheris
 
     # Numba does not compile what is instrumented.
-    compiled = ["runtime.kernels", "wire.packing", "wire.sparse_rows", "ps.rules", "worker.protocol.row_merging"]
+    compiled = ["runtime.kernels", "wire.packing", "wire.sparse_rows", "rules", "worker.protocol.row_merging"]
     left_out = [f"globalstep.{name}" for name in compiled]
     with atheris.instrument_imports(include=["globalstep"], exclude=left_out, enable_loader_override=False):
         from fuzz_bombs import BOMBS, BombTargets

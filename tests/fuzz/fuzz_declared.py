@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.rules import get_rule
+from globalstep.rules import get_rule
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl

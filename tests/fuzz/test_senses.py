@@ -14,15 +14,15 @@ from fuzz_choices import Finding
 from fuzz_silence import SilenceTargets
 from fuzz_task import TaskTargets
 
+from globalstep import rules
 from globalstep.chief.journal import journal_files
-from globalstep.ps import rules
 from globalstep.ps.access.authorization import KINDS, METHODS, Authorization, Role
-from globalstep.ps.rules import compiled
-from globalstep.ps.rules.gradient_descent import RULE as DESCENT
 from globalstep.ps.service import handler, packed_data, slow_senders
 from globalstep.ps.service.control import Control
 from globalstep.ps.store import arena, checking, optimizer_table, store
 from globalstep.ps.store.store import VariableStore
+from globalstep.rules import compiled
+from globalstep.rules.gradient_descent import RULE as DESCENT
 from globalstep.wire import codec
 from globalstep.wire.declarations import Increment
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.ps.rules import get_rule, merge_rows
+from globalstep.rules import get_rule, merge_rows
 from globalstep.tf1.variables.training_util import create_global_step
 
 DATA = np.load(pathlib.Path(__file__).parent / "optimizers.npz")

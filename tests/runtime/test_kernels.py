@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 
-from globalstep.ps import rules
+from globalstep import rules
 from globalstep.runtime import kernel_compiler, kernels
 from globalstep.runtime.kernels import kernel, read_only
 
@@ -54,7 +54,7 @@ def test_the_next_process_takes_the_kernels_of_every_rule_without_numba():
     program = """
 import sys
 import numpy as np
-from globalstep.ps.rules import _BUILT_IN, get_rule
+from globalstep.rules import _BUILT_IN, get_rule
 from globalstep.runtime.kernels import read_only
 from globalstep.wire import packing
 from globalstep.wire.sparse_rows import merge_rows
@@ -72,7 +72,7 @@ print("numba" in sys.modules, "llvmlite" in sys.modules)
 
 
 def test_who_has_a_wish_of_numba_gets_numba():
-    program = "import sys; from globalstep.ps.rules import get_rule; import numpy; get_rule('momentum').prepare("
+    program = "import sys; from globalstep.rules import get_rule; import numpy; get_rule('momentum').prepare("
     program += "numpy.dtype('float32')); print('numba' in sys.modules)"
     run_python(program)
     assert run_python(program) == ["False"]

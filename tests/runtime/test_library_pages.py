@@ -8,8 +8,8 @@ import pytest
 PROGRAM = """
 import numpy as np
 
-from globalstep.ps.rules.adam import Adam
-from globalstep.ps.rules.gradient_descent import GradientDescent
+from globalstep.rules.adam import Adam
+from globalstep.rules.gradient_descent import GradientDescent
 from globalstep.runtime.kernels import COMPILER, kernel
 
 

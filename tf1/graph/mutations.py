@@ -35,7 +35,7 @@ class OptimizerSpec:
 
     Attributes:
         name: Unique in the graph, e.g. "Adam" or "Adam_1".
-        kind: The rule, as in `globalstep.ps.rules`.
+        kind: The rule, as in `globalstep.rules`.
         hypers: Parameter name to number, node or callable.
         slots: Variable to its slot Variables, in the rule's order.
         scalars: The rule's scalar state (Adam's beta powers), in the rule's order.

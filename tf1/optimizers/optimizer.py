@@ -1,6 +1,6 @@
 """The base of all optimizers: from a loss to one train op, whose updates the parameter servers apply.
 
-An optimizer holds no arrays and no formula. It names an update rule (`globalstep.ps.rules`), makes the
+An optimizer holds no arrays and no formula. It names an update rule (`globalstep.rules`), makes the
 slot Variables, and builds the `Mutation` whose gradients are pushed. Its hyper-parameters cross the wire as
 closed expressions where they are such, so that a decayed rate follows the authoritative step.
 

@@ -1,6 +1,6 @@
 """TensorFlow's gradient optimizers: their names, arguments, defaults and slots.
 
-The formulas are in `globalstep.ps.rules`, one a file; the online and proximal ones' optimizers are in
+The formulas are in `globalstep.rules`, one a file; the online and proximal ones' optimizers are in
 `globalstep.tf1.optimizers.optimizers_online`, those that came after TensorFlow 1.x in
 `globalstep.tf1.optimizers.optimizers_modern`.
 

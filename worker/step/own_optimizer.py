@@ -7,7 +7,6 @@ Layer: worker. Threads: functions are pure but for the arrays that they are give
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +19,6 @@ from globalstep.worker.step.gradients import decayed
 __all__ = ["OwnOptimizer", "OwnState", "apply_rule", "moved_scalars", "rule_of"]
 
 Array = npt.NDArray[Any]
-
-#: Where the rules are. By name, since a worker's code imports none of a PS task's.
-_RULES = "globalstep.ps.rules"
 
 
 @dataclass
@@ -124,7 +120,9 @@ def apply_rule(
         rows = np.ascontiguousarray(gradient).reshape(indices.size, table.shape[1])
         indices = np.ascontiguousarray(indices, np.int64)
         if rule.merges_duplicates:
-            indices, rows = importlib.import_module(_RULES).merge_rows(indices, rows)
+            from globalstep.rules import merge_rows
+
+            indices, rows = merge_rows(indices, rows)
         rule.sparse(table, tuple(tables), indices, rows, hypers)
 
 
@@ -138,5 +136,7 @@ def moved_scalars(kind: str, hypers: Mapping[str, float]) -> list[np.float32]:
 
 
 def rule_of(kind: str) -> Any:
-    """Give the rule of a kind."""
-    return importlib.import_module(_RULES).get_rule(kind)
+    """Give the rule of a kind; only a worker that applies rules loads them."""
+    from globalstep.rules import get_rule
+
+    return get_rule(kind)

@@ -41,7 +41,7 @@ class OptimizerRule:
 
     Attributes:
         name: What its slots and its declaration are called, e.g. "Adam".
-        kind: The update rule, as in `globalstep.ps.rules`.
+        kind: The update rule, as in `globalstep.rules`.
         hypers: The rule's hyper-parameters.
         slots: Its slots for each Variable, in the rule's order.
         scalars: Its scalar state, name to initial value (float32), in the rule's order.

@@ -1,7 +1,7 @@
 """`gs.optim`: optimizers with PyTorch's names, arguments, defaults and numbers.
 
 Each is a description, used as often as wanted: `rule_at` says what the parameter servers are to do, which apply the
-formulas (`globalstep.ps.rules`). What differs from TensorFlow's optimizers of the same names: docs/frameworks.md.
+formulas (`globalstep.rules`). What differs from TensorFlow's optimizers of the same names: docs/frameworks.md.
 
 Layer: shared. Source of names, defaults and formulas: PyTorch 2.13 `torch.optim`.
 """

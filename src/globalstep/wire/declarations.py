@@ -98,7 +98,7 @@ class OptimizerDecl:
 
     #: Unique in the run; the optimizer's name in the graph, e.g. "Adam" or "Adam_1".
     name: str
-    #: The rule's kind as in `globalstep.ps.rules`, e.g. "gradient_descent".
+    #: The rule's kind as in `globalstep.rules`, e.g. "gradient_descent".
     kind: str
     #: Hyper-parameters: constants, or expressions over steps and scalar Variables that the sequencer
     #: evaluates for each push.

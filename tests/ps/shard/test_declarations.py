@@ -8,9 +8,9 @@ from counting_run import initialize, state, step_push
 from served_tasks import TokenTasks
 
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError, OpError, ResourceExhaustedError
-from globalstep.ps.rules import get_rule
 from globalstep.ps.store import checking, optimizer_table
 from globalstep.ps.store.store import VariableStore
+from globalstep.rules import get_rule
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import Expr, constant, variable
 

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from globalstep import rules
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
     FailedPreconditionError,
@@ -17,7 +18,6 @@ from globalstep.errors import (
     OpError,
     ResourceExhaustedError,
 )
-from globalstep.ps import rules
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
 from globalstep.ps.members.presence import State
 from globalstep.ps.shard import events

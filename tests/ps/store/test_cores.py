@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from globalstep.ps.rules import get_rule
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.store import arena, cores
 from globalstep.ps.store.arena import ApplySpan
 from globalstep.ps.store.cores import Cores
+from globalstep.rules import get_rule
 from globalstep.runtime.clock import SYSTEM_CLOCK
 
 HYPERS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from globalstep.ps.rules import get_rule
 from globalstep.ps.store.sparse import apply_rows, scatter_rows
+from globalstep.rules import get_rule
 from globalstep.wire.declarations import Op, OpKind
 
 RNG = np.random.default_rng(4)

@@ -1,6 +1,6 @@
 """Ftrl-proximal, with L1, L2 and "shrinkage" L2.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "Ftrl"]
 

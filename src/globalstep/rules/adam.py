@@ -1,6 +1,6 @@
 """Adam, with TensorFlow's two ways for sparse gradients: dense-equivalent here, cheap in `lazy_adam`.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "Adam", "advance_beta_powers", "bias_corrected", "lazy_rows"]
 

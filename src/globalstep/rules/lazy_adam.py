@@ -1,12 +1,12 @@
 """Adam whose sparse gradients touch only their own rows.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
 
-from globalstep.ps.rules.adam import Adam, lazy_rows
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.rules.adam import Adam, lazy_rows
+from globalstep.rules.rule import Array, Hypers, Rule
 
 __all__ = ["RULE", "LazyAdam"]
 

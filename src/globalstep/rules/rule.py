@@ -3,7 +3,7 @@
 A rule is pure: arrays and numbers in, arrays changed in place, nothing remembered between calls. The
 store owns the arrays and calls it; the graph's optimizers only name its kind. One rule a file.
 
-Layer: ps. Imports nothing of globalstep but errors.
+Layer: shared. Imports nothing of globalstep but errors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any
 class Rule(abc.ABC):
     """An update rule in plain numpy. A subclass states its names and gives `reference`.
 
-    Rules with compiled kernels derive from `globalstep.ps.rules.compiled.CompiledRule`. An installed
+    Rules with compiled kernels derive from `globalstep.rules.compiled.CompiledRule`. An installed
     package adds rules of its own through the entry point group "globalstep.rules": the entry point's
     name is the kind, its object a subclass of Rule.
 

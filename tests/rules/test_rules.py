@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
+from globalstep import rules
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps import rules
-from globalstep.ps.rules import Rule, check_declaration, get_rule
+from globalstep.rules import Rule, check_declaration, get_rule
 from globalstep.wire.declarations import OptimizerDecl
 from globalstep.wire.expressions import constant
 
@@ -173,11 +173,11 @@ def run_python(code, **environ):
 
 
 def test_the_package_is_imported_without_numba():
-    code = "import sys, globalstep.ps.rules; print('numba' in sys.modules)"
+    code = "import sys, globalstep.rules; print('numba' in sys.modules)"
     assert run_python(code) == "False"
 
 
 def test_kernels_are_kept_in_the_users_cache_folder(tmp_path):
-    code = "import globalstep.ps.rules.compiled, numba; print(numba.config.CACHE_DIR)"
+    code = "import globalstep.rules.compiled, numba; print(numba.config.CACHE_DIR)"
     assert run_python(code, XDG_CACHE_HOME=str(tmp_path)).startswith(str(tmp_path))
     assert run_python(code, NUMBA_CACHE_DIR="elsewhere") == "elsewhere"

@@ -1,6 +1,6 @@
 """Lamb: Adam's step for each Variable, rescaled to the size of the Variable itself.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules.adam import advance_beta_powers
-from globalstep.ps.rules.compiled import check_alike, kernel, read_only
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.rules.adam import advance_beta_powers
+from globalstep.rules.compiled import check_alike, kernel, read_only
+from globalstep.rules.rule import Array, Hypers, Rule
 
 __all__ = ["RULE", "Lamb"]
 

@@ -1,6 +1,6 @@
 """Proximal Adagrad: Adagrad's step, then shrinkage by L1 and L2.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.proximal_gradient_descent import proximal_numbers, shrink
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.proximal_gradient_descent import proximal_numbers, shrink
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "ProximalAdagrad"]
 

@@ -5,8 +5,8 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.rules import get_rule
 from globalstep.ps.store.store import VariableStore
+from globalstep.rules import get_rule
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.wire.expressions import constant
 

@@ -1,6 +1,6 @@
 """Adagrad with one accumulator a row: for tables, whose slots are else as large as they are.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InternalError
-from globalstep.ps.rules.rule import Array, Hypers, Rule, check_alike
+from globalstep.rules.rule import Array, Hypers, Rule, check_alike
 
 __all__ = ["RULE", "RowWiseAdagrad"]
 

@@ -1,6 +1,6 @@
 """Delayed Nesterov: momentum for differences that come one by one, from workers that do not wait for each other.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "DelayedNesterov"]
 

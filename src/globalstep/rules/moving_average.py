@@ -1,6 +1,6 @@
 """Exponential moving averages: the shadow of a Variable, or of a pushed value, follows it.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "ZERO_DEBIAS", "MovingAverage", "ZeroDebiasMovingAverage"]
 

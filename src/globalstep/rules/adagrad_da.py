@@ -1,13 +1,13 @@
 """Adagrad with dual averaging, which keeps sparse linear models sparse. Plain numpy: it is rarely used.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.rules.rule import Array, Hypers, Rule
 
 __all__ = ["RULE", "AdagradDA"]
 

@@ -4,7 +4,7 @@ A kernel is one loop over the elements, compiled once per dtype and kept in the 
 that the next PS process starts with it. It releases the GIL and is exact: no fused or reordered
 arithmetic, so that it equals the same expression in numpy bit for bit.
 
-Layer: ps. `globalstep.ps.rules` imports a rule's module when its kind is first asked for.
+Layer: shared. `globalstep.rules` imports a rule's module when its kind is first asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.ps.rules.rule import Array, Change, Hypers, Rule, check_alike
+from globalstep.rules.rule import Array, Change, Hypers, Rule, check_alike
 from globalstep.runtime.kernels import COMPILER, Kernel, kernel, read_only
 from globalstep.runtime.library_pages import give_back_library
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globalstep.ps.rules import get_rule, merge_rows
+from globalstep.rules import get_rule, merge_rows
 
 KINDS = (
     "adadelta",

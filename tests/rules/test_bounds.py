@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from globalstep.ps.rules.momentum import Momentum
+from globalstep.rules.momentum import Momentum
 
 pytestmark = pytest.mark.skipif(os.environ.get("NUMBA_BOUNDSCHECK") != "1", reason="only under `make bounds`")
 

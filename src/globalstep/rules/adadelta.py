@@ -1,6 +1,6 @@
 """Adadelta: steps scaled by the root mean square of earlier steps.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "Adadelta"]
 

@@ -1,14 +1,14 @@
 """Gradient descent: `values -= learning_rate * grad`.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "GradientDescent"]
 

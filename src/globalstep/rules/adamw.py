@@ -1,14 +1,14 @@
 """Adam with decoupled weight decay.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from globalstep.ps.rules.adam import Adam
-from globalstep.ps.rules.rule import Hypers
+from globalstep.rules.adam import Adam
+from globalstep.rules.rule import Hypers
 
 __all__ = ["RULE", "AdamW"]
 

@@ -1,6 +1,6 @@
 """Adagrad: rates that shrink with the sum of squared gradients.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "Adagrad"]
 

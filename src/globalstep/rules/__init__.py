@@ -4,7 +4,7 @@ To add a rule: a file with a `RULE`, and a line in the table below. To add one w
 globalstep: a package with an entry point in the group "globalstep.rules" (see `rule.Rule`), installed on
 the PS tasks. No code ever comes over the wire.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.rules.rule import Array, Hypers, Rule
 from globalstep.wire.declarations import OptimizerDecl
 
 __all__ = ["ENTRY_POINT_GROUP", "Array", "Hypers", "Rule", "check_declaration", "get_rule", "merge_rows"]
@@ -89,7 +89,7 @@ def _load(kind: str) -> Rule:
     if not (isinstance(found, type) and issubclass(found, Rule)):
         raise InvalidArgumentError(
             f"Entry point {kind!r} of the group {ENTRY_POINT_GROUP!r} is {found!r}, which is not a subclass "
-            "of globalstep.ps.rules.Rule."
+            "of globalstep.rules.Rule."
         )
     return found()
 

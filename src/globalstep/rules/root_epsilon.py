@@ -1,6 +1,6 @@
 """Adagrad and RMSProp as PyTorch has them: epsilon is added to the root, and accumulators start at 0.
 
-Layer: ps.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.ps.rules.compiled import CompiledRule, kernel
-from globalstep.ps.rules.rule import Array, Hypers
+from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["ADAGRAD", "CENTERED_RMSPROP", "RMSPROP", "RootAdagrad", "RootCenteredRMSProp", "RootRMSProp"]
 
