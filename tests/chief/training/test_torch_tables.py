@@ -5,11 +5,12 @@ import logging
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+nn = torch.nn
 
 ROWS, WIDTH = 12, 3
 torch.manual_seed(0)
