@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from globalstep.chief.events.events import EventFileWriter
-from globalstep.files.tensorboard_protos import Event, SessionLog, Summary, TaggedRunMetadata
+from globalstep.files.tensorboard_protos import Event, SessionLog, Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["WRITERS", "SummaryFileWriter", "WritersByDirectory"]
@@ -45,11 +45,10 @@ class SummaryFileWriter:
     ) -> None:
         self._clock = clock
         self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix, clock=clock)
-        # Guards the two sets of tags; held while an event is queued, so that a tag's metadata goes
+        # Guards the set of tags; held while an event is queued, so that a tag's metadata goes
         # before its later values. Taken before the event writer's locks.
         self._lock = threading.Lock()
         self._seen_tags: set[str] = set()
-        self._run_tags: set[str] = set()
 
     @property
     def closed(self) -> bool:
@@ -94,19 +93,6 @@ class SummaryFileWriter:
             global_step: Step at which it did.
         """
         self._add(Event(session_log=session_log), global_step)
-
-    def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
-        """Add what was recorded of one run (a RunMetadata) under a tag used only once.
-
-        Raises:
-            ValueError: If the tag was used before.
-        """
-        with self._lock:
-            if tag in self._run_tags:
-                raise ValueError("The provided tag was already used for this event type")
-            self._run_tags.add(tag)
-        tagged = TaggedRunMetadata(tag=tag, run_metadata=run_metadata.SerializeToString())
-        self._add(Event(tagged_run_metadata=tagged), global_step)
 
     def add_event(self, event: Event) -> None:
         """Add an event as it is.

@@ -23,7 +23,7 @@ from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.job_end import await_last_save
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_creators import CHIEF_MAX_WAIT_SECS, ChiefCreator, SessionCreator, WorkerCreator
-from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
+from globalstep.cluster.cluster import TaskConfig, session_tasks, target_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.transports import register_target
 from globalstep.worker.client.candidate import Candidate
@@ -38,7 +38,7 @@ __all__ = [
     "TaskPlace",
     "as_role",
     "failover_of",
-    "place_by_tf_config",
+    "place_of_task",
     "train_loop_parts",
 ]
 
@@ -216,16 +216,16 @@ class TaskPlace:
     expected_tasks: tuple[str, ...] = ()
 
 
-def place_by_tf_config(is_chief: bool = True) -> TaskPlace:
-    """Give the place of this process by TF_CONFIG; without one it has a parameter server within the process.
+def place_of_task(config: TaskConfig, is_chief: bool = True) -> TaskPlace:
+    """Return the place of this process; in a cluster without PS tasks it has a parameter server within the process.
 
     Args:
-        is_chief: Holds where TF_CONFIG has no PS tasks.
+        config: What TF_CONFIG says of it.
+        is_chief: Holds where the cluster has no PS tasks.
 
     Raises:
-        ValueError: If TF_CONFIG is malformed, or says that this task is a parameter server.
+        ValueError: If this task is a parameter server.
     """
-    config = from_tf_config()
     if "ps" not in config.cluster.jobs:
         return TaskPlace("", is_chief)
     if config.job == "ps":

@@ -237,7 +237,9 @@ class SessionMaking:
             client = session.cluster
             statuses = client.refresh()
             if self._run.look(client, statuses, mine):
-                return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which no member is left"
+                return (
+                    f"the chief to begin {mine.identity}; the PS tasks hold another one, and no member of that is left"
+                )
             self._run.refuse_second(client)
             statuses = come_back(client, statuses, None, self._clock, 0.0)
             self._admit(client)

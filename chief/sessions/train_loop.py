@@ -136,7 +136,7 @@ class TrainLoop:
         return True
 
     def end_job(self) -> None:
-        """Say that the job is to end with this session, where this task is the chief, whoever still trains."""
+        """On the chief: end the job with this session, although other tasks still train."""
         self._says_so = True
 
     def close(self) -> None:

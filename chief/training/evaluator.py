@@ -34,7 +34,7 @@ _ENDED_BEFORE_SECS = 60.0
 
 
 def note_training(run_dir: str, step: int, ended: bool, optimizers: Iterable[OptimizerDecl] = ()) -> None:
-    """Write down that a run trains, or has ended; for its evaluator, and for whoever goes on with it.
+    """Note in the run's directory that the run trains, or has ended; its evaluator and the next run read it.
 
     Args:
         run_dir: The run's directory.

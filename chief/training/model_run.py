@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,22 +108,20 @@ class ModelSession:
         """
         asked = fetches if isinstance(fetches, dict) else {None: fetches}
         call = next((item for item in asked.values() if isinstance(item, StepCall)), None)
-        loss = None
-        if call is not None:
-            try:
-                loss = self.stepper.step(call.batches, call.seeds)
-            except JobDoneError as done:
-                if done.values is not None:
-                    done.values = self._answer(fetches, done.values, self.stepper.seen)
-                raise
-        return loss if call is fetches else self._answer(fetches, loss, self._seen(asked, call))
+        if call is None:
+            return self._answer(fetches, None, self._read_step(asked.values()))
+        try:
+            loss = self.stepper.step(call.batches, call.seeds)
+        except JobDoneError as done:
+            if done.values is not None:
+                done.values = self._answer(fetches, done.values, self.stepper.seen)
+            raise
+        return loss if call is fetches else self._answer(fetches, loss, self.stepper.seen)
 
-    def _seen(self, asked: Mapping[Any, Any], call: StepCall | None) -> int:
-        """Give the step as a run has read it; without a step that was taken it is read now, if somebody asks."""
-        if call is not None or all(item is LOSS or not isinstance(item, Named) for item in asked.values()):
-            return self.stepper.seen
-        name = next(item.op_name for item in asked.values() if isinstance(item, Named) and item is not LOSS)
-        return int(self.cluster.pull([Read(name)])[0])
+    def _read_step(self, asked: Iterable[Any]) -> int:
+        """Read the step, if somebody asks for it where none is taken."""
+        step = next((item for item in asked if isinstance(item, Named) and item is not LOSS), None)
+        return 0 if step is None else int(self.cluster.pull([Read(step.op_name)])[0])
 
     def _answer(self, fetches: Any, loss: Any, seen: int) -> Any:
         if isinstance(fetches, dict):
@@ -258,7 +256,7 @@ class ModelRun:
         self._saver.restore(session, prefix, others)
 
     def initialize_rest(self, session: ModelSession) -> str:
-        """See RunModel: all tasks have one model, so whoever began the run has initialized all of it."""
+        """See RunModel: all tasks have one model, so the chief that began the run has initialized all of it."""
         return ""
 
     def initialize_own(self, session: ModelSession) -> str:

@@ -15,7 +15,7 @@ import reprlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +29,7 @@ from globalstep.chief.hooks.statistics import ClusterStatistics
 from globalstep.chief.hooks.step import StepCounter, StopAtStep
 from globalstep.chief.hooks.summaries import SummarySaver
 from globalstep.chief.journal.run_report import RunReport, is_wanted
-from globalstep.chief.sessions.chief_role import failover_of, place_by_tf_config, train_loop_parts
+from globalstep.chief.sessions.chief_role import failover_of, place_of_task, train_loop_parts
 from globalstep.chief.sessions.run_model import RunSession, step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
@@ -410,30 +410,35 @@ class Trainer:
         share = Share(self.rank, self.world_size, self.seed, start, claim, per_step, end)
         own = are_own(batches)
         once = own or isinstance(batches, Iterator) or replicas is not None
-        has_given = False
         total: int | None = None
         try:
             while total is None:
-                went_back, given = self._went_back, share_of(batches, share, epochs)
-                while total is None:
-                    try:
-                        batch = next(given)
-                    except StopIteration as over:
-                        total = over.value
-                        break
-                    has_given = True
-                    yield batch
-                    if self._went_back != went_back and not once:
-                        self._first = self._own_step + self.world_size - 1
-                        break
+                total = yield from self._until_it_went_back(share_of(batches, share, epochs), once)
         finally:
             if own:
-                self._left_out = 0 if has_given or total is None else max(0, start - total)
+                self._left_out = 0 if total is None else max(0, start - total)
             elif claimed >= 0:
                 # A pass that was left early is over for this worker: the next one begins anew.
                 self._first = claimed if total is not None else self._next_step(claimed)
                 steps = passed + total // per_step if total is not None else self._first - self.rank
                 self._passed = max(self._passed, steps)
+
+    def _until_it_went_back(self, given: Generator[Any, None, int], once: bool) -> Generator[Any, None, int | None]:
+        """Give batches until there are no more; returns how many there are, None where the run went back before.
+
+        Args:
+            given: The batches, as `share_of` gives them.
+            once: They cannot be had again, so they go on wherever the run is.
+        """
+        went_back = self._went_back
+        while once or self._went_back == went_back:
+            try:
+                batch = next(given)
+            except StopIteration as over:
+                return int(over.value)
+            yield batch
+        self._first = self._own_step + self.world_size - 1
+        return None
 
     def _begin(self, trained: pb.GetGlobalStepReply) -> None:
         """Begin with the batches that this task has not had, as far as the PS know: it may come late, or again."""
@@ -607,7 +612,9 @@ class Trainer:
 
     def _make_loop(self, directory: str | None) -> TrainLoop:
         """Join the run, or begin it, with the hooks of this task and of the chief that it is or may become."""
-        step, saver = Named(self._trained_model.declared.step), ModelSaver(self._trained_model, self._keep)
+        saver = ModelSaver(self._trained_model, self._keep)
+        run = ModelRun(self._trained_model, self._config, self._compute, saver)
+        step = run.step
         chief_hooks: list[SessionRunHook] = [self._saver_hook(directory, saver, step)] if directory else []
         if self._run_dir is not None:
             shared = self._replicas is not None or self._units is not None
@@ -620,13 +627,13 @@ class Trainer:
         own_hooks: list[SessionRunHook] = [_Following(self, step)]
         if self._steps is not None:
             own_hooks.insert(0, StopAtStep(last_step=self._steps, step=step))
-        place, failover_secs, report = place_by_tf_config(), failover_of(None), None
+        place, failover_secs, report = place_of_task(self._task), failover_of(None), None
         if is_wanted(None) and (place.is_chief or failover_secs is not None):
             report = RunReport([*chief_hooks, *own_hooks], directory, lambda: step, _loss_of)
             # First, to see the checkpoint that was restored before a hook saves it again.
             chief_hooks.insert(0, report)
         creator, hooks = train_loop_parts(
-            ModelRun(self._trained_model, self._config, self._compute, saver),
+            run,
             place,
             chief_hooks,
             own_hooks,

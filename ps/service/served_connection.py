@@ -426,13 +426,14 @@ class ServedConnection:
                 self._unsent[0][0].send(self._socket, flags)
             except BlockingIOError:
                 return True
-            _, descriptor = self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
+            self._forget_first()
         return False
 
     def _forget_unsent(self) -> None:
         while self._unsent:
-            _, descriptor = self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        _, descriptor = self._unsent.popleft()
+        if descriptor is not None:
+            os.close(descriptor)

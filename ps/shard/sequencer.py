@@ -259,7 +259,7 @@ class Sequencer:
         return self.admit(now, asked).outcome
 
     def _count_again(self, ledger: Ledger, push: PushId, known: Outcome) -> None:
-        """Take note that a push came again, of which this was decided."""
+        """Count a push that came again, and note its outcome in the journal once more."""
         self._resources.statistics.duplicates += 1
         if ledger.journal is not None:
             ledger.journal.duplicate(push, known)

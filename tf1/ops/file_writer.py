@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.events.file_writer import SummaryFileWriter, WritersByDirectory
-from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef
+from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef, TaggedRunMetadata
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.graph.graph_def import graph_def as graph_def_of
@@ -66,6 +66,8 @@ class FileWriter(SummaryFileWriter):
         if graph is not None or graph_def is not None:
             graph_event = _graph_bytes(graph, graph_def)
         super().__init__(logdir, max_queue, flush_secs, filename_suffix, clock)
+        # Guarded by _lock.
+        self._run_tags: set[str] = set()
         if graph_event is not None:
             self._add(Event(graph_def=graph_event), None)
 
@@ -94,6 +96,19 @@ class FileWriter(SummaryFileWriter):
         if not isinstance(meta_graph_def, MetaGraphDef):
             raise TypeError(f"meta_graph_def must be type MetaGraphDef, saw type: {type(meta_graph_def)}")
         self._add(Event(meta_graph_def=meta_graph_def.SerializeToString()), global_step)
+
+    def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
+        """Add what was recorded of one run (a RunMetadata) under a tag used only once.
+
+        Raises:
+            ValueError: If the tag was used before.
+        """
+        with self._lock:
+            if tag in self._run_tags:
+                raise ValueError("The provided tag was already used for this event type")
+            self._run_tags.add(tag)
+        tagged = TaggedRunMetadata(tag=tag, run_metadata=run_metadata.SerializeToString())
+        self._add(Event(tagged_run_metadata=tagged), global_step)
 
 
 def _graph_bytes(graph: Any, graph_def: GraphDef | None) -> bytes:

@@ -5,6 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from globalstep.chief.sessions.run_model import why_uninitialized
 from globalstep.errors import FailedPreconditionError
 from globalstep.tf1.graph.graph import GraphKeys
-from globalstep.tf1.variables.variables import variables_of
+from globalstep.tf1.variables.variables import Variable, variables_of
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
@@ -32,14 +33,8 @@ def initialize_own(session: Session) -> str:
     Returns:
         What they wait for, for people; "" for nothing.
     """
-    own = [variable for variable in variables_of(session.graph) if variable.is_own and not session.has_value(variable)]
-    if not own:
-        return ""
-    try:
-        session.run([variable.initializer for variable in own])
-    except FailedPreconditionError as error:
-        return f"what this task's own Variables are initialized from: {error}"
-    return ""
+    own = [variable for variable in variables_of(session.graph) if variable.is_own]
+    return _initialize(session, own, "what this task's own Variables are initialized from")
 
 
 def initialize_rest(session: Session) -> str:
@@ -54,13 +49,17 @@ def initialize_rest(session: Session) -> str:
         What they wait for, for people; "" for nothing.
     """
     shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-    rest = [variable for variable, has in zip(shared, session.have_values(shared), strict=True) if not has]
-    if not rest:
-        return ""
+    return _initialize(session, shared, "what the Variables of this task's program alone are initialized from")
+
+
+def _initialize(session: Session, variables: Sequence[Variable], awaited: str) -> str:
+    """Initialize the Variables that have no value; returns what that waits for, "" for nothing."""
+    empty = [item for item, has in zip(variables, session.have_values(variables), strict=True) if not has]
     try:
-        session.run([variable.initializer for variable in rest])
+        if empty:
+            session.run([variable.initializer for variable in empty])
     except FailedPreconditionError as error:
-        return f"what the Variables of this task's program alone are initialized from: {error}"
+        return f"{awaited}: {error}"
     return ""
 
 

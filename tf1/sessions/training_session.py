@@ -14,7 +14,8 @@ from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.journal.run_report import RunReport, is_wanted
-from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_by_tf_config, train_loop_parts
+from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_of_task, train_loop_parts
+from globalstep.cluster.cluster import from_tf_config
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.execution.fetches import flatten
 from globalstep.tf1.graph.graph import get_default_graph
@@ -108,7 +109,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         save_checkpoint_steps, save_checkpoint_secs, None, _DEFAULT_CHECKPOINT_SECS
     )
     # What a Server's target or a ClusterSpec means, the session manager knows.
-    place = TaskPlace(master, is_chief) if master else place_by_tf_config(is_chief)
+    place = TaskPlace(master, is_chief) if master else place_of_task(from_tf_config(), is_chief)
     scaffold = scaffold or Scaffold()
     failover_secs = failover_of(failover_secs)
     all_hooks = list(chief_only_hooks or ())

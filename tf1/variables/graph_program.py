@@ -5,19 +5,18 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from globalstep.cluster.placement import Declarations, declared_by
 from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
+from globalstep.tf1.graph.graph import Graph, GraphKeys
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import OpKind, VariableDecl
 
-__all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "put_program", "steps_of"]
+__all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "steps_of"]
 
 
 def declarations(
@@ -33,10 +32,7 @@ def declarations(
 
 
 def as_program(graph: Graph) -> Program:
-    """Give what a graph, train ops included, declares; of one that `put_program` has made, the program."""
-    program: Program | None = graph.extras.get(__name__)
-    if program is not None:
-        return program
+    """Give what a graph, train ops included, declares."""
     steps = set(steps_of(graph))
     parts = [part for node in graph.nodes if isinstance(node, Mutation) for part in node.parts]
     tables = {part.variable for part in parts if part.kind is OpKind.APPLY and part.indices is not None}
@@ -47,35 +43,6 @@ def as_program(graph: Graph) -> Program:
     ]
     copied = [(part.source.op_name, part.variable.op_name) for part in parts if part.source is not None]
     return Program(variables, [spec.declaration() for spec in optimizers_of(graph)], _amounts_of(graph), copied)
-
-
-def put_program(
-    program: Program, initial: Callable[[ProgramVariable, Mapping[str, Variable]], Any]
-) -> dict[str, Variable]:
-    """Make the Variables of a program in the default graph, so that sessions initialize, save and restore them.
-
-    Args:
-        program: The program.
-        initial: Gives what a Variable begins with, an array or a node, from those that were made before it.
-
-    Returns:
-        Name -> Variable.
-    """
-    graph = get_default_graph()
-    graph.extras[__name__] = program
-    made: dict[str, Variable] = {}
-    for item in program.variables:
-        made[item.name] = Variable(
-            initial(item, made),
-            trainable=item.trainable,
-            name=item.name,
-            primary=made.get(item.primary),
-            optimizer=item.optimizer,
-            slot=item.slot,
-            is_step=item.is_step,
-            collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP] if item.is_step else None,
-        )
-    return made
 
 
 def program_variable(variable: Variable) -> ProgramVariable:

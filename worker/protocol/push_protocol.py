@@ -446,10 +446,10 @@ class PushProtocol:
 
 
 class PushByVotes:
-    """Pushes over several PS tasks by votes, or through the sequencer: one message to each, and one answer of each.
+    """Pushes over several PS tasks by votes: one message to each, and one answer of each.
 
-    docs/design/push-protocol.md, "Several shards: votes" and "Several shards: through the sequencer", is the
-    specification. What cannot be done so goes on by STAGE, ADMIT and COMMIT, under the same id.
+    docs/design/push-protocol.md, "Several shards: votes", is the specification. What cannot be done so goes on by
+    STAGE, ADMIT and COMMIT, under the same id.
 
     Args:
         protocol: Whose pushes they are.
@@ -538,7 +538,7 @@ class PushByVotes:
         answers = {shard: message for shard, message in found.items() if _is_committed(message)}
         left = [shard for shard in found if shard not in answers]
         if left:
-            # Of those that were told over their links the reply has no entries; without its entry a part is dropped.
+            # The reply has no entries for tasks that were told over their links; a part without its entry is dropped.
             if not {item.shard for item in decided.reply.admit.pending}.issuperset(left):
                 decided = self._protocol.admit(push_id, pb.ENTRY_PUSH, list(parts), push)
             answers |= self._protocol.commit(push_id, decided, left)

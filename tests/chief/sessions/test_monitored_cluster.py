@@ -8,9 +8,9 @@ from small_model import LocalCluster, build, wait_for_saves
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.journal.run_report import RunReport
-from globalstep.chief.sessions.chief_role import place_by_tf_config
+from globalstep.chief.sessions.chief_role import place_of_task
 from globalstep.chief.sessions.job_end import is_at_limit
-from globalstep.cluster.cluster import ClusterSpec, target_of
+from globalstep.cluster.cluster import ClusterSpec, from_tf_config, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
@@ -397,7 +397,7 @@ CLUSTER = {"chief": ["c:1"], "ps": ["a:1", "b:2"], "worker": ["w:1", "w:2"]}
 def place(monkeypatch, task, index=0, cluster=CLUSTER):
     config = {"cluster": cluster, "task": {"type": task, "index": index}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    found = place_by_tf_config()
+    found = place_of_task(from_tf_config())
     return found.target, found.is_chief, found.task, found.expected_tasks
 
 

@@ -62,7 +62,7 @@ def test_what_was_trained_is_saved(tmp_path, launched):
     (tmp_path / "train.py").write_text(TRAIN)
     launch = ["-m", "globalstep", "launch", "--ps", 1, "--workers", 2] if launched else []
     with Processes(tmp_path) as processes:
-        # In a group of its own, all of which is told, as a terminal does.
+        # In a process group of its own: a terminal, too, sends Ctrl-C to the whole group.
         processes.start("train", *launch, "train.py", by=["setsid"])
         processes.until("train", r"at step \d\d0$", 90.0)
         os.killpg(processes.pid("train"), signal.SIGINT)
