@@ -6,7 +6,6 @@ Layer: chief.
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import itertools
 import logging
@@ -20,6 +19,7 @@ from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trained_model import replicas_of
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
+from globalstep.roles import ENTRIES
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import number_of_at_least
@@ -98,8 +98,7 @@ def fit(
     together = size * (1 if replicas is None else replicas.count)
     task = place_of()
     if task.job == "ps":
-        # Of a higher layer, and never needed where it is not the task.
-        importlib.import_module("globalstep.deploy.server").Server().join()
+        ENTRIES["serve"]()
         raise SystemExit(0)
     last = _last_step(batches, steps, epochs, together, apart=local is None and replicas is None)
     if units is not None and last is None:

@@ -7,7 +7,10 @@ are those of `globalstep.tf1.names`, which is loaded with the first of them.
 Layer: namespace.
 """
 
+from typing import Any
+
 from globalstep.lazy import namespace
+from globalstep.roles import ENTRIES
 
 _NAMES = {
     "globalstep.chief.client": "Client Pushed connect",
@@ -26,6 +29,27 @@ _NAMES = {
     "globalstep.tf1.frameworks.py_loss": "py_loss",
     "globalstep.config": "ConfigProto",
 }
+
+
+def _ps_in_process(name: str, transport: str) -> list[Any]:
+    from globalstep.ps.local import transports_to
+
+    return [*transports_to(name)]
+
+
+def _ps_elsewhere(addresses: str, transport: str) -> list[Any]:
+    from globalstep.worker.transport.grpc_transport import transports_to
+
+    return [*transports_to(addresses, transport)]
+
+
+def _serve_as_ps() -> None:
+    from globalstep.deploy.server import Server
+
+    Server().join()
+
+
+ENTRIES.update(local=_ps_in_process, grpc=_ps_elsewhere, serve=_serve_as_ps)
 
 __version__ = "0.2.0"
 #: The release of TensorFlow whose names these are: programs choose by it between old and new ones.

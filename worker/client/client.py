@@ -26,8 +26,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.metrics_port import can_be_open, port_of_environ
 from globalstep.security.credentials import new_client_id
-from globalstep.testing.faulty_transport import with_faults
-from globalstep.testing.planned_faults import faults_of_this_process
+from globalstep.testing.faults import FAULTS_VARIABLE
 from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
@@ -448,7 +447,11 @@ def connect(
     Returns:
         The client; close it.
     """
-    transports = with_faults(transports_to(target, transport), faults_of_this_process())
+    transports: Sequence[Transport] = transports_to(target, transport)
+    if os.environ.get(FAULTS_VARIABLE):
+        from globalstep.testing.faulty_transport import with_planned_faults
+
+        transports = with_planned_faults(transports)
     known = known_target(target)
     task = task or known.task
     client = ClusterClient(

@@ -22,6 +22,7 @@ __all__ = [
     "APPLY",
     "BEFORE",
     "CUT",
+    "FAULTS_VARIABLE",
     "NO_FAULTS",
     "REPLY",
     "SEND",
@@ -30,6 +31,9 @@ __all__ = [
     "TransportFault",
     "method_name",
 ]
+
+#: Of the environment: what a test makes fail in a process, see globalstep.testing.planned_faults.
+FAULTS_VARIABLE = "GLOBALSTEP_FAULTS"
 
 #: A request has arrived; nothing has been done about it.
 BEFORE = "before"

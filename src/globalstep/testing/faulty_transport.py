@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from globalstep.errors import OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.testing.faults import NO_FAULTS, REPLY, SEND, Faults, TransportFault, method_name
+from globalstep.testing.faults import REPLY, SEND, Faults, TransportFault, method_name
+from globalstep.testing.planned_faults import faults_of_this_process
 from globalstep.wire.transports import Transport
 
-__all__ = ["FaultyTransport", "with_faults"]
+__all__ = ["FaultyTransport", "with_planned_faults"]
 
 #: How many further messages leave before one that is late.
 _LATE_AFTER = 3
@@ -164,6 +165,7 @@ class FaultyTransport:
         self.transport.close()
 
 
-def with_faults(transports: Sequence[Transport], faults: Faults) -> Sequence[Transport]:
-    """Put each transport into a FaultyTransport, if there are faults at all."""
-    return transports if faults is NO_FAULTS else [FaultyTransport(transport, faults) for transport in transports]
+def with_planned_faults(transports: Sequence[Transport]) -> Sequence[Transport]:
+    """Put each transport into a FaultyTransport that fails as the environment has planned."""
+    faults = faults_of_this_process()
+    return [FaultyTransport(transport, faults) for transport in transports]

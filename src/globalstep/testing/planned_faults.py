@@ -36,12 +36,21 @@ from functools import cache
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.testing.faults import APPLY, CUT, NO_FAULTS, REPLY, SEND, ConnectionCutError, Faults, TransportFault
+from globalstep.testing.faults import (
+    APPLY,
+    CUT,
+    FAULTS_VARIABLE,
+    NO_FAULTS,
+    REPLY,
+    SEND,
+    ConnectionCutError,
+    Faults,
+    TransportFault,
+)
 from globalstep.testing.random_faults import START_VARIABLE, RandomFaults, parse_random
 
 __all__ = ["FAULTS_VARIABLE", "TRACE_VARIABLE", "PlannedFaults", "faults_of_this_process", "parse"]
 
-FAULTS_VARIABLE = "GLOBALSTEP_FAULTS"
 TRACE_VARIABLE = "GLOBALSTEP_FAULTS_TRACE"
 
 _FAULT = re.compile(r"(\w+:\d+) (\w+) at (\w+)\.(before|after|send|reply)(?: nth=(\d+))?")

@@ -1,14 +1,12 @@
 """Transports: ways for a client to reach PS tasks. They carry the same messages; nothing else differs.
 
-A transport is found by the scheme of a target, through a table of module names, so that the worker's code
-does not import the PS's for the in-process transport.
+A transport is found by the scheme of a target, through `globalstep.roles`.
 
 Layer: shared.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import numpy.typing as npt
 from globalstep.cluster.cluster import described_task, is_address, session_tasks, target_of
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.roles import ENTRIES
 from globalstep.wire.frames import Message
 
 __all__ = [
@@ -156,13 +155,6 @@ def ask_all(
     return ask_each(transports, method, dict.fromkeys(range(len(transports)), request), timeout_secs)
 
 
-# Scheme -> module with `transports_to(rest, transport) -> list of Transport`.
-_SCHEMES = {
-    "local": "globalstep.ps.local",
-    "grpc": "globalstep.worker.transport.grpc_transport",
-}
-
-
 @dataclass(frozen=True)
 class KnownTarget:
     """What a target means in this process.
@@ -277,7 +269,7 @@ def transports_to(target: str, transport: str | None = None) -> list[Transport]:
     """
     target = known_target(target).target
     scheme, _, rest = (target or "local://").partition("://")
-    if scheme not in _SCHEMES:
+    if scheme not in ("local", "grpc"):
         raise InvalidArgumentError(
             f"Target {target!r} is not one of '' (in process), 'grpc://host:port,...' (every PS task, in order) "
             "or a Server's target."
@@ -289,7 +281,5 @@ def transports_to(target: str, transport: str | None = None) -> list[Transport]:
                     f'Could not interpret "{address.strip()}" as a host-port pair: target {target!r} is to have the '
                     '"host:port" of every PS task, with a port from 1 to 65535 and nothing before it: "ps0:2222".'
                 )
-    transports: list[Transport] = importlib.import_module(_SCHEMES[scheme]).transports_to(
-        rest, chosen_transport(transport)
-    )
+    transports: list[Transport] = ENTRIES[scheme](rest, chosen_transport(transport))
     return transports
