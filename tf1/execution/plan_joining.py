@@ -64,12 +64,12 @@ def _share_what_a_push_does_once(mutation: Mutation, other: Mutation) -> bool:
 
 
 def _sees_the_difference(mutation: Mutation, other: Mutation, wanted: Set[Mutation], fed: Set[Node]) -> bool:
-    moved, changed = _steps(other), {part.variable for part in other.parts}
+    moved, changed = _steps(other), {part.variable for part in other.changes}
     if any(isinstance(source, Variable) and source not in fed for source in mutation.inputs):
         return True
     if any(part.variable in moved or part.source in moved for part in mutation.parts):
         return True
-    if other.after_increment and mutation.increments:
+    if other.after_increment and mutation.moves:
         return True
     if other in wanted and other.value_of in mutation.variables:
         return True
@@ -78,7 +78,7 @@ def _sees_the_difference(mutation: Mutation, other: Mutation, wanted: Set[Mutati
 
 
 def _steps(mutation: Mutation) -> set[Variable]:
-    return {step for step, _ in mutation.increments}
+    return {move.step for move in mutation.moves}
 
 
 def _hyper_names(mutation: Mutation) -> set[str]:

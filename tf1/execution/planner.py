@@ -243,7 +243,7 @@ class _Planner:
         return whole, rows
 
     def _steps(self) -> tuple[Variable, ...]:
-        steps = [step for push in self.pushes for m in push for step, _ in m.increments]
+        steps = [move.step for push in self.pushes for m in push for move in m.moves]
         return tuple(step for step in dict.fromkeys(steps) if step not in self.fed)
 
     def _round(self, plan: Plan, number: int, whole: Mapping[Variable, None], rows: Sequence[Node]) -> Round:

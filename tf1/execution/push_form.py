@@ -6,6 +6,7 @@ Layer: tf1. Threads: a PushForm is not changed by use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.local_optimizers import LocalUse
 from globalstep.tf1.execution.pushing import as_fill, is_declaring, operand_of
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
+from globalstep.tf1.graph.mutations import Move, Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
 
@@ -82,6 +83,7 @@ class PushForm:
         again: As given.
         reading: What the push reads: without what the next run of the plan does, and with it.
         declaring: Changes that give a Variable its whole value.
+        layout: Of its pushes, which differ in numbers only; None where they may move steps by other numbers, too.
         is_empty: Whether there is nothing to push.
         only_changes: Whether the run has nothing to do with the push but to send it: it changes Variables on the PS
             that have their values, and the run wants none of these.
@@ -97,11 +99,19 @@ class PushForm:
         again: Sequence[Variable],
         steps: Sequence[tuple[Variable, int]],
     ) -> None:
-        changes = [_change(part, mutation, slot_for) for mutation in mutations for part in mutation.parts]
+        changes = [_change(part, mutation, slot_for) for mutation in mutations for part in mutation.changes]
         self._changes = tuple(change for change in changes if not change.part.variable.is_local)
         self.local = tuple(change for change in changes if change.part.variable.is_local)
         self.declaring = tuple(change for change in self._changes if is_declaring(change.part))
-        self._increments = _increments(mutations)
+        moves = [(move, mutation) for mutation in mutations for move in mutation.moves]
+        self._increments = _increments(mutations, moves)
+        # Of each of them that a node's value multiplies: its place, the step, and the value's slot.
+        self._times = [
+            (at, move.step, slot_for(move.times, mutation))
+            for at, (move, mutation) in enumerate(moves)
+            if move.times is not None
+        ]
+        self.layout = None if self._times else self
         uses = _uses(mutations, slot_for, worker_hypers)
         self._uses = [(use, hypers) for spec, use, hypers in uses if not spec.is_local]
         self.local_uses = tuple(
@@ -118,7 +128,8 @@ class PushForm:
         self._step_slots = [slot for _, slot in steps]
         # What every push of the round is but for its values; None where more than values differs.
         self._alike: Push | None = None
-        if all(c.operand is not None and c.indices is None and not c.part.declare for c in self._changes):
+        fixed = all(c.operand is not None and c.indices is None and not c.part.declare for c in self._changes)
+        if fixed and not self._times:
             self._alike = Push([change.alike() for change in self._changes], self._increments)
         # Of each change: its part, where its operand is, and what that is where nothing needs to be converted.
         self._parts = [change.part for change in self._changes]
@@ -126,7 +137,7 @@ class PushForm:
         self._types = [np.ndarray] * len(self._changes)
         self._dtypes = [change.dtype for change in self._changes]
         self.is_empty = not (self._changes or self._increments or self._uses)
-        more = self.declaring, self.local, self.local_uses, self.wanted, self.ahead
+        more = self.declaring, self.local, self.local_uses, self.wanted, self.ahead, self._times
         self.only_changes = not self.is_empty and not any(more)
 
     def push(self, values: Sequence[Any]) -> Push:
@@ -136,7 +147,8 @@ class PushForm:
             values: The run's slots.
 
         Raises:
-            InvalidArgumentError: If an operand does not fit its Variable, or a hyper-parameter is no number.
+            InvalidArgumentError: If an operand does not fit its Variable, or a hyper-parameter or what is added to a
+                step is no number.
         """
         uses = self._known_uses
         if uses is None:
@@ -147,7 +159,10 @@ class PushForm:
             if list(map(type, operands)) != self._types or list(map(_dtype_of, operands)) != self._dtypes:
                 operands = list(map(operand_of, self._parts, operands))
             return self._alike.again(operands, uses, None, seen_steps)
-        return Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
+        increments = list(self._increments)
+        for at, step, slot in self._times:
+            increments[at] = replace(increments[at], by=increments[at].by * _amount(step, values[slot]))
+        return Push([change.made(values) for change in self._changes], increments, uses, seen_steps=seen_steps)
 
     def whole_values(self, values: Sequence[Any]) -> dict[Variable, tuple[int, ...]]:
         """Give the Variables that a run gives their whole value, with the value's shape."""
@@ -161,13 +176,18 @@ class PushForm:
         return shapes
 
 
-def _increments(mutations: Sequence[Mutation]) -> list[Increment]:
+def _amount(step: Variable, value: Any) -> int:
+    if np.shape(value) != ():
+        raise InvalidArgumentError(
+            f"What is added to step {step.op_name!r} must be one number; this run gave an array of shape "
+            f"{list(np.shape(value))}. Use gs.reduce_sum, or gs.squeeze."
+        )
+    return int(value)
+
+
+def _increments(mutations: Sequence[Mutation], moves: Sequence[tuple[Move, Mutation]]) -> list[Increment]:
     """The steps that a push moves on, by itself or together with other workers' contributions."""
-    found = [
-        Increment(step.op_name, by, *mutation.attrs.get("contribution", ()))
-        for mutation in mutations
-        for step, by in mutation.increments
-    ]
+    found = [Increment(move.step.op_name, move.by, *mutation.attrs.get("contribution", ())) for move, mutation in moves]
     if not found and any("contribution" in mutation.attrs for mutation in mutations):
         names = ", ".join(mutation.name for mutation in mutations)
         raise InvalidArgumentError(

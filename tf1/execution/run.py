@@ -136,7 +136,7 @@ class PlanRun:
             push = form.push(self.values)
             push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)] if lookups else named
             # A plan's push, with and without lookups, is always the same but for its numbers: it is described once.
-            push.layout = (form, len(lookups)) if lookups else form
+            push.layout = (form, len(lookups)) if lookups and form.layout else form.layout
             shapes = form.whole_values(self.values) if form.declaring else {}
             sent = push, shapes, executor.begin_write(), reads if again else (), lookups
             if executor.pushes_in_flight is not None and plan.overlaps:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.tf1.graph.graph import Node
 from globalstep.wire.declarations import OpKind, OptimizerDecl
@@ -21,7 +21,7 @@ from globalstep.wire.expressions import Expr, constant
 if TYPE_CHECKING:
     from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Hyper", "Mutation", "OptimizerSpec", "MutationPart", "assignment", "increment"]
+__all__ = ["Hyper", "Move", "Mutation", "MutationPart", "OptimizerSpec", "assignment"]
 
 #: A hyper-parameter: a number, a node (schedule, Variable), or a function called once a run.
 Hyper = float | Node | Callable[[], Any]
@@ -120,6 +120,26 @@ class MutationPart:
         if (self.kind is OpKind.APPLY) != (self.optimizer is not None):
             raise ValueError(f"A change of {self.variable.op_name!r} names an optimizer iff it applies one.")
 
+    @property
+    def moves_step(self) -> bool:
+        """Whether it adds to a step, or subtracts from one."""
+        return self.kind in (OpKind.ASSIGN_ADD, OpKind.ASSIGN_SUB) and self.variable.counts_as_step
+
+    def move(self) -> Move:
+        """Give what it adds to its step."""
+        sign = -1 if self.kind is OpKind.ASSIGN_SUB else 1
+        if self.operand is not None and self.operand.op_type == "Const":
+            return Move(self.variable, sign * int(self.operand.attrs["value"]))
+        return Move(self.variable, sign, self.operand)
+
+
+class Move(NamedTuple):
+    """A step that moves on, and by how much: `by`, or that many times what a run has as the value of a node."""
+
+    step: Variable
+    by: int
+    times: Node | None = None
+
 
 class Mutation(Node):
     """A node that changes Variables when it runs, all of its parts in one push.
@@ -161,6 +181,8 @@ class Mutation(Node):
         self.guards: tuple[tuple[Node, bool], ...] = ()
         inputs = [node for part in self.parts for node in (part.operand, part.indices) if node is not None]
         touched = [part.variable for part in self.parts] + [step for step, _ in self.increments]
+        for step, _ in self.increments:
+            step.is_step = True
         super().__init__(
             op_type,
             tuple(dict.fromkeys(inputs)),
@@ -172,6 +194,17 @@ class Mutation(Node):
             control_inputs=control_inputs,
             graph=touched[0].graph if touched else None,
         )
+
+    @property
+    def changes(self) -> tuple[MutationPart, ...]:
+        """Its parts but for those that move steps on."""
+        return tuple(part for part in self.parts if not part.moves_step)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The steps that it moves on: its increments, and what it adds to steps."""
+        found = [Move(step, by) for step, by in self.increments]
+        return (*found, *(part.move() for part in self.parts if part.moves_step))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -207,22 +240,6 @@ def assignment(
         name=name,
         value_of=variable,
     )
-
-
-def increment(step: Variable, by: int = 1, *, name: str | None = None) -> Mutation:
-    """Make the mutation that moves a step on; its value is the new step.
-
-    Args:
-        step: An integer scalar Variable.
-        by: How far; a push that moves it by 0 only reads it.
-        name: Wanted name.
-
-    Returns:
-        A node that counts as one accepted push carrying the step.
-    """
-    if by < 0:
-        raise ValueError(f"Step {step.op_name!r} can be moved on, not by {by}.")
-    return Mutation([], increments=[(step, by)], op_type="AssignAdd", name=name, value_of=step)
 
 
 _OP_TYPES = {

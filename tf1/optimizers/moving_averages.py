@@ -273,7 +273,7 @@ def _moves_a_step(nodes: Sequence[Node]) -> bool:
         if node in seen:
             continue
         seen.add(node)
-        if isinstance(node, Mutation) and node.increments:
+        if isinstance(node, Mutation) and node.moves:
             return True
         waiting += [*node.inputs, *node.control_inputs]
     return False

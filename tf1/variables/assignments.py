@@ -9,8 +9,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import OutOfRangeError
-from globalstep.tf1.graph.graph import GraphKeys, Node, as_node
-from globalstep.tf1.graph.mutations import Mutation, assignment, increment
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.wire.declarations import OpKind
 
@@ -85,8 +85,8 @@ def assign(
 def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
     """Make the op that adds to a Variable; its value is the new value. See `assign`.
 
-    Adding a positive constant to a step moves the step on: it counts, and stops, as a train op's
-    increment does. Adding 0 to it only reads it.
+    What is added to a step moves the step on: it counts, and stops, as a train op's increment does. Adding 0 to it only
+    reads it.
 
     Args:
         ref: The Variable.
@@ -98,20 +98,7 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
     operand = operand_of("AssignAdd", ref, value, NUMBERS)
     require_shape("AssignAdd", ref, operand, ref.shape)
     with before:
-        if operand.op_type == "Const" and _is_step(ref) and operand.attrs["value"] >= 0:
-            return increment(ref, int(operand.attrs["value"]), name=name)
         return assignment(OpKind.ASSIGN_ADD, ref, operand, name=name)
-
-
-def _is_step(ref: Variable) -> bool:
-    """Return whether the graph says by now that pushes move a Variable on, as `cluster.placement.steps_of` does."""
-    if ref.is_step:
-        return True
-    if ref.is_local or not ref.dtype.is_integer or ref.shape.ndims != 0:
-        return False
-    named = ref.graph.get_collection(GraphKeys.GLOBAL_STEP)
-    moved = (step for node in ref.graph.nodes if isinstance(node, Mutation) for step, _ in node.increments)
-    return any(step is ref for step in (*named, *moved))
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:

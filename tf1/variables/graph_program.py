@@ -11,7 +11,7 @@ from dataclasses import replace
 from globalstep.cluster.placement import Declarations, declared_by
 from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.tf1.graph.graph import Graph, GraphKeys
+from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import OpKind, VariableDecl
@@ -60,20 +60,17 @@ def program_variable(variable: Variable) -> ProgramVariable:
 
 
 def steps_of(graph: Graph) -> list[Variable]:
-    """Give the Variables that count as steps: marked as one, in GLOBAL_STEP, or incremented by a push."""
-    found = [node for node in graph.get_collection(GraphKeys.GLOBAL_STEP) if isinstance(node, Variable)]
-    found += [variable for variable in variables_of(graph) if variable.is_step]
-    found += [step for node in graph.nodes if isinstance(node, Mutation) for step, _ in node.increments]
-    return [step for step in dict.fromkeys(found) if not step.is_local]
+    """Give the Variables that count as steps, in order of creation."""
+    return [variable for variable in variables_of(graph) if variable.counts_as_step]
 
 
 def _amounts_of(graph: Graph) -> dict[str, set[int]]:
-    """Give by how much the mutations of a graph move its steps on, where that is not by 1."""
+    """Give by how much the mutations of a graph move its steps on, where that is known and not by 1."""
     found: dict[str, set[int]] = {}
     for node in graph.nodes:
         if isinstance(node, Mutation):
-            for step, by in node.increments:
-                if by != 1:
+            for step, by, times in node.moves:
+                if by != 1 and times is None:
                     found.setdefault(step.op_name, set()).add(by)
     return found
 

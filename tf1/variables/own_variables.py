@@ -17,7 +17,7 @@ from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import Mutation
-from globalstep.tf1.variables.variables import Variable, variables_of
+from globalstep.tf1.variables.variables import variables_of
 from globalstep.wire.declarations import OpKind
 
 __all__ = ["claim_own_variables", "task_with_own"]
@@ -58,16 +58,15 @@ def claim_own_variables(graph: Graph, task: str) -> None:
     candidates = [
         variable
         for variable in variables_of(graph)
-        if not variable.is_local and variable.primary is None and not variable.is_step and variable.device
+        if not variable.is_local and variable.primary is None and variable.device
     ]
     placed = [(variable, DeviceSpec.from_string(variable.device)) for variable in candidates]
     found = [variable for variable, device in placed if (device.job, device.task) == (mine.job, mine.task)]
     if not found:
         return
-    shared: set[Variable] = set()
+    shared = {variable for variable in found if variable.counts_as_step}
     for node in graph.nodes:
         if isinstance(node, Mutation):
-            shared.update(step for step, _ in node.increments)
             shared.update(part.variable for part in node.parts if part.kind is OpKind.APPLY)
             shared.update(scalar for spec in node.uses if spec is not None for scalar in spec.scalars)
     trained = [variable.op_name for variable in found if variable in shared]

@@ -232,6 +232,13 @@ class Variable(Node):
             session = stack[-1]
         session.run(self._initializer, {self._initial_value: np.asarray(value, self.dtype.as_numpy_dtype)})
 
+    @property
+    def counts_as_step(self) -> bool:
+        """Whether pushes move it on: it is marked as a step, or is an integer in the collection GLOBAL_STEP."""
+        if self.is_local or not self.dtype.is_integer or self.shape.ndims != 0:
+            return False
+        return self.is_step or any(step is self for step in self.graph.get_collection(GraphKeys.GLOBAL_STEP))
+
     def declaration(self, shape: tuple[int, ...] | None = None, shard: int = 0) -> VariableDecl:
         """Give it as the PS knows it.
 

@@ -73,6 +73,49 @@ def test_a_step_takes_an_addition_of_nothing():
         assert not session.should_stop()
 
 
+def test_a_step_goes_on_by_a_nodes_value():
+    """As A3C counts frames: assign_add(global_step, tf.shape(x)[0])."""
+    step, x = gs.train.create_global_step(), gs.placeholder(gs.float32, [None, 2])
+    w = gs.Variable(1.0)
+    train = gs.train.GradientDescentOptimizer(0.1).minimize(w * gs.reduce_sum(x))
+    counted = step.assign_add(gs.shape(x, out_type=gs.int64)[0])
+    with gs.train.MonitoredSession(hooks=[gs.train.StopAtStepHook(last_step=12)]) as session:
+        assert [session.run(counted, {x: np.zeros((rows, 2))}) for rows in (3, 0, 5)] == [3, 3, 8]
+        assert session.run([train, counted], {x: np.ones((4, 2))}) == [None, 12]
+        assert session.should_stop()
+
+
+def test_a_step_goes_back_by_what_is_subtracted():
+    step, by = gs.train.create_global_step(), gs.placeholder(gs.int64, [])
+    add, less = gs.assign_add(step, by), gs.assign_sub(step, by)
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        assert session.run(gs.assign_add(step, 10)) == 10
+        assert session.run(gs.assign_add(step, -2)) == 8
+        assert session.run(gs.assign_sub(step, 3)) == 5
+        assert [session.run(add, {by: -4}), session.run(less, {by: -7}), session.run(less, {by: 3})] == [1, 8, 5]
+
+
+def test_what_is_added_to_a_step_is_one_number():
+    step, by = gs.train.create_global_step(), gs.placeholder(gs.int64)
+    moved = gs.assign_add(step, by)
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        with pytest.raises(gs.errors.InvalidArgumentError, match=r"added to step 'global_step' .* of shape \[2\]"):
+            session.run(moved, {by: [1, 2]})
+        assert session.run(step) == 0
+
+
+def test_what_is_added_before_an_optimizer_makes_it_a_step_moves_the_step():
+    step, w = gs.Variable(0, name="mine", trainable=False), gs.Variable(1.0)
+    moved = gs.assign_add(step, 2)
+    train = gs.train.GradientDescentOptimizer(0.1).minimize(gs.square(w), global_step=step)
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        session.run(train)
+        assert session.run(moved) == 3
+
+
 def steps_under_a_scope():
     with gs.variable_scope("bar"):
         names = [gs.GraphKeys.GLOBAL_STEP, gs.GraphKeys.GLOBAL_VARIABLES]

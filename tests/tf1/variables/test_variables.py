@@ -6,7 +6,6 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.constant_ops import placeholder
-from globalstep.wire.declarations import OpKind
 
 
 @pytest.fixture
@@ -139,13 +138,6 @@ class TestAssigning:
             rows(flags, [0], [True])
         session.run(flags.initializer)
         assert session.run(flags.assign([False, True])).tolist() == [False, True]
-
-    def test_adding_to_a_step_moves_it_on(self):
-        step = gs.train.create_global_step()
-        moved, added = step.assign_add(2), step.assign_add(np.int64(-1))
-        assert moved.increments == ((step, 2),)
-        assert added.increments == ()
-        assert added.parts[0].kind is OpKind.ASSIGN_ADD
 
     def test_load(self, session):
         w = gs.Variable([1.0, 2.0])
