@@ -100,6 +100,8 @@ class CheckpointSaver(SessionRunHook):
 
     #: Its work is that of the whole run: it goes on while the chief waits for the others to end.
     keeps_watch = True
+    #: One task has it: the chief.
+    saves_run = True
 
     def __init__(
         self,

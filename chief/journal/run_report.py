@@ -19,8 +19,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from globalstep.chief.checkpoints.checkpoint_format import read_index
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.live_line import LiveLine
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
 from globalstep.chief.hooks.session_run_hook import (
@@ -29,9 +27,9 @@ from globalstep.chief.hooks.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+from globalstep.chief.sessions.run_joining import files_of
 from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
-from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
 from globalstep.runtime.streams import is_terminal, write_line
@@ -223,7 +221,7 @@ class RunReport(SessionRunHook):
 
     def _newest(self) -> str | None:
         try:
-            return latest_checkpoint(self._directory, thorough=False) if self._directory else None
+            return files_of(self._directory).newest(thorough=False) if self._directory else None
         except (OpError, OSError):
             return None
 
@@ -256,12 +254,7 @@ class RunReport(SessionRunHook):
 
 def _ps_tasks(prefix: str, now: int) -> str:
     """Say how many PS tasks there were when a checkpoint was written, if they were more or fewer."""
-    try:
-        files = read_index(storage_for(prefix), prefix).files
-    except (OpError, OSError):
-        return ""
-    found = re.search(r"-of-(\d+)", files[0].file if files else "")
-    then = int(found.group(1)) if found else now
+    then = files_of(prefix).ps_tasks(prefix) or now
     return "" if then == now else f" ({then} PS then, {now} now)"
 
 

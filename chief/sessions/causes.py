@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from globalstep.cluster.task_state import State
 from globalstep.errors import OpError
-from globalstep.files.storage import storage_for
 from globalstep.worker.client.causes import ASK_SECS, why_no_answer
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
 
-__all__ = ["why_no_checkpoint", "why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
+__all__ = ["why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
 
 #: A chief gives a sign of life every few seconds.
 _SILENT_SECS = 15.0
@@ -122,28 +121,4 @@ def why_not_written(client: ClusterAccess, directory: str) -> str:
     return (
         f"all PS tasks answer: the storage of {directory or '.'} is slow or hangs, the values are large, or pushes "
         "that come before the snapshot are still on their way"
-    )
-
-
-def why_no_checkpoint(directory: str) -> str:
-    """Say why there is no checkpoint in a directory.
-
-    Args:
-        directory: Path or URL.
-    """
-    storage = storage_for(directory)
-    if not storage.is_directory(directory):
-        return (
-            f"{directory} does not exist on this machine: nothing was saved yet, it is another machine's disk, or the "
-            "path is not the one that the chief has"
-        )
-    parts = [name for name in storage.list(directory) if ".index" in name or ".shard-" in name]
-    if parts:
-        return (
-            f"{directory} has files of checkpoints ({parts[0]}), but none that is whole: one is being written, files "
-            "were deleted, or they have not come to this machine yet"
-        )
-    return (
-        f"{directory} has no file of a checkpoint: the chief has not come to its first save, it saves somewhere else, "
-        "or no task saves (no save_checkpoint_secs, no CheckpointSaverHook)"
     )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks.checkpoint import CheckpointSaver
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.job_end import await_last_save
@@ -150,8 +149,7 @@ class RoleCreator(SessionCreator):
         """See SessionCreator: the chief's stand before the task's own."""
         if not self.acts:
             # There is one that saves: the chief.
-            saves = CheckpointSaver if self._is_chief else ()
-            return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
+            return [hook for hook in self._own_hooks if not (self._is_chief and getattr(hook, "saves_run", False))]
         if not self._begun:
             self._begun = True
             with self._chief.model.building():

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.journal.journal_files import last_stored
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.declarations import StopLimit
@@ -22,6 +21,7 @@ from globalstep.wire.known_progress import Known
 from globalstep.wire.progress_messages import read_progress
 
 if TYPE_CHECKING:
+    from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.worker.access import ClusterAccess
 
 
@@ -134,7 +134,7 @@ def announce_return(
     step: str,
     step_after: int,
     prefix: str | None,
-    directory: str | None,
+    files: RunFiles | None,
 ) -> None:
     """Say that training goes back, from where to where and why.
 
@@ -147,12 +147,12 @@ def announce_return(
         step: Name of the global step.
         step_after: Its value that training goes on from.
         prefix: The checkpoint; None for a start from the initial values.
-        directory: The run's, where its journal is; None for none.
+        files: The run's, of which the journal is one; None for none.
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):
             read_progress(client.run.known_progress, status.told, trusted=True)
-    stored = last_stored(directory, client.incarnation) if directory else None
+    stored = files.last_stored(client.incarnation) if files is not None else None
     if stored is not None:
         client.run.known_progress.hear(*stored)
     known = client.run.known_progress.before(client.incarnation)

@@ -6,12 +6,10 @@ Layer: chief.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
-from globalstep.files.storage import require_utf8, storage_for
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.waits.first_answers import wait_for_answers
@@ -22,18 +20,9 @@ if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
 
-__all__ = ["absolute", "come_back"]
+__all__ = ["come_back"]
 
 _log = logging.getLogger("globalstep")
-
-
-def absolute(directory: str | None) -> str:
-    """Name a directory so that a PS task, which may have another working directory, means the same one."""
-    name = str(directory or "")
-    if not name or not storage_for(name).is_local:
-        return name
-    require_utf8(os.path.abspath(name))
-    return os.path.abspath(name)
 
 
 def come_back(

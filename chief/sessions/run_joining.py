@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity
 from globalstep.cluster.process_place import ALIVE_SECS, Process, is_gone, this_process
 from globalstep.cluster.run_identity import RunIdentity, TaskRun, new_run_id, other_run, run_name, takes_over
 from globalstep.errors import FailedPreconditionError, OpError
@@ -22,15 +21,26 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire.known_progress import KnownProgress
 
 if TYPE_CHECKING:
+    from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.worker.access import ClusterAccess
 
-
-__all__ = ["RunOfTask"]
+__all__ = ["RunOfTask", "files_of"]
 
 _log = logging.getLogger("globalstep")
 
 _POLL_SECS = 0.2
 _SERVING = (pb.STATE_INITIALIZING, pb.STATE_READY)
+
+
+def files_of(directory: str) -> RunFiles:
+    """Return what a run keeps in its directory; only runs that have one load the code for it.
+
+    Args:
+        directory: Path or URL.
+    """
+    from globalstep.chief.sessions.run_files import RunFiles
+
+    return RunFiles(directory)
 
 
 @dataclass(slots=True)
@@ -56,7 +66,7 @@ class RunOfTask:
         """
         kept = ""
         try:
-            kept = kept_identity(directory).id if directory else ""
+            kept = files_of(directory).identity().id if directory else ""
         except OpError:
             if is_chief:
                 raise
@@ -110,20 +120,22 @@ class RunOfTask:
         """
         run = RunIdentity(mine.id or self.found or new_run_id(), mine.name, mine.directory)
         if run.directory:
-            progress.newest = max(progress.newest, keep_identity(run))
+            progress.newest = max(progress.newest, files_of(run.directory).keep_identity(run))
         self.joined = run.id
         return run
 
     def opens(self, client: ClusterAccess) -> None:
         """Have the run's directory know an incarnation that is about to be opened, before it has members."""
-        if client.run.identity.directory:
-            keep_incarnation(client.run.identity, client.incarnation, [one for one in client.run.addresses if one])
+        run = client.run.identity
+        if run.directory:
+            addresses = [address for address in client.run.addresses if address]
+            files_of(run.directory).keep_incarnation(run, client.incarnation, addresses)
 
     def joins(self, run: RunIdentity, mine: TaskRun) -> None:
         """Take note of the run that the task has joined; a chief's directory that does not name one gets its id."""
         self.joined = run.id or self.joined
         if mine.is_chief and mine.directory and run.id and not mine.kept:
-            keep_identity(RunIdentity(run.id, mine.name, mine.directory))
+            files_of(mine.directory).keep_identity(RunIdentity(run.id, mine.name, mine.directory))
 
     def refuse_second(self, client: ClusterAccess) -> None:
         """Take the task for this process; refuse it where another living process has it.

@@ -11,16 +11,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits
 from globalstep.chief.sessions.job_end import AwaitedTasks, await_last_save, is_at_limit, is_done, look
-from globalstep.chief.sessions.run_joining import RunOfTask
+from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.errors import OpError
-from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.waits.polling_wait import PollingWait
 
@@ -353,7 +351,7 @@ class WorkerCreator(SessionCreator):
         newest = None
         try:
             if self._checkpoint_dir and limits:
-                newest = latest_checkpoint(self._checkpoint_dir, thorough=thorough)
+                newest = files_of(self._checkpoint_dir).newest(thorough)
         except (OpError, OSError) as error:
             _log.debug("Whether the job is done cannot be seen in %s: %s", self._checkpoint_dir, error)
         step = (newest or "").rpartition("-")[2]
@@ -368,13 +366,7 @@ def saved_term(directory: Any) -> int:
     Args:
         directory: Path or URL; None for none.
     """
-    if not directory:
-        return 0
-    try:
-        return greatest_term(storage_for(str(directory)), str(directory))
-    except Exception as error:  # an object store's driver raises what it likes; a restore will say more
-        _log.debug("Terms in %s cannot be read: %s", directory, error)
-        return 0
+    return files_of(str(directory)).term() if directory else 0
 
 
 def _is_absolute(hook: SessionRunHook) -> bool:

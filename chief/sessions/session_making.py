@@ -12,11 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.checkpoint_format import read_index
-from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from globalstep.chief.journal import run_lock
-from globalstep.chief.journal.journal_keeping import JournalKeeper
-from globalstep.chief.sessions.causes import why_no_checkpoint, why_no_chief
+from globalstep.chief.sessions.causes import why_no_chief
 from globalstep.chief.sessions.cluster_start import (
     Found,
     announce_return,
@@ -25,14 +21,13 @@ from globalstep.chief.sessions.cluster_start import (
     stop_limits,
     survey,
 )
-from globalstep.chief.sessions.log_recovery import absolute, come_back
-from globalstep.chief.sessions.run_joining import RunOfTask
+from globalstep.chief.sessions.log_recovery import come_back
+from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.cluster.placement import describe
 from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
-from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer
@@ -40,9 +35,9 @@ from globalstep.worker.waits.first_answers import wait_for_answers
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
+    from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.access import ClusterAccess
-
 
 __all__ = ["SessionMaking"]
 
@@ -101,11 +96,12 @@ class SessionMaking:
         Arguments and errors are those of `gs.train.SessionManager.prepare_session`.
         """
         _check_sources(checkpoint_dir, checkpoint)
+        files = files_of(str(checkpoint_dir)) if checkpoint_dir else None
         model, session = self._model, self._session(master)
         try:
             client = session.cluster
-            _hold(session, master, checkpoint_dir, self._clock)
-            mine = self._mine(client, checkpoint_dir, is_chief=True)
+            _hold(session, master, files, self._clock)
+            mine = self._mine(client, files, is_chief=True)
             statuses, drops = self._statuses(client, mine, max_wait_secs)
             found = Found.VACANT if drops else survey(statuses)
             if found is Found.RUNNING:
@@ -114,19 +110,18 @@ class SessionMaking:
                 model.compare_with_run(session)
                 self._run.joins(client.run.identity, mine)
             else:
-                prefix = self._checkpoint_to_restore(checkpoint_dir, checkpoint, wait_for_checkpoint, max_wait_secs)
+                prefix = self._checkpoint_to_restore(files, checkpoint, wait_for_checkpoint, max_wait_secs)
                 self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
                 if prefix is not None:
-                    self._restore(session, prefix, checkpoint_dir)
+                    self._restore(session, prefix, files)
                 else:
                     model.initialize(session)
                 if found is Found.BROKEN or had_session:
-                    self._announce(session, statuses, prefix, checkpoint_dir)
+                    self._announce(session, statuses, prefix, files)
             model.make_ready(session)
             self._open(session, hooks)
-            if checkpoint_dir:
-                client.journal = JournalKeeper(client, str(checkpoint_dir))
-                client.journal.start()
+            if files is not None:
+                files.keep_journal(client)
         except BaseException:
             session.close()
             raise
@@ -145,20 +140,21 @@ class SessionMaking:
         Arguments and result are those of `gs.train.SessionManager.recover_session`.
         """
         _check_sources(checkpoint_dir, checkpoint)
+        files = files_of(str(checkpoint_dir)) if checkpoint_dir else None
         model, session = self._model, self._session(master)
         try:
-            _hold(session, master, checkpoint_dir, self._clock)
-            mine = self._mine(session.cluster, checkpoint_dir, is_chief=True)
+            _hold(session, master, files, self._clock)
+            mine = self._mine(session.cluster, files, is_chief=True)
             statuses, drops = self._statuses(session.cluster, mine, max_wait_secs)
             if drops or survey(statuses) is not Found.RUNNING:
-                prefix = self._checkpoint_to_restore(checkpoint_dir, checkpoint, wait_for_checkpoint, max_wait_secs)
+                prefix = self._checkpoint_to_restore(files, checkpoint, wait_for_checkpoint, max_wait_secs)
                 self._begin(session, prefix, _session_tasks_of(master), mine, drops)
                 if prefix is None:
                     # As in TensorFlow: the session is the caller's to initialize, but for what is local.
                     model.initialize_own(session)
                     self._open(session, ())
                     return session, False
-                self._restore(session, prefix, checkpoint_dir)
+                self._restore(session, prefix, files)
             problem = model.initialize_own(session) or model.why_not_ready(session)
             if problem:
                 _log.info("Restoring a checkpoint did not make the model ready: %s", problem)
@@ -185,7 +181,7 @@ class SessionMaking:
         """
         session = self._session(master)
         try:
-            mine = self._mine(session.cluster, directory, is_chief=False)
+            mine = self._mine(session.cluster, files_of(directory) if directory else None, is_chief=False)
             wait = PollingWait(self._clock, max_wait_secs, session.cluster)
             while problem := self._why_wait(session, mine, initializes_rest):
                 silent = problem.startswith(_UNREACHABLE)
@@ -201,9 +197,9 @@ class SessionMaking:
             raise
         return session
 
-    def _mine(self, client: ClusterAccess, directory: str | None, is_chief: bool) -> TaskRun:
+    def _mine(self, client: ClusterAccess, files: RunFiles | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
-        mine = self._run.knowledge(absolute(directory), is_chief)
+        mine = self._run.knowledge("" if files is None else files.absolute, is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
@@ -258,16 +254,16 @@ class SessionMaking:
             return f"{_UNREACHABLE}{error}"
 
     def _checkpoint_to_restore(
-        self, directory: str | None, prefix: str | None, wait_for_checkpoint: bool, max_wait_secs: float
+        self, files: RunFiles | None, prefix: str | None, wait_for_checkpoint: bool, max_wait_secs: float
     ) -> str | None:
-        if not self._model.restores or not (directory or prefix):
+        if not self._model.restores:
             return None
-        if prefix:
-            return prefix
+        if prefix or files is None:
+            return prefix or None
         wait = PollingWait(self._clock, max_wait_secs)
-        while (newest := latest_checkpoint(str(directory))) is None:
+        while (newest := files.newest()) is None:
             if not wait_for_checkpoint or not wait.pause(
-                f"waiting for a checkpoint in {directory}", lambda: why_no_checkpoint(str(directory))
+                f"waiting for a checkpoint in {files.directory}", files.why_none
             ):
                 return None
         return newest
@@ -276,7 +272,7 @@ class SessionMaking:
         self, session: RunSession, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
     ) -> None:
         client = session.cluster
-        ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
+        ledger = files_of(prefix).ledger(prefix) if prefix is not None else b""
         planned = self._model.declarations(client.shards)
         _log.info("%s", describe(planned, client.run.labels))
         client.begin(
@@ -288,17 +284,16 @@ class SessionMaking:
             take_over=drops,
         )
 
-    def _restore(self, session: RunSession, prefix: str, directory: str | None) -> None:
-        state = get_checkpoint_state(directory) if directory else None
-        self._model.restore(session, prefix, None if state is None else list(state.all_model_checkpoint_paths))
+    def _restore(self, session: RunSession, prefix: str, files: RunFiles | None) -> None:
+        self._model.restore(session, prefix, None if files is None else files.listed())
         session.restored_from = prefix
 
     def _announce(
-        self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None, directory: str | None
+        self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None, files: RunFiles | None
     ) -> None:
         step = self._model.step
         if step is not None:
-            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, directory)
+            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, files)
 
     def _open(self, session: RunSession, hooks: Sequence[Any]) -> None:
         """Let everybody in, with the hooks' stop limits in force from that moment."""
@@ -336,9 +331,9 @@ def _why_so_long(client: ClusterAccess) -> str:
     return why_no_chief(answers) if not_serving(answers, client.run.labels) else ""
 
 
-def _hold(session: RunSession, master: Any, directory: str | None, clock: Clock) -> None:
+def _hold(session: RunSession, master: Any, files: RunFiles | None, clock: Clock) -> None:
     """Have the directory until the session ends: PS tasks know of no other job that trains there."""
-    if directory:
+    if files is not None:
         own = isinstance(master, str) and is_in_process(master)
         ps = [] if own else [address for address in session.cluster.run.addresses if address]
-        session.at_close.callback(run_lock.hold(absolute(directory), clock, ps, bool(ps) and takes_over()))
+        session.at_close.callback(files.hold(clock, ps, bool(ps) and takes_over()))

@@ -26,10 +26,11 @@ from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
 from globalstep.chief.events.file_writer import SummaryFileWriter
 from globalstep.chief.training.batches import check_batches
-from globalstep.chief.training.saved_model import BEST, framework_of, put_values, read_model, saved_step
+from globalstep.chief.training.saved_model import BEST, read_model, saved_step
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
+from globalstep.worker.frameworks.detection import framework_of, put_values
 from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least, parted
 
 __all__ = ["Evaluate", "Evaluations"]

@@ -10,12 +10,10 @@ import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.training.batches import are_own, check_batches, parts_of
 from globalstep.chief.training.callbacks import Callback
-from globalstep.chief.training.evaluation import Evaluate
-from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trained_model import replicas_of
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
@@ -24,6 +22,10 @@ from globalstep.runtime.log_format import write_to_stderr
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import number_of_at_least
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source
+
+if TYPE_CHECKING:
+    from globalstep.chief.training.evaluation import Evaluate
+    from globalstep.chief.training.evaluator import Following
 
 __all__ = ["fit"]
 
@@ -104,6 +106,8 @@ def fit(
     if units is not None and last is None:
         raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
+        from globalstep.chief.training.evaluator import Following
+
         return _followed(Following(evaluate, run_dir, model, loss_fn, last))
     trainer = Trainer(
         model,

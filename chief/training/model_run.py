@@ -1,4 +1,4 @@
-"""A Trainer's model as what a run trains: its sessions, its first values, and its checkpoints.
+"""A Trainer's model as what a run trains: its sessions and its first values.
 
 Layer: chief.
 """
@@ -10,20 +10,15 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
-from globalstep.chief.checkpoints.saveables import saveables_of_program
-from globalstep.chief.sessions.causes import why_not_written
 from globalstep.chief.sessions.run_model import why_uninitialized
 from globalstep.cluster.placement import Declarations, declared_by
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import in_flight_of
 from globalstep.errors import JobDoneError
-from globalstep.files.storage import directory_of
 from globalstep.wire.declarations import Op, OpKind, Outcome, Push, Read
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.wire_options import wire_options_of
@@ -32,7 +27,10 @@ from globalstep.worker.client.declared_alike import check_optimizers, check_vari
 from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.step.stepping import Compute, Stepper, TrainedModel
 
-__all__ = ["LOSS", "ModelRun", "ModelSaver", "ModelSession", "Named", "StepCall"]
+if TYPE_CHECKING:
+    from globalstep.chief.training.kept_training import ModelSaver
+
+__all__ = ["LOSS", "ModelRun", "ModelSession", "Named", "StepCall"]
 
 
 @dataclass(frozen=True)
@@ -147,41 +145,6 @@ class ModelSession:
             self.cluster.close()
 
 
-class ModelSaver:
-    """Saves a model's Variables to checkpoints, and gives them values from there.
-
-    Args:
-        trained: The model.
-        max_to_keep: How many checkpoints are kept.
-    """
-
-    #: See CheckpointSaver.
-    saves_in_background = True
-
-    def __init__(self, trained: TrainedModel, max_to_keep: int) -> None:
-        self._program, self._step = trained.declared.program, trained.declared.step
-        self._saveables = saveables_of_program(self._program)
-        self._saver = ClusterSaver(max_to_keep)
-
-    def save(self, session: ModelSession, path: str, global_step: Any = None) -> str:
-        """Write a checkpoint, named by the step of its own snapshot; it is durable when this returns."""
-        return self._saver.save(session.cluster, self._saveables, path, self._step)
-
-    def start_save(self, session: ModelSession, path: str, global_step: Any = None) -> BackgroundSave:
-        """Save without waiting for the disk: returns once the snapshot is taken."""
-        cluster = session.cluster
-        return BackgroundSave(
-            lambda on_taken: self._saver.save(cluster, self._saveables, path, self._step, on_taken=on_taken),
-            lambda: why_not_written(cluster, directory_of(path)),
-        )
-
-    def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
-        """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
-        self._saver.restore(session.cluster, lambda: self._program, self._saveables, prefix)
-        if others is not None:
-            self._saver.recover_last(others)
-
-
 class ModelRun:
     """Makes sessions of a model, and gives it its values; a `RunModel`.
 
@@ -189,13 +152,13 @@ class ModelRun:
         trained: The model.
         config: A `gs.ConfigProto`.
         compute: Computes a step.
-        saver: Restores.
+        saver: Restores; None where nothing is kept.
 
     Attributes:
         progress: What the process has heard of the run.
     """
 
-    def __init__(self, trained: TrainedModel, config: Any, compute: Compute, saver: ModelSaver) -> None:
+    def __init__(self, trained: TrainedModel, config: Any, compute: Compute, saver: ModelSaver | None) -> None:
         self._trained, self._config, self._compute, self._saver = trained, config, compute, saver
         self._step = Named(trained.declared.step)
         self.progress = KnownProgress()
@@ -208,7 +171,7 @@ class ModelRun:
     @property
     def restores(self) -> bool:
         """See RunModel."""
-        return True
+        return self._saver is not None
 
     def complete(self) -> None:
         """See RunModel: nothing is missing."""
@@ -253,6 +216,7 @@ class ModelRun:
 
     def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
         """See RunModel."""
+        assert self._saver is not None
         self._saver.restore(session, prefix, others)
 
     def initialize_rest(self, session: ModelSession) -> str:

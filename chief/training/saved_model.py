@@ -5,8 +5,6 @@ Layer: chief.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -16,9 +14,10 @@ from globalstep.chief.checkpoints.checkpoint_format import prefixes_in
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.storage import storage_for
+from globalstep.worker.frameworks.detection import put_values
 from globalstep.worker.frameworks.training_model import SCOPE
 
-__all__ = ["BEST", "EMA", "framework_of", "load", "put_values", "read_model", "saved_step"]
+__all__ = ["BEST", "EMA", "load", "read_model", "saved_step"]
 
 #: The folder of the best checkpoint, in the run's.
 BEST = "best"
@@ -73,70 +72,10 @@ def read_model(prefix: str, ema: bool = False) -> dict[str, npt.NDArray[Any]]:
         return {name.removeprefix(f"{SCOPE}/"): reader.get_on_disk(source.get(name, name)) for name in sorted(wanted)}
 
 
-def put_values(into: Any, values: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Put values into a model.
-
-    Args:
-        into: See `load`.
-        values: Name in the model -> value.
-
-    Returns:
-        The module, or new parameters.
-
-    Raises:
-        InvalidArgumentError: If they are not of this model.
-    """
-    framework = framework_of(into)
-    if framework == "torch":
-        from globalstep.worker.frameworks.torch_training import put_into_module
-
-        return put_into_module(into, values)
-    if framework == "jax":
-        from globalstep.worker.frameworks.jax_training import put_into_pytree
-
-        return put_into_pytree(into, values)
-    from globalstep.worker.frameworks.numpy_training import put_into_structure
-
-    return put_into_structure(into, values)
-
-
-def framework_of(model: Any) -> str:
-    """Say which framework a model is of: "torch", "jax" or "numpy".
-
-    Raises:
-        InvalidArgumentError: If it is no model.
-    """
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        return "torch"
-    if torch is not None and isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise InvalidArgumentError(f"{model.__name__} is a class of modules: give a module, {model.__name__}(...).")
-    if jax is not None and any(type(leaf).__module__.startswith(("jax", "globalstep.worker.frameworks.jax"))
-                               for leaf in _leaves(model)):  # fmt: skip
-        return "jax"
-    from globalstep.worker.frameworks.numpy_training import leaves_of
-
-    found = list(leaves_of(model))
-    if torch is not None and any(torch.is_tensor(leaf) for _, leaf in found):
-        raise InvalidArgumentError("Tensors by themselves are no model: put them into a torch.nn.Module as Parameters.")
-    for path, leaf in found:
-        if not hasattr(leaf, "dtype"):
-            raise InvalidArgumentError(
-                f"The model must be a torch module, or arrays in dicts, lists and tuples; {path!r} is a "
-                f"{type(leaf).__name__}."
-            )
-    return "numpy"
-
-
 def saved_step(prefix: str) -> int:
     """Give the step of a checkpoint, by its name; -1 where that does not tell it."""
     number = prefix.rpartition("-")[2]
     return int(number) if number.isdecimal() else -1
-
-
-def _leaves(model: Any) -> list[Any]:
-    jax = sys.modules["jax"]
-    return list(jax.tree_util.tree_leaves(model, is_leaf=lambda leaf: type(leaf).__name__ == "Embedding"))
 
 
 def _prefix(path: str, step: int | str | None) -> str:

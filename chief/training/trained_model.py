@@ -5,12 +5,10 @@ Layer: chief.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from globalstep.chief.training.saved_model import framework_of
 from globalstep.cluster.program import ProgramVariable
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.declared import declared_model
@@ -26,7 +24,7 @@ from globalstep.worker.step.model import Model
 from globalstep.worker.step.stepping import TrainedModel
 from globalstep.worker.waits.contributing import CLAIMED
 
-__all__ = ["Replicas", "replicas_of", "trained_model", "training_model"]
+__all__ = ["Replicas", "replicas_of", "trained_model"]
 
 _SCOPE = f"{SCOPE}/"
 
@@ -159,32 +157,3 @@ def trained_model(
     elif replicas is not None:
         increment = Increment(declared.step, 1, replicas.count, replicas.each)
     return TrainedModel(model, declared, _SCOPE, rules, decays, increment)
-
-
-def training_model(model: Any, loss_fn: Callable[..., Any]) -> Model:
-    """Give a model of the framework that its parameters are of.
-
-    Args:
-        model: A torch module, or parameters of jax or numpy.
-        loss_fn: Its loss function.
-
-    Raises:
-        InvalidArgumentError: If it is no model, or the function no function.
-    """
-    if not callable(loss_fn):
-        raise InvalidArgumentError(
-            f"loss_fn is {reprlib.repr(loss_fn)}; it must be a function, called as loss_fn(model, *batch), that gives "
-            "the loss: gs.fit(model, loss_fn, batches)."
-        )
-    framework = framework_of(model)
-    if framework == "torch":
-        from globalstep.worker.frameworks.torch_training import TorchTraining
-
-        return TorchTraining(model, loss_fn)
-    if framework == "jax":
-        from globalstep.worker.frameworks.jax_training import JaxTraining
-
-        return JaxTraining(model, loss_fn)
-    from globalstep.worker.frameworks.numpy_training import NumpyTraining
-
-    return NumpyTraining(model, loss_fn)

@@ -11,10 +11,7 @@ import functools
 import logging
 import math
 import os
-import reprlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -22,33 +19,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from globalstep.chief.events.file_writer import WRITERS
-from globalstep.chief.hooks.checkpoint import CheckpointSaver, CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
-from globalstep.chief.hooks.statistics import ClusterStatistics
-from globalstep.chief.hooks.step import StepCounter, StopAtStep
-from globalstep.chief.hooks.summaries import SummarySaver
+from globalstep.chief.hooks.step import StopAtStep
 from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.sessions.chief_role import failover_of, place_of_task, train_loop_parts
-from globalstep.chief.sessions.run_model import RunSession, step_now
+from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
-from globalstep.chief.training.evaluation import Evaluate, Evaluations
-from globalstep.chief.training.evaluator import note_training
-from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSaver, ModelSession, Named, StepCall
-from globalstep.chief.training.trained_model import replicas_of, trained_model, training_model
+from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSession, Named, StepCall
+from globalstep.chief.training.trained_model import replicas_of, trained_model
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto, in_flight_of
 from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOfRangeError
-from globalstep.files.storage import is_full, leave_probe, storage_for
-from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table
 from globalstep.worker.frameworks.bad_steps import BadSteps
+from globalstep.worker.frameworks.detection import training_model
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
@@ -63,6 +53,8 @@ from globalstep.worker.step.stepping import Compute
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
+    from globalstep.chief.training.evaluation import Evaluate
+    from globalstep.chief.training.kept_training import KeptTraining
     from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.waits.contributing import UnitOfWork
 
@@ -71,9 +63,6 @@ __all__ = ["FitResult", "Trainer", "place_of"]
 _log = logging.getLogger("globalstep")
 _log_progress = logging.getLogger("globalstep.progress")
 
-_CHECKPOINT_SECS = 600
-#: Global steps between summaries, and between reports of their speed.
-_SUMMARY_STEPS = 100
 #: In place of a rank, for random numbers that are the same on every worker.
 _NOBODY = -2
 #: Batches that a loop may take without a step before it is told so.
@@ -174,7 +163,7 @@ class Trainer:
         number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
         if seed is None:
             raise InvalidArgumentError("seed is None; it must be a whole number: all workers need the same.")
-        _check_given(run_dir, evaluate, callbacks, config)
+        _check_given(callbacks, config)
         self._task = place_of()
         self._is_chief = self._task.is_chief
         if self._task.job in ("ps", "evaluator"):
@@ -186,9 +175,12 @@ class Trainer:
         self.seed = seed
         self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
         self._steps = None if steps is None else int(steps)
-        self._config, self._keep, self._checkpoint_steps = config, keep_checkpoints, checkpoint_every_steps
-        self._run_dir = None if run_dir is None else os.fspath(run_dir)
-        self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
+        self._config, self._callbacks = config, Callbacks(callbacks)
+        self._kept: KeptTraining | None = None
+        if run_dir is not None or evaluate is not None:
+            from globalstep.chief.training.kept_training import KeptTraining
+
+            self._kept = KeptTraining(self, run_dir, evaluate, keep_checkpoints, checkpoint_every_steps)
         self._rules = GradientRules(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._rules, config)
         self._rounds: LocalRounds | None = None
@@ -214,8 +206,6 @@ class Trainer:
         self._stopped = False
         # Whether the run has ended, as `done` or a step has said.
         self._ended = False
-        self._evaluations: Evaluations | None = None
-        self._reported: set[int] = set()
         self._trained: Any = model
         #: What came of training; None until the `with` block has ended without an error.
         self.result: FitResult | None = None
@@ -552,19 +542,17 @@ class Trainer:
                     self.result = self._result()
                     if self.is_chief and self._steps is not None and self._step < self._steps:
                         _log_progress.info("Training ended at step %d of %d.", self._step, self._steps)
-                    if self.is_chief and self._run_dir is not None:
-                        self._note_training(ended=True)
+                    if self.is_chief and self._kept is not None:
+                        self._kept.note(self._trained_model, self._step, ended=True)
         finally:
             if self.is_chief:
                 self._callbacks.on_end(self, self.result)
         return swallowed
 
     def _enter(self) -> Self:
-        directory = self._directory()
-        for written in (directory, directory and os.path.join(directory, "cluster")):
-            if written:
-                # Its thread would live as long as the process.
-                self._stack.callback(WRITERS.close, written)
+        kept = self._kept
+        if kept is not None:
+            kept.open(self._stack)
         model = training_model(self._model_given, self._loss_fn)
         self._config = copy.copy(self._config) or ConfigProto()
         self._config.run_policy = policy_of(self._config, on_nan="drop")
@@ -583,47 +571,38 @@ class Trainer:
             self._compute: Compute = functools.partial(rounds.round, step)
         else:
             self._compute = step
-        if self._evaluate is not None and directory is not None:
-            self._evaluations = Evaluations(self._evaluate, directory, self._model_given, self._loss_fn)
-            self._reported = {entry["step"] for entry in self._evaluations.history}
-        with _explained(self._run_dir):
-            self._loop = self._make_loop(directory)
+        if kept is None:
+            self._loop = self._make_loop()
+        else:
+            kept.read_evaluations(self._model_given, self._loss_fn)
+            with kept.explained():
+                self._loop = self._make_loop()
         if self.is_chief:
-            if self._run_dir is not None and not self.done:
-                self._note_training(ended=False)
+            if kept is not None and not self.done:
+                kept.note(self._trained_model, self._step, ended=False)
             self._callbacks.on_start(self)
             self._report()
         return self
 
-    def _note_training(self, ended: bool) -> None:
-        assert self._run_dir is not None
-        note_training(self._run_dir, self._step, ended, self._trained_model.declared.program.optimizers)
-
     def _report(self) -> None:
         """Tell callbacks of the evaluations that they have not heard of."""
-        for entry in self._evaluations.history if self._evaluations is not None else ():
-            if entry["step"] not in self._reported:
-                self._reported.add(entry["step"])
-                self._callbacks.on_evaluate(self, entry["step"], entry["metrics"])
+        for step, metrics in self._kept.unreported() if self._kept is not None else ():
+            self._callbacks.on_evaluate(self, step, metrics)
 
     def _name_of(self, variable: str) -> str:
         """Give the parameter's name in the model for that of its Variable."""
         return variable.removeprefix(self._trained_model.scope)
 
-    def _make_loop(self, directory: str | None) -> TrainLoop:
+    def _make_loop(self) -> TrainLoop:
         """Join the run, or begin it, with the hooks of this task and of the chief that it is or may become."""
-        saver = ModelSaver(self._trained_model, self._keep)
-        run = ModelRun(self._trained_model, self._config, self._compute, saver)
+        kept, trained = self._kept, self._trained_model
+        saver = kept.saver(trained) if kept is not None else None
+        directory = kept.directory if kept is not None else None
+        run = ModelRun(trained, self._config, self._compute, saver)
         step = run.step
-        chief_hooks: list[SessionRunHook] = [self._saver_hook(directory, saver, step)] if directory else []
-        if self._run_dir is not None:
-            shared = self._replicas is not None or self._units is not None
-            own_run = os.path.join(self._run_dir, "cluster")
-            chief_hooks += [
-                StepCounter(_SUMMARY_STEPS, output_dir=self._run_dir, step=step, shared=shared),
-                ClusterStatistics(_SUMMARY_STEPS, output_dir=own_run, step=step),
-                SummarySaver(_SUMMARY_STEPS, None, self._run_dir, step=step, fetched=[LOSS], as_summary=_loss_summary),
-            ]
+        chief_hooks: list[SessionRunHook] = []
+        if kept is not None and saver is not None:
+            chief_hooks = kept.hooks(saver, step, shared=self._replicas is not None or self._units is not None)
         own_hooks: list[SessionRunHook] = [_Following(self, step)]
         if self._steps is not None:
             own_hooks.insert(0, StopAtStep(last_step=self._steps, step=step))
@@ -642,61 +621,13 @@ class Trainer:
         )
         return TrainLoop(creator, hooks, report=report)
 
-    def _directory(self) -> str | None:
-        """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
-        if self._run_dir is None:
-            if self._evaluate is None or not self.is_chief:
-                return None
-            found = tempfile.mkdtemp(prefix="globalstep-run-")
-            self._stack.callback(shutil.rmtree, found, ignore_errors=True)
-            return found
-        if self.is_chief:
-            storage = storage_for(self._run_dir)
-            try:
-                storage.make_directories(self._run_dir)
-                with leave_probe(storage, self._run_dir):
-                    pass
-            except (OSError, OpError) as error:
-                if is_full(error):
-                    # A chief that was started again: the others train meanwhile.
-                    _log.warning("There is no room in run_dir %r now: %s", self._run_dir, error)
-                    return self._run_dir
-                raise InvalidArgumentError(
-                    f"run_dir {self._run_dir!r} cannot be written to: {error}. Give a directory that this user may "
-                    "write to, or None to keep nothing."
-                ) from error
-        return self._run_dir
-
-    def _saver_hook(self, directory: str, saver: ModelSaver, step: Named) -> CheckpointSaver:
-        steps = self._checkpoint_steps
-        if steps is None and self._evaluate is not None:
-            steps = self._evaluate.every_steps
-        listeners = [_EvaluatingCheckpoints(self)] if self._evaluations is not None else []
-        secs = _CHECKPOINT_SECS if steps is None else None
-        return CheckpointSaver(directory, secs, steps, saver, listeners=listeners, step=step)
-
     def _result(self) -> FitResult:
-        evaluations = self._evaluations
-        history = list(evaluations.history) if evaluations is not None else []
-        best = evaluations.best if evaluations is not None else None
-        return FitResult(
-            model=self._trained,
-            step=self._step,
-            loss=self._loss,
-            metrics=history[-1]["metrics"] if history else {},
-            history=history,
-            best_step=None if best is None else best["step"],
-            run_dir=self._run_dir,
-            is_chief=self.is_chief,
-        )
+        kept = self._kept.results() if self._kept is not None else {}
+        return FitResult(model=self._trained, step=self._step, loss=self._loss, is_chief=self.is_chief, **kept)
 
 
 def _loss_of(session: ModelSession, fetches: Any) -> Any:
     return LOSS if isinstance(fetches, StepCall) else None
-
-
-def _loss_summary(loss: float) -> Summary:
-    return Summary(value=[Summary.Value(tag="loss", simple_value=loss)])
 
 
 class _Following(SessionRunHook):
@@ -706,7 +637,7 @@ class _Following(SessionRunHook):
         self._trainer, self._step = trainer, step
         self._is_new = True
         #: For the run's report: whether the checkpoints' directory stays when training has ended.
-        self.keeps_directory = trainer._run_dir is not None
+        self.keeps_directory = trainer._kept is not None and trainer._kept.run_dir is not None
 
     def after_create_session(self, session: ModelSession, coord: Coordinator) -> None:
         """See SessionRunHook."""
@@ -718,9 +649,8 @@ class _Following(SessionRunHook):
             trainer._begin(session.cluster.trained())
         elif trainer._step < trainer._own_step:
             trainer._own_step, trainer._went_back = trainer._step, trainer._went_back + 1
-        if trainer._evaluations is not None:
-            trainer._evaluations.forget_after(trainer._step)
-            trainer._reported &= {entry["step"] for entry in trainer._evaluations.history}
+        if trainer._kept is not None:
+            trainer._kept.forget_after(trainer._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """See SessionRunHook."""
@@ -751,84 +681,6 @@ class _Following(SessionRunHook):
         trainer._trained = trained.model.put(values)
 
 
-class _EvaluatingCheckpoints(CheckpointSaverListener):
-    """Evaluates checkpoints as they are saved, or takes note of what the evaluator task found."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._last: int | None = None
-        self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
-        self._said = False
-
-    def after_save(self, session: RunSession, global_step_value: int) -> bool:
-        """See CheckpointSaverListener: says whether training should end."""
-        assert self._trainer._evaluate is not None
-        every = self._trainer._evaluate.every_steps
-        if self._last is None:
-            # The checkpoint of the beginning. Callbacks are told of it once they know of the start.
-            self._last, trainer = global_step_value, self._trainer
-            if not self._evaluator_does and trainer._run_dir is not None:
-                assert trainer._evaluations is not None
-                made_up = trainer._evaluations.make_up(
-                    global_step_value, trainer._steps is not None and global_step_value >= trainer._steps
-                )
-                trainer._stopped = trainer._stopped or (made_up and self._is_over())
-            return False
-        if global_step_value // every > self._last // every:
-            self._last = global_step_value
-            self._attend_to(global_step_value)
-        return self._is_over()
-
-    def end(self, session: RunSession, global_step_value: int) -> None:
-        """See CheckpointSaverListener: the last checkpoint is evaluated too."""
-        if not session.cluster.shutdown.asked and global_step_value > self._trainer._start:
-            self._attend_to(global_step_value)
-
-    def _attend_to(self, step: int) -> None:
-        trainer = self._trainer
-        evaluations = trainer._evaluations
-        assert evaluations is not None
-        if self._evaluator_does:
-            evaluations.read()
-        elif not evaluations.has(step):
-            evaluations.of_checkpoint(self._prefix(step))
-        trainer._report()
-
-    def _prefix(self, step: int) -> str:
-        trainer = self._trainer
-        assert trainer._evaluations is not None
-        directory = trainer._run_dir or trainer._evaluations.directory
-        return storage_for(directory).join(directory, f"model.ckpt-{step}")
-
-    def _is_over(self) -> bool:
-        evaluations = self._trainer._evaluations
-        assert evaluations is not None
-        if not evaluations.is_over:
-            return False
-        if not self._said:
-            # Another checkpoint, the last one, comes after the one that ends training.
-            self._said, best = True, evaluations.best
-            since = best["step"] if best is not None else "the first"
-            _log_progress.info("Training ends: no better evaluation since step %s.", since)
-        return True
-
-
-@contextlib.contextmanager
-def _explained(run_dir: str | None) -> Iterator[None]:
-    """Say what to do where a checkpoint is of another model."""
-    try:
-        yield
-    except OpError as error:
-        if "Restoring from checkpoint failed" in str(error):
-            reason = str(error).rsplit("Original error:", 1)[-1].strip()
-            # The traceback, and the text of TensorFlow's Saver, speak of graphs that the program never made.
-            raise type(error)(
-                f"run_dir {run_dir!r} has checkpoints of another model or optimizer, from which this one cannot go on: "
-                f"{reason}. Give another run_dir, or the model and optimizer of before."
-            ) from None
-        raise
-
-
 def place_of() -> TaskConfig:
     """Say which task this process is.
 
@@ -841,10 +693,8 @@ def place_of() -> TaskConfig:
         raise InvalidArgumentError(str(error)) from error
 
 
-def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> None:
+def _check_given(callbacks: Any, config: Any) -> None:
     """Refuse arguments of another type than their own."""
-    if evaluate is not None and not isinstance(evaluate, Evaluate):
-        raise InvalidArgumentError(f"evaluate is {reprlib.repr(evaluate)}; it must be a gs.Evaluate(batches, metrics).")
     if config is not None and not isinstance(config, ConfigProto):
         raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
     if not isinstance(callbacks, (list, tuple)):
@@ -852,13 +702,6 @@ def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> No
     if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
         made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
         raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
-    if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
-        raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
-    if run_dir is not None and os.fspath(run_dir).startswith("~"):
-        raise InvalidArgumentError(
-            f"run_dir is {os.fspath(run_dir)!r}: only a shell expands ~. Give "
-            f"os.path.expanduser({os.fspath(run_dir)!r})."
-        )
 
 
 def _checked(local: LocalSteps | None, gradients: GradientRules, config: Any) -> LocalSteps | None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.sessions.log_recovery import absolute
+from globalstep.chief.sessions.run_files import absolute
 from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -12,7 +12,8 @@ import threading
 from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook
-from globalstep.chief.hooks.step import StepCounter, StopAtStep
+from globalstep.chief.hooks.step import StopAtStep
+from globalstep.chief.hooks.summaries import StepCounter
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
