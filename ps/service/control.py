@@ -232,7 +232,7 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
-        # Who may not be chief is not to be able to end a chief's term.
+        # Who may not be chief neither ends a chief's term, nor says how far incarnations came.
         known_term = request.known_term if CALLER.get().may_be_chief else 0
         run = RunIdentity.decode(request.run)
         process = Process.decode(request.process)
@@ -243,10 +243,6 @@ class Control:
         state, incarnation, chief = shard.handle(heartbeat)
         if CALLER.get().may_be_chief:
             read_progress(shard.members.known_progress, request.told)
-        else:
-            # A task that lost its state knows by its clock alone which incarnations may have been.
-            newest = max(incarnation, shard.spent_incarnations)
-            read_progress(shard.members.known_progress, request.told, most_incarnation=newest, vouched=False)
         reply = pb.HeartbeatReply(
             process=self.process,
             state=int(state),  # type: ignore[arg-type]

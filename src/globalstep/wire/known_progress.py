@@ -54,8 +54,6 @@ class KnownProgress:
         #: has a greater number, wherever the clocks of PS tasks stand. What others say does not count.
         self.newest = 0
         self._known: dict[int, Known] = {}
-        #: Those that are known by more than a worker's word.
-        self._vouched: set[int] = set()
         # The last outcome of one's own: it is noted for every push, and taken in when it is read.
         self._latest: tuple[int, int, Mapping[str, int]] = (0, 0, {})
 
@@ -71,26 +69,15 @@ class KnownProgress:
         if incarnation:
             self.hear(incarnation, Known(index, steps, index))
 
-    def hear(self, incarnation: int, news: Known, vouched: bool = True) -> bool:
-        """Take note of what another process knows; gives whether it was news.
-
-        Args:
-            incarnation: Of which incarnation.
-            news: What it knows.
-            vouched: No worker says so, which may invent incarnations: they take the place of none that is known
-                otherwise.
-        """
-        if vouched:
-            self._vouched.add(incarnation)
+    def hear(self, incarnation: int, news: Known) -> bool:
+        """Take note of what another process knows of an incarnation; gives whether it was news."""
         known = self._known.get(incarnation)
         now = news if known is None else known.joined(news)
         if now == known:
             return False
         self._known[incarnation] = now
         if len(self._known) > MOST_INCARNATIONS:
-            gone = min(list(self._known), key=lambda number: (number in self._vouched, number))
-            self._known.pop(gone, None)
-            self._vouched.discard(gone)
+            self._known.pop(min(list(self._known)), None)
         return True
 
     def ended(self, incarnation: int, index: int, steps: Mapping[str, int] | None) -> None:

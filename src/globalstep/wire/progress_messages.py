@@ -18,30 +18,21 @@ _MOST_CHARACTERS = 1024
 _MOST = 2**63 - 1
 
 
-def read_progress(
-    progress: KnownProgress,
-    messages: Iterable[pb.Told],
-    trusted: bool = False,
-    most_incarnation: int = _MOST,
-    vouched: bool = True,
-) -> bool:
+def read_progress(progress: KnownProgress, messages: Iterable[pb.Told], trusted: bool = False) -> bool:
     """Take note of what messages say; gives whether there was news.
 
     Args:
         progress: Takes note.
-        messages: Of a client, or of a PS task.
+        messages: Of a client that may be chief, or of a PS task.
         trusted: Of a PS task, whose word on the last entry of an incarnation counts.
-        most_incarnation: Later ones are passed over: there was none, and what is said of them would take the place of
-            what is known of those that were.
-        vouched: Of who may be chief, or of a PS task; see KnownProgress.hear.
     """
     news = False
     for message in list(messages)[:MOST_INCARNATIONS]:
         steps = {name: value for name, value in message.steps.items() if len(name) <= _MOST_CHARACTERS}
-        fits = 0 < message.incarnation <= most_incarnation and max(message.index, message.steps_index) <= _MOST
-        if fits and len(steps) <= _MOST_STEPS:
+        largest = max(message.incarnation, message.index, message.steps_index)
+        if message.incarnation and largest <= _MOST and len(steps) <= _MOST_STEPS:
             known = Known(message.index, steps, message.steps_index, message.last and trusted)
-            news = progress.hear(message.incarnation, known, vouched) or news
+            news = progress.hear(message.incarnation, known) or news
     return news
 
 

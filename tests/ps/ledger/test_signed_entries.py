@@ -285,29 +285,29 @@ def test_a_part_whose_optimizer_the_decision_does_not_name_stops_nobody(cluster,
     assert list(cluster.shard(0).resources.of_nothing) == [PushId(attacker.name, attacker.sequence)]
 
 
-def test_a_worker_tells_of_no_incarnation_that_never_was(cluster, attacker):
-    """What it invents is repeated to nobody, and takes the place of nothing that is known."""
-    before, later = attacker.incarnation, attacker.incarnation + 10**12
-    cluster.worker.push(step_push())
-    cluster.worker.heartbeat.beat()
-    for transport in attacker.transports:
-        request = pb.HeartbeatRequest(client=attacker.name, lease_secs=5.0)
-        request.told.extend(pb.Told(incarnation=later + more, index=2**40) for more in range(8))
-        transport.unary("Heartbeat", request, 10.0).result()
-    for status in cluster.chief.statuses():
-        assert {told.incarnation for told in status.told} <= {before}
-
-
-def test_incarnations_that_a_worker_invents_take_the_place_of_none_that_the_chief_knows(cluster, attacker):
-    known = attacker.incarnation - 100
-    cluster.chief.run.known_progress.hear(known, Known(7, {"global_step": 7}, 7))
+@pytest.mark.parametrize("of", ["this incarnation", "the one before", "eight between", "eight to come"])
+def test_how_far_an_incarnation_came_no_worker_says(cluster, attacker, of):
+    """An index too high, or steps too low beside it, would be the step that training is said to go back from."""
+    before, now = attacker.incarnation - 100, attacker.incarnation
+    cluster.chief.push(step_push())
+    cluster.chief.run.known_progress.hear(before, Known(7, {"global_step": 7}, 7))
     cluster.chief.heartbeat.beat()
+    first, count = {
+        "this incarnation": (now, 1),
+        "the one before": (before, 1),
+        "eight between": (before + 1, 8),
+        "eight to come": (now + 10**12, 8),
+    }[of]
+    told = [
+        pb.Told(incarnation=first + more, index=2**40, steps_index=2**40, steps={"global_step": 1})
+        for more in range(count)
+    ]
     for transport in attacker.transports:
-        request = pb.HeartbeatRequest(client=attacker.name, lease_secs=5.0)
-        request.told.extend(pb.Told(incarnation=known + more, index=2**40) for more in range(1, 9))
-        transport.unary("Heartbeat", request, 10.0).result()
+        transport.unary(
+            "Heartbeat", pb.HeartbeatRequest(client=attacker.name, lease_secs=5.0, told=told), 10.0
+        ).result()
     for status in cluster.chief.statuses():
-        assert {told.incarnation: told.index for told in status.told}[known] == 7
+        assert {item.incarnation: item.index for item in status.told} == {before: 7, now: 2}
 
 
 def test_the_end_that_a_sequencer_told_of_is_not_topped_by_others():
