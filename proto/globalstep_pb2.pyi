@@ -652,6 +652,26 @@ class StatusReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class GoneEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STATE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
@@ -686,6 +706,7 @@ class StatusReply(_message.Message):
     AGGREGATES_FIELD_NUMBER: _builtins.int
     BEHIND_FIELD_NUMBER: _builtins.int
     TO_COME_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -779,6 +800,10 @@ class StatusReply(_message.Message):
     def to_come(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tasks that are expected and never came here, and those that were lost, or left before their work was done."""
 
+    @_builtins.property
+    def gone(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Of those that were here: how they went."""
+
     def __init__(
         self,
         *,
@@ -816,10 +841,11 @@ class StatusReply(_message.Message):
         aggregates: _builtins.bool = ...,
         behind: _builtins.bool = ...,
         to_come: _abc.Iterable[_builtins.str] | None = ...,
+        gone: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "row_layouts", b"row_layouts", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "to_come", b"to_come", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "gone", b"gone", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "row_layouts", b"row_layouts", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "to_come", b"to_come", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,13 @@ def why_not_left(client: ClusterAccess, tasks: Sequence[str]) -> str:
         if name:
             silent[name] = min(one.silent_secs, silent.get(name, one.silent_secs))
     if not silent:
-        return f"{tasks[0]} has not come yet: it is being started, it was never started, or it died before it came"
+        gone = {task: how for status in answers for task, how in status.gone.items() if task in tasks}
+        if gone:
+            return f"{'; '.join(f'{task} {how}' for task, how in sorted(gone.items()))}: it may be started again"
+        return (
+            f"{tasks[0]} has not come yet: it is being started, it was never started, or it died before it came. Leave "
+            "out of the ClusterSpec what is not to be started; a step limit, or request_stop(), ends a job at once"
+        )
     name = max(silent, key=lambda name: silent[name])
     if silent[name] > _QUIET_SECS:
         return (

@@ -192,14 +192,23 @@ def await_others(
             no threads carry them out.
     """
     wait, alone_since, told = PollingWait(clock, math.inf), clock.monotonic(), False
-    seen = dict[str, int]()
+    seen, absent = dict[str, int](), list[str]()
     while goes_on():
-        names, here = awaited(clock.monotonic() - alone_since)
+        alone_secs = clock.monotonic() - alone_since
+        names, here = awaited(alone_secs)
         if not names:
+            if absent and alone_secs >= TO_COME_SECS:
+                _log.warning(
+                    "%s did not come within %.0f s, so the chief ends the job: what it had still to train is left out.",
+                    ", ".join(absent),
+                    TO_COME_SECS,
+                )
             return
+        absent = [] if here else names
         if here:
             alone_since = clock.monotonic()
-        waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to end"
+        until = "end" if here else f"come, up to {TO_COME_SECS:.0f} s"
+        waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to {until}"
         if not told:
             _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
         told = True

@@ -200,10 +200,14 @@ class Trainer:
         # Steps whose batches earlier calls of `batches` have given, to all workers; and what the next one leaves out of
         # this worker's own batches, None for what was had before.
         self._passed = 0
+        # Of each of these calls: how many such steps there were when it began, and its epochs.
+        self._passes: list[tuple[int, int | None]] = []
         self._left_out: int | None = None
         self._loss = math.nan
         self._taken = 0
         self._stopped = False
+        # Whether this worker's batches ended where all that are left are kept for others.
+        self._left_to_others = False
         # Whether the run has ended, as `done` or a step has said.
         self._ended = False
         self._trained: Any = model
@@ -404,14 +408,32 @@ class Trainer:
         try:
             while total is None:
                 total = yield from self._until_it_went_back(share_of(batches, share, epochs), once)
+                if total is None:
+                    passed, epochs = self._pass_of_first(passed, epochs)
+                    share = replace(share, end=None if end is None or self._steps is None else self._steps - passed)
         finally:
+            self._passes.append((passed, epochs))
             if own:
                 self._left_out = 0 if total is None else max(0, start - total)
             elif claimed >= 0:
                 # A pass that was left early is over for this worker: the next one begins anew.
                 self._first = claimed if total is not None else self._next_step(claimed)
+                # Nothing at all is had where all that is left is other workers'.
+                self._left_to_others = total == 0
                 steps = passed + total // per_step if total is not None else self._first - self.rank
                 self._passed = max(self._passed, steps)
+
+    def _pass_of_first(self, passed: int, epochs: int | None) -> tuple[int, int | None]:
+        """Give where the pass began that has this worker's next batches, and how many epochs are left from there.
+
+        Args:
+            passed: Where the present one began.
+            epochs: Of the present one.
+        """
+        for began, more in reversed(self._passes):
+            if began < passed and self._first < passed and more is not None:
+                passed, epochs = began, None if epochs is None else epochs + more
+        return passed, epochs
 
     def _until_it_went_back(self, given: Generator[Any, None, int], once: bool) -> Generator[Any, None, int | None]:
         """Give batches until there are no more; returns how many there are, None where the run went back before.
@@ -541,7 +563,7 @@ class Trainer:
                 if kind is None or swallowed:
                     self.result = self._result()
                     if self.is_chief and self._steps is not None and self._step < self._steps:
-                        _log_progress.info("Training ended at step %d of %d.", self._step, self._steps)
+                        self._tell_of_early_end(self._steps)
                     if self.is_chief and self._kept is not None:
                         self._kept.note(self._trained_model, self._step, ended=True)
         finally:
@@ -620,6 +642,18 @@ class Trainer:
             failover_secs=failover_secs,
         )
         return TrainLoop(creator, hooks, report=report)
+
+    def _tell_of_early_end(self, steps: int) -> None:
+        if not self._left_to_others or self._stopped:
+            _log_progress.info("Training ended at step %d of %d.", self._step, steps)
+            return
+        _log_progress.warning(
+            "Training ended at step %d of %d: batches of workers that died, or never came, are left out. With steps=%d "
+            "in place of epochs the others go on to that step with batches of their own.",
+            self._step,
+            steps,
+            steps,
+        )
 
     def _result(self) -> FitResult:
         kept = self._kept.results() if self._kept is not None else {}

@@ -142,7 +142,12 @@ class Absence:
     @property
     def to_come(self) -> list[str]:
         """Tasks that may come, or come back, where their names are known."""
-        return sorted({*self.missing, *self.failed} - {UNNAMED})
+        return sorted({*self.missing, *self.gone})
+
+    @property
+    def gone(self) -> Mapping[str, str]:
+        """Those of them that were here, and how each went."""
+        return {task: how for task, how in self.failed.items() if task != UNNAMED}
 
     def later(self, busy_secs: float) -> Absence:
         """The same, where a client that keeps no lease was here so many seconds ago."""

@@ -120,7 +120,7 @@ class Control:
         shard = self.handler.shard
         view = shard.view(request.brief)
         bytes_in, bytes_out = self.handler.traffic.view()
-        counted, leads = view.statistics, shard.handle(events.GetLeads())
+        counted, leads, absence = view.statistics, shard.handle(events.GetLeads()), shard.attendance()[2]
         reply = pb.StatusReply(
             state=int(view.state),  # type: ignore[arg-type]
             incarnation=view.incarnation,
@@ -152,7 +152,8 @@ class Control:
                 )
                 for item in shard.members.clients()
             ],
-            to_come=shard.attendance()[2].to_come,
+            to_come=absence.to_come,
+            gone=absence.gone,
             owner=view.owner,
             process=self.process,
             spent_incarnations=shard.spent_incarnations,

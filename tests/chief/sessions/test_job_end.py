@@ -16,6 +16,8 @@ from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
+from globalstep.wire import transports
+from globalstep.wire.transports import KnownTarget
 
 
 @pytest.fixture
@@ -156,6 +158,46 @@ def test_a_chief_does_not_wait_for_one_that_waits_itself(cluster, tmp_path, capl
         heartbeat.beat()
         assert worker.should_stop()
         worker.close()
+
+
+class Tasks:
+    """Sessions of a cluster of two workers, of which the second dies, or never comes."""
+
+    names = "/job:worker/task:0", "/job:worker/task:1"
+
+    def __init__(self, cluster, monkeypatch):
+        self.target = cluster.target
+        for name in self.names:
+            known = KnownTarget(cluster.target, name, self.names)
+            monkeypatch.setitem(transports._registered, f"grpc://{name}-of-{cluster.target}", known)
+
+    def session(self, index, graph):
+        with graph.as_default():
+            model = build()
+            target = f"grpc://{self.names[index]}-of-{self.target}"
+            return model, MonitoredTrainingSession(target, index == 0, clock=ManualClock())
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_a_chief_says_for_whom_it_waits_in_vain_and_why(cluster, monkeypatch, caplog, came):
+    tasks, graph, others = Tasks(cluster, monkeypatch), Graph(), Graph()
+    model, session = tasks.session(0, graph)
+    if came:
+        _, worker = tasks.session(1, others)
+        with pytest.raises(ZeroDivisionError), others.as_default(), worker:
+            1 / 0  # noqa: B018
+    with graph.as_default():
+        session.run(model.train, {model.by: 1.0})
+        session.close()
+    assert (
+        "Waited 5 s so far: the loop of the chief, this task, is over; waiting for /job:worker/task:1 to come, up "
+        "to 30 s" in caplog.text
+    )
+    why = "left before the end of the job" if came else "has not come yet: it is being started, it was never started"
+    assert f"Most likely /job:worker/task:1 {why}" in caplog.text
+    assert ("Leave out of the ClusterSpec what is not to be started" in caplog.text) is not came
+    assert "/job:worker/task:1 did not come within 30 s, so the chief ends the job" in caplog.text
+    assert cluster.view().state == pb.STATE_DONE
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 """A loop over epochs that asks for the batches of each: every pass begins where the one before has ended."""
 
+import json
+
 import numpy as np
 import pytest
+from small_model import wait_for_saves
 
 import globalstep as gs
+from globalstep.chief.sessions import job_end
+from globalstep.ps.server import PSOptions, PSServer
 
 DATA = [np.full(3, at, np.float32) for at in range(6)]
 
@@ -73,3 +78,79 @@ def test_two_iterables_may_be_gone_through_side_by_side():
             for one, other in zip(training.batches(DATA, epochs=1), training.batches(others, epochs=1), strict=False):
                 training.step(one, other)
     assert seen == 2 * [number for at in range(6) for number in (at, at + 10)]
+
+
+class PS:
+    """A PS task of a cluster whose worker 0 is this process."""
+
+    def __init__(self, monkeypatch, workers):
+        self._server = self._served("127.0.0.1:0")
+        cluster = {"ps": [self._server.address], "worker": [f"127.0.0.1:{port}" for port in range(1, workers + 1)]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+
+    def _served(self, address):
+        server = PSServer(PSOptions(bind=address, grace_secs=0.2))
+        server.start()
+        return server
+
+    def lose(self):
+        """Start it again without its state."""
+        self.close()
+        self._server = self._served(self._server.address)
+
+    def close(self):
+        self._server.close()
+
+
+@pytest.fixture
+def ps(monkeypatch):
+    made = []
+
+    def start(workers=1):
+        made.append(PS(monkeypatch, workers))
+        return made[0]
+
+    yield start
+    made[0].close()
+
+
+@pytest.mark.parametrize("call", ["fit", "each pass"])
+@pytest.mark.parametrize(("lost", "restored"), [(5, 4), (7, 4), (8, 8), (10, 8), (3, 0)])
+def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path, call, lost, restored):
+    """Also those of a pass that was over: the step that was under way takes the place of the first of them."""
+    tasks, seen = ps(), []
+
+    def loss(params, batch):
+        seen.append(int(batch[0]))
+        if len(seen) == lost + 1:
+            wait_for_saves()
+            tasks.lose()
+        return float(batch.sum()), {"w": np.ones(3, np.float32)}
+
+    options = {"optimizer": gs.optim.SGD(0.1), "run_dir": tmp_path, "checkpoint_every_steps": 4}
+    if call == "fit":
+        result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, epochs=2, **options)
+    else:
+        with gs.Trainer({"w": np.zeros(3, np.float32)}, loss, steps=12, **options) as training:
+            for _ in range(2):
+                for batch in training.batches(DATA, epochs=1):
+                    training.step(batch)
+        result = training.result
+    assert result.step == 12
+    assert result.model["w"].tolist() == pytest.approx([-1.2] * 3)
+    assert seen == [at % 6 for at in (*range(lost + 1), lost, *range(restored + 1, 12))]
+
+
+def test_a_run_says_that_batches_of_workers_that_never_came_are_left_out(ps, monkeypatch, caplog):
+    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)
+    ps(workers=2)
+    seen = []
+
+    def loss(params, batch):
+        seen.append(int(batch[0]))
+        return 0.0, {"w": np.ones(3, np.float32)}
+
+    result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, optimizer=gs.optim.SGD(0.1), epochs=2)
+    assert (result.step, len(seen)) == (11, 11)
+    assert "Training ended at step 11 of 12: batches of workers that died, or never came, are left out." in caplog.text
+    assert "With steps=12 in place of epochs the others go on" in caplog.text
