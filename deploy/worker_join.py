@@ -20,7 +20,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.transports import known_target, transports_to
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.client.own_clients import has_been_client, is_client
+from globalstep.worker.client.leaving import has_been_client, is_client
 from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["wait_for_the_end"]

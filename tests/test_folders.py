@@ -61,7 +61,7 @@ def test_classes_have_names_of_their_own():
 
 
 def test_what_takes_a_client_or_a_session_says_its_type():
-    """So that the type checker sees the chief: `worker/access.py` has the Protocols. Programs pass what they like."""
+    """So that the type checker sees the chief. Programs pass what they like."""
     found = {}
     for path in product_modules():
         for node in ast.walk(parsed(path)):

@@ -1,6 +1,6 @@
 """Prometheus metrics of the sessions of a process: of a worker, and of the chief. docs/status.md lists them.
 
-Needs the extra `metrics`; imported only where GLOBALSTEP_METRICS_PORT is set. The port is opened with the first
+Imported only where GLOBALSTEP_METRICS_PORT is set; needs the extra `metrics`. The port is opened with the first
 session, and stays until the process ends.
 
 Layer: worker. Threads: a SessionsCollector is thread-safe.
@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from globalstep.runtime.metrics_port import MetricsPort, open_port
+from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
 from globalstep.worker.client.client import ClusterClient
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 __all__ = ["SessionsCollector", "watch"]
 
@@ -39,6 +41,8 @@ class SessionsCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Give all metric families as of now."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         with self._lock:
             clients = list(self._clients)
         labels = ["task", "client"]
@@ -84,9 +88,11 @@ def watch(client: ClusterClient, text: str) -> MetricsPort | None:
         text: See metrics_port.metrics_address; used with the first client.
 
     Returns:
-        The port; None where it could not be opened.
+        The port; None where it could not be opened, or the extra is not installed.
     """
     global _port
+    if not can_be_open(text):
+        return None
     _collector.add(client)
     with _lock:
         if _port is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -23,9 +23,11 @@ from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl, nbytes_of
-from globalstep.worker.access import ClusterAccess
 from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.protocol.splitting import whole_name
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["restore_into"]
 
@@ -33,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 def restore_into(
-    cluster: ClusterAccess,
+    cluster: ClusterClient,
     program: Callable[[], Program],
     reader: CheckpointReader,
     saveables: Sequence[Saveable],
@@ -77,7 +79,7 @@ def restore_into(
 
 
 def _declarations(
-    cluster: ClusterAccess,
+    cluster: ClusterClient,
     program: Callable[[], Program],
     reader: CheckpointReader,
     saveables: Sequence[Saveable],

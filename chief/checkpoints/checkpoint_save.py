@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
@@ -40,7 +40,9 @@ from globalstep.errors import AbortedError, InternalError, OpError
 from globalstep.files.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
 from globalstep.files.storage import Storage, directory_of, leave_probe
 from globalstep.wire.declarations import VariableDecl
-from globalstep.worker.access import ClusterAccess
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["ClusterSnapshot", "save_snapshot"]
 
@@ -81,7 +83,7 @@ class ClusterSnapshot(Protocol):
 
 def save_snapshot(
     snapshot: ClusterSnapshot,
-    cluster: ClusterAccess,
+    cluster: ClusterClient,
     saveables: Sequence[Saveable],
     prefix: str,
     storage: Storage,

@@ -12,7 +12,7 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
 from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
@@ -32,7 +32,9 @@ from globalstep.errors import (
 )
 from globalstep.files.storage import Storage, directory_of, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.worker.access import ClusterAccess
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["STATE_FILE", "ClusterSaver"]
 
@@ -99,7 +101,7 @@ class ClusterSaver:
 
     def save(
         self,
-        cluster: ClusterAccess,
+        cluster: ClusterClient,
         saveables: Sequence[Saveable],
         save_path: str,
         step: str | int | Callable[[], str | int | None] | None = None,
@@ -169,7 +171,7 @@ class ClusterSaver:
 
     def restore(
         self,
-        cluster: ClusterAccess,
+        cluster: ClusterClient,
         program: Callable[[], Program],
         saveables: Sequence[Saveable],
         prefix: str,
@@ -228,7 +230,7 @@ class ClusterSaver:
 
 
 @contextlib.contextmanager
-def _unless_replaced(cluster: ClusterAccess, storage: Storage, prefix: str, term: int) -> Iterator[None]:
+def _unless_replaced(cluster: ClusterClient, storage: Storage, prefix: str, term: int) -> Iterator[None]:
     """Find out, where a save fails, whether this chief was replaced: its successor clears away what it writes.
 
     Raises:
@@ -251,7 +253,7 @@ def _unless_replaced(cluster: ClusterAccess, storage: Storage, prefix: str, term
         raise
 
 
-def _term_for(cluster: ClusterAccess, storage: Storage, save_path: str, latest_filename: str) -> int:
+def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_filename: str) -> int:
     """The term that a save of this chief bears; 0 without one.
 
     Raises:

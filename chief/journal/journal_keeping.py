@@ -36,7 +36,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.progress_messages import read_progress
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["JournalKeeper"]
@@ -59,7 +59,7 @@ class JournalKeeper:
         clock: Paces the thread.
     """
 
-    def __init__(self, cluster: ClusterAccess, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, cluster: ClusterClient, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
         self._directory = directory
         self._clock = clock

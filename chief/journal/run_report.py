@@ -19,8 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from globalstep.chief.hooks.live_line import LiveLine
-from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
+from globalstep.chief.hooks.progress import PROGRESS_PREFIX, LiveLine, progress_line
 from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

@@ -14,7 +14,7 @@ from globalstep.worker.client.causes import ASK_SECS, why_no_answer
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
@@ -54,7 +54,7 @@ def why_no_chief(statuses: Sequence[pb.StatusReply]) -> str:
     )
 
 
-def why_not_ended(client: ClusterAccess) -> str:
+def why_not_ended(client: ClusterClient) -> str:
     """Say why the chief has not saved the last step and ended the job.
 
     Args:
@@ -78,7 +78,7 @@ def why_not_ended(client: ClusterAccess) -> str:
     )
 
 
-def why_not_left(client: ClusterAccess, tasks: Sequence[str]) -> str:
+def why_not_left(client: ClusterClient, tasks: Sequence[str]) -> str:
     """Say why tasks have not left a job that is done.
 
     Args:
@@ -114,7 +114,7 @@ def why_not_left(client: ClusterAccess, tasks: Sequence[str]) -> str:
     )
 
 
-def why_not_written(client: ClusterAccess, directory: str) -> str:
+def why_not_written(client: ClusterClient, directory: str) -> str:
     """Say why a checkpoint is not written yet.
 
     Args:

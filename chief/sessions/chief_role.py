@@ -5,6 +5,10 @@ ask for it once the chief has been silent for so long, or has left; the task tha
 the chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as
 a worker, and may ask again. docs/operations/failures.md tells users, docs/design/push-protocol.md the rules.
 
+In many programs, of the A3C kind above all, every task says is_chief=True, so that each initializes what only it has.
+A run has one chief: the first task of the cluster where that comes in time, else who asks first. The others are
+workers that initialize their own Variables themselves.
+
 Layer: chief.
 """
 
@@ -18,25 +22,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.job_end import await_last_save
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_creators import CHIEF_MAX_WAIT_SECS, ChiefCreator, SessionCreator, WorkerCreator
-from globalstep.cluster.cluster import TaskConfig, session_tasks, target_of
+from globalstep.cluster.cluster import TaskConfig, is_chief, session_tasks, target_of
+from globalstep.cluster.process_place import ALIVE_SECS
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.transports import register_target
 from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
-
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = [
+    "ChiefClaim",
     "FAILOVER_VARIABLE",
+    "NotChiefError",
     "RoleCreator",
     "TaskPlace",
     "as_role",
     "failover_of",
+    "first_task",
     "place_of_task",
     "train_loop_parts",
 ]
@@ -188,10 +195,10 @@ class RoleCreator(SessionCreator):
         if self.acts:
             self._chief.after_end(session)
 
-    def _admit_chief(self, cluster: ClusterAccess) -> None:
+    def _admit_chief(self, cluster: ClusterClient) -> None:
         self._claim.admit(cluster, self._chief.saved_term())
 
-    def _admit_worker(self, cluster: ClusterAccess) -> None:
+    def _admit_worker(self, cluster: ClusterClient) -> None:
         cluster.chief_lease.candidate = self._candidate
         if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
             raise _NowChiefError
@@ -287,3 +294,96 @@ def as_role(chief: ChiefCreator, clock: Clock) -> RoleCreator:
         clock: Where time comes from.
     """
     return RoleCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
+
+
+#: How long another task that says is_chief=True lets the first task come before it. Who is first is the chief of the
+#: next start too, and finds in the checkpoint what its program has.
+_FIRST_TASK_SECS = 10.0
+
+
+class NotChiefError(Exception):
+    """Another task has the chief's lease."""
+
+
+def first_task(session_tasks: Sequence[str]) -> str:
+    """Give the task of a cluster that is the chief by its name; "" where none is known.
+
+    >>> first_task(["/job:worker/task:0", "/job:worker/task:1"])
+    '/job:worker/task:0'
+    >>> first_task(["/job:worker/task:0", "/job:chief/task:0"])
+    '/job:chief/task:0'
+    """
+    chiefs = [task for task in session_tasks if is_chief(task)]
+    return next(iter([*chiefs, *session_tasks]), "")
+
+
+class ChiefClaim:
+    """A process's claim to the chief's lease, over all of its sessions.
+
+    Args:
+        candidate: The process, as PS task 0 knows it.
+        clock: Where time comes from.
+
+    Attributes:
+        candidate: As given.
+        beside: Whether this task says is_chief=True and is a worker, because another task of its job says so too and
+            is the chief. It stays so.
+    """
+
+    def __init__(self, candidate: Candidate, clock: Clock) -> None:
+        self.candidate = candidate
+        self.beside = False
+        self._clock = clock
+
+    def admit(self, cluster: ClusterClient, saved_term: int = 0) -> None:
+        """Claim the chief's lease for a client, before it begins or takes over a run.
+
+        Args:
+            cluster: The client.
+            saved_term: The greatest term in the run's directory: PS task 0 may have begun with its clock set back.
+
+        Raises:
+            NotChiefError: If another task has the chief's lease, and this one is to go on as a worker.
+            FailedPreconditionError: If another one has it that this task cannot go on beside.
+        """
+        candidate = self.candidate
+        cluster.chief_lease.candidate = candidate
+        candidate.know(saved_term)
+        self._let_first_come(cluster)
+        if candidate.contend(cluster, self._clock):
+            return
+        if candidate.beside and not self.beside:
+            self.beside = True
+            _log.warning("%s", self._of_two_chiefs(cluster))
+        elif not self.beside:
+            _log.warning("%s acts as chief; this task goes on as a worker.", candidate.chief or "Another")
+        raise NotChiefError
+
+    def _let_first_come(self, cluster: ClusterClient) -> None:
+        """Wait a while for the cluster's first task, where there has been no chief: see _FIRST_TASK_SECS."""
+        candidate, first = self.candidate, first_task(cluster.run.session_tasks)
+        if candidate.term or not candidate.configured or candidate.task in ("", first):
+            return
+        if candidate.task not in cluster.run.session_tasks:
+            return
+        wait = PollingWait(self._clock, _FIRST_TASK_SECS, cluster)
+        while True:
+            status = cluster.refresh()[0]
+            came = [one for one in status.clients if one.task == first and one.takes_task]
+            if status.chief.term or any(one.joined_secs > ALIVE_SECS for one in came):
+                return
+            if not wait.pause(
+                f"letting {first} come first, in case that all tasks say is_chief=True",
+                lambda: f"{first} is being started, it is started later, or never",
+            ):
+                return
+
+    def _of_two_chiefs(self, cluster: ClusterClient) -> str:
+        mine = self.candidate.task
+        return (
+            f"{self.candidate.holder} is the chief, and {mine} says is_chief=True too: it goes on as a worker. It "
+            "initializes the Variables that only its program has, and saves no checkpoints; the chief's do not hold "
+            "them. What the programs have by the same name is one Variable of all tasks. What is to be this task's own "
+            f'belongs on its device, gs.device("{mine}"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]. '
+            "With is_chief=(task_index == 0) this is not said."
+        )

@@ -2,7 +2,7 @@
 
 Three cases (invariant I4): all PS tasks are vacant, and a run begins; all hold one incarnation, and a
 chief that was started again takes over without touching it; some lost their state, and all go back
-together to the newest complete checkpoint.
+together: to where their write-ahead logs end, else to the newest complete checkpoint.
 
 Layer: chief.
 """
@@ -14,18 +14,22 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.errors import OpError
+from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import StopLimit
 from globalstep.wire.known_progress import Known
 from globalstep.wire.progress_messages import read_progress
+from globalstep.worker.client.causes import why_no_answer
+from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.client.client import ClusterClient
 
-
-__all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey"]
+__all__ = ["Found", "announce_return", "come_back", "not_serving", "nothing_left", "stop_limits", "survey"]
 
 _log = logging.getLogger("globalstep")
 
@@ -129,7 +133,7 @@ def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mappi
 
 
 def announce_return(
-    client: ClusterAccess,
+    client: ClusterClient,
     statuses: Sequence[pb.StatusReply],
     step: str,
     step_after: int,
@@ -171,3 +175,76 @@ def announce_return(
         step_after,
         source,
     )
+
+
+def come_back(
+    client: ClusterClient,
+    statuses: Sequence[pb.StatusReply],
+    directory: str | None,
+    clock: Clock,
+    max_wait_secs: float,
+    run: str = "",
+) -> list[Any]:
+    """Have PS tasks that lost their state recover, where the run has a log; else leave all as it is.
+
+    Args:
+        client: The cluster's client.
+        statuses: What each PS task said of itself.
+        directory: The run's, for the case that all lost their state; None where that is another one's business.
+        clock: Where time comes from.
+        max_wait_secs: How long to wait for tasks that cannot be reached, or have no disk space for their logs.
+        run: Id of the run that is to come back; "" where the directory has none yet.
+
+    Returns:
+        What each PS task says of itself now.
+
+    Raises:
+        DeadlineExceededError: If a task cannot be reached for so long.
+        UnavailableError: If one cannot be reached, and `max_wait_secs` is 0.
+    """
+    wait = PollingWait(clock, max_wait_secs, client)
+    # Lives whose logs are damaged, or gone.
+    lost: set[int] = set()
+    tried = 0
+    while True:
+        living = [status for status in statuses if status.incarnation]
+        lives = {status.incarnation for status in living}
+        if len(living) == len(statuses) or len(lives) > 1:
+            return list(statuses)
+        try:
+            if living:
+                if living[0].policy.durability != "log":
+                    return list(statuses)
+                came = living[0]
+                tried = came.incarnation
+                client.membership.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
+            elif directory is None:
+                return list(statuses)
+            else:
+                found = [logs for logs in client.membership.find_logs(directory, run) if logs[0] not in lost]
+                if not found:
+                    return list(statuses)
+                tried = found[0][0]
+                client.membership.recover(*found[0], directory, run)
+        except UnavailableError as error:
+            if not wait.pause(
+                f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
+            ):
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                return list(statuses)
+        except LostStateError as error:
+            if tried in lost or living:
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                return list(statuses)
+            _log.warning(
+                "No recovery from the write-ahead logs of incarnation %d; those of others are tried: %s", tried, error
+            )
+            lost.add(tried)
+        except AbortedError as error:
+            _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+            return list(statuses)
+        except OpError as error:
+            _log.warning("Recovering from the write-ahead logs failed: %s", error)
+            return list(statuses)
+        # A worker does not wait here: it asks again later, and says what it waits for.
+        statuses = wait_for_answers(client, clock, max_wait_secs) if max_wait_secs > 0 else list(client.refresh())

@@ -26,7 +26,7 @@ from globalstep.runtime.streams import end_process
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["EXIT_DRAINED", "Drain", "InterruptedRun"]
@@ -108,7 +108,7 @@ class Drain:
                 # It came: a program that goes on all the same has Python's own handler again.
                 signal.signal(number, _DEFAULTS[number])
 
-    def attend(self, cluster: ClusterAccess | None) -> None:
+    def attend(self, cluster: ClusterClient | None) -> None:
         """Notify a client when the process is asked to end, or has been.
 
         The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.

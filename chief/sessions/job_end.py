@@ -21,7 +21,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = [
     "IDLE_SECS",
@@ -44,7 +44,7 @@ TO_COME_SECS = 30.0
 IDLE_SECS = 30.0
 
 
-def look(cluster: ClusterAccess) -> list[pb.StatusReply]:
+def look(cluster: ClusterClient) -> list[pb.StatusReply]:
     """Ask every PS task how the run stands.
 
     Args:
@@ -76,7 +76,7 @@ def is_done(statuses: Sequence[pb.StatusReply]) -> bool:
 
 
 def await_last_save(
-    cluster: ClusterAccess, clock: Clock, max_wait_secs: float, claim: Callable[[], bool] = bool
+    cluster: ClusterClient, clock: Clock, max_wait_secs: float, claim: Callable[[], bool] = bool
 ) -> bool:
     """Wait, where the step limit is reached, until the chief has saved the last step and declared the job done.
 
@@ -111,7 +111,7 @@ def await_last_save(
 
 
 def others_that_train(
-    cluster: ClusterAccess, statuses: Sequence[pb.StatusReply], alone_secs: float
+    cluster: ClusterClient, statuses: Sequence[pb.StatusReply], alone_secs: float
 ) -> tuple[list[str], bool]:
     """Name the tasks that still train, or may come to, and say whether one of them is here.
 
@@ -148,7 +148,7 @@ class AwaitedTasks:
         clock: Time.
     """
 
-    def __init__(self, cluster: ClusterAccess, clock: Clock) -> None:
+    def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
         # The steps as they were last seen to move, and when.
@@ -175,7 +175,7 @@ class AwaitedTasks:
 
 
 def await_others(
-    cluster: ClusterAccess,
+    cluster: ClusterClient,
     clock: Clock,
     awaited: Callable[[float], tuple[list[str], bool]],
     goes_on: Callable[[], bool],

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, greatest_term, latest_checkpoint
@@ -24,7 +25,9 @@ from globalstep.errors import OpError
 from globalstep.files.storage import require_utf8, storage_for
 from globalstep.runtime.clock import Clock
 from globalstep.wire.known_progress import Known
-from globalstep.worker.access import ClusterAccess
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["RunFiles", "absolute", "why_no_checkpoint"]
 
@@ -90,7 +93,7 @@ class RunFiles:
         """Return how far the newest incarnation before another came, as far as the journal has it."""
         return last_stored(self.directory, before)
 
-    def keep_journal(self, client: ClusterAccess) -> None:
+    def keep_journal(self, client: ClusterClient) -> None:
         """Have the client's run keep a journal here from now on."""
         client.journal = JournalKeeper(client, self.directory)
         client.journal.start()

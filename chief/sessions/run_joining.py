@@ -22,7 +22,7 @@ from globalstep.wire.known_progress import KnownProgress
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["RunOfTask", "files_of"]
 
@@ -72,7 +72,7 @@ class RunOfTask:
                 raise
         return TaskRun(is_chief, self.joined, kept, run_name(), directory)
 
-    def look(self, client: ClusterAccess, statuses: Sequence[pb.StatusReply], mine: TaskRun) -> bool:
+    def look(self, client: ClusterClient, statuses: Sequence[pb.StatusReply], mine: TaskRun) -> bool:
         """Look whether the PS tasks hold another run than this task's.
 
         Args:
@@ -124,7 +124,7 @@ class RunOfTask:
         self.joined = run.id
         return run
 
-    def opens(self, client: ClusterAccess) -> None:
+    def opens(self, client: ClusterClient) -> None:
         """Have the run's directory know an incarnation that is about to be opened, before it has members."""
         run = client.run.identity
         if run.directory:
@@ -137,7 +137,7 @@ class RunOfTask:
         if mine.is_chief and mine.directory and run.id and not mine.kept:
             files_of(mine.directory).keep_identity(RunIdentity(run.id, mine.name, mine.directory))
 
-    def refuse_second(self, client: ClusterAccess) -> None:
+    def refuse_second(self, client: ClusterClient) -> None:
         """Take the task for this process; refuse it where another living process has it.
 
         Raises:
@@ -211,7 +211,7 @@ def _members(statuses: Sequence[pb.StatusReply], run: str) -> list[_Member]:
     return list(found.values())
 
 
-def _where(client: ClusterAccess, statuses: Sequence[pb.StatusReply], held: RunIdentity) -> str:
+def _where(client: ClusterClient, statuses: Sequence[pb.StatusReply], held: RunIdentity) -> str:
     labels = [label for label, status in zip(client.run.labels, statuses, strict=True) if status.run.id == held.id]
     return ", ".join(labels) + _at(statuses)
 

@@ -23,14 +23,14 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
-def _admit_all(cluster: ClusterAccess) -> None:
+def _admit_all(cluster: ClusterClient) -> None:
     """Let every client go on."""
 
 
-def _attend_to_none(cluster: ClusterAccess) -> None:
+def _attend_to_none(cluster: ClusterClient) -> None:
     """Take no note of a client."""
 
 
@@ -190,7 +190,7 @@ class ChiefCreator(SessionCreator):
         self._hooks: Sequence[SessionRunHook] = ()
         self.had_session = False
         # Of the present session's client.
-        self._awaited: tuple[ClusterAccess, AwaitedTasks] | None = None
+        self._awaited: tuple[ClusterClient, AwaitedTasks] | None = None
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
         """See SessionCreator: their stop limits become the parameter servers'."""

@@ -16,12 +16,12 @@ from globalstep.chief.sessions.causes import why_no_chief
 from globalstep.chief.sessions.cluster_start import (
     Found,
     announce_return,
+    come_back,
     not_serving,
     nothing_left,
     stop_limits,
     survey,
 )
-from globalstep.chief.sessions.log_recovery import come_back
 from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
@@ -37,7 +37,7 @@ from globalstep.worker.waits.polling_wait import PollingWait
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["SessionMaking"]
 
@@ -197,13 +197,13 @@ class SessionMaking:
             raise
         return session
 
-    def _mine(self, client: ClusterAccess, files: RunFiles | None, is_chief: bool) -> TaskRun:
+    def _mine(self, client: ClusterClient, files: RunFiles | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
         mine = self._run.knowledge("" if files is None else files.absolute, is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
-    def _statuses(self, client: ClusterAccess, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
+    def _statuses(self, client: ClusterClient, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
         """Ask every PS task for its status, after having those come back that can.
 
         Returns:
@@ -322,7 +322,7 @@ def _check_sources(directory: str | None, prefix: str | None) -> None:
         raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
 
 
-def _why_so_long(client: ClusterAccess) -> str:
+def _why_so_long(client: ClusterClient) -> str:
     """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
     statuses = client.statuses(timeout_secs=2.0, brief=True)
     answers = [status for status in statuses if not isinstance(status, OpError)]

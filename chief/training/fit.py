@@ -19,9 +19,8 @@ from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.roles import ENTRIES
 from globalstep.runtime.log_format import write_to_stderr
-from globalstep.worker.frameworks.local_steps import LocalSteps
+from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source
 from globalstep.worker.frameworks.training_model import number_of_at_least
-from globalstep.worker.frameworks.work_units import WorkUnits, batch_source
 
 if TYPE_CHECKING:
     from globalstep.chief.training.evaluation import Evaluate

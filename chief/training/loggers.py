@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.training.callbacks import Callback
-from globalstep.worker.frameworks.evaluation import require_extra
+from globalstep.worker.frameworks.training_model import require_extra
 
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer

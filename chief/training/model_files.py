@@ -15,7 +15,7 @@ from globalstep.chief.training.saved_model import load
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import atomic_write, directory_of, storage_for
-from globalstep.worker.frameworks.evaluation import require_extra
+from globalstep.worker.frameworks.training_model import require_extra
 
 __all__ = ["FORMATS", "export_model"]
 

@@ -15,9 +15,8 @@ from globalstep.optimizers.declared import declared_model
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.wire.declarations import Increment
 from globalstep.wire.names import GLOBAL_STEP
-from globalstep.worker.frameworks.local_steps import LocalSteps
+from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 from globalstep.worker.frameworks.training_model import SCOPE
-from globalstep.worker.frameworks.work_units import WorkUnits
 from globalstep.worker.step.gradients import GradientRules
 from globalstep.worker.step.grouping import grouped
 from globalstep.worker.step.model import Model

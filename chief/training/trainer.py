@@ -39,23 +39,22 @@ from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.detection import training_model
-from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
+from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source, take_unit
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
     described,
     number_of_at_least,
     part_seed,
 )
-from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
-from globalstep.worker.step.computing import Computing, go_straight
 from globalstep.worker.step.gradients import GradientRules
-from globalstep.worker.step.stepping import Compute
+from globalstep.worker.step.stepping import Compute, Computing, go_straight
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
     from globalstep.chief.training.evaluation import Evaluate
     from globalstep.chief.training.kept_training import KeptTraining
     from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.frameworks.local_rounds import LocalRounds
     from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]
@@ -587,6 +586,8 @@ class Trainer:
         self._trained_model = trained_model(model, self._optimizer, known_step, self._rules, self._replicas, units)
         step = Computing(model).step
         if self._local is not None:
+            from globalstep.worker.frameworks.local_rounds import LocalRounds
+
             rounds = self._rounds = LocalRounds(self._local.inner)
             if self._config.run_policy.on_nan == "drop":
                 rounds.inner.bad_steps = self._bad_steps

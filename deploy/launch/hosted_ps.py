@@ -22,7 +22,7 @@ from globalstep.cluster.cluster import CHIEF_JOBS, ClusterSpec
 from globalstep.errors import AlreadyExistsError
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.process_env import tuned
-from globalstep.worker.client.own_clients import close_clients
+from globalstep.worker.client.leaving import close_clients
 
 __all__ = ["HostedPS", "host_of"]
 

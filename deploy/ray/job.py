@@ -26,7 +26,7 @@ from globalstep.deploy.launch.security import environ_of_task, with_run_token
 from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.security.credentials import RUN_TOKEN
-from globalstep.worker.frameworks.evaluation import require_extra
+from globalstep.worker.frameworks.training_model import require_extra
 
 __all__ = ["RayEnd", "launch"]
 

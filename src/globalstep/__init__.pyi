@@ -468,8 +468,8 @@ from globalstep.tf1.variables.variable_scope import variable_op_scope as variabl
 from globalstep.tf1.variables.variable_scope import variable_scope as variable_scope
 from globalstep.tf1.variables.variables import Variable as Variable
 from globalstep.wire.wire_options import WireOptions as WireOptions
-from globalstep.worker.frameworks.local_steps import LocalSteps as LocalSteps
-from globalstep.worker.frameworks.work_units import WorkUnits as WorkUnits
+from globalstep.worker.frameworks.step_options import LocalSteps as LocalSteps
+from globalstep.worker.frameworks.step_options import WorkUnits as WorkUnits
 
 VERSION: str
 __version__: str

@@ -23,7 +23,7 @@ from globalstep.runtime.memory import seal
 from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.primitives import cast
-from globalstep.worker.frameworks.evaluation import Array, Evaluator
+from globalstep.worker.frameworks.training_model import Array, Evaluator
 
 __all__ = ["LossNode", "loss_node"]
 

@@ -13,8 +13,8 @@ import numpy as np
 from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.variables.variables import Variable
-from globalstep.worker.frameworks.evaluation import Array, Evaluation, require_extra
 from globalstep.worker.frameworks.jax_values import array_of, half_of
+from globalstep.worker.frameworks.training_model import Array, Evaluation, require_extra
 
 __all__ = ["jax_loss"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
-from globalstep.worker.frameworks.evaluation import Array, Evaluation
+from globalstep.worker.frameworks.training_model import Array, Evaluation
 
 __all__ = ["py_loss"]
 

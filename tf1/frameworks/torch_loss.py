@@ -14,8 +14,8 @@ from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import GraphKeys, add_to_collection, as_node, get_default_graph
 from globalstep.tf1.variables.assignments import assign
 from globalstep.tf1.variables.variables import Variable
-from globalstep.worker.frameworks.evaluation import Array, Evaluation, require_extra
 from globalstep.worker.frameworks.torch_module import TorchModule
+from globalstep.worker.frameworks.training_model import Array, Evaluation, require_extra
 
 __all__ = ["TorchModel", "torch_loss"]
 

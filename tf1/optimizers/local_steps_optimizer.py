@@ -1,6 +1,6 @@
 """LocalStepsOptimizer: a worker takes several steps on its own copies, and pushes how far it came.
 
-The local steps of `gs.fit` (`globalstep.worker.frameworks.local_steps`), for programs that build a graph.
+The local steps of `gs.fit` (`globalstep.worker.frameworks.local_rounds`), for programs that build a graph.
 
 Layer: tf1. Source: DiLoCo, arXiv 2311.08105.
 """

@@ -27,7 +27,7 @@ from globalstep.tf1.variables.graph_program import as_program
 from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["Saver", "SaverDef"]
@@ -360,6 +360,6 @@ def _cluster_of(sess: Any) -> Any:
     return cluster
 
 
-def _is_step(cluster: ClusterAccess, node: Node) -> bool:
+def _is_step(cluster: ClusterClient, node: Node) -> bool:
     decl = cluster.variables.get(node.op_name) if isinstance(node, Variable) else None
     return decl is not None and decl.is_step

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
 from globalstep.chief.sessions.job_end import AwaitedTasks, await_others, look
 from globalstep.chief.sessions.run_model import step_now
@@ -40,7 +40,7 @@ from globalstep.worker.client.client import connect
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["Supervisor"]
@@ -421,7 +421,7 @@ class Supervisor:
         self._write_graph()
         return session
 
-    def _admit(self, cluster: ClusterAccess) -> None:
+    def _admit(self, cluster: ClusterClient) -> None:
         if self.is_chief:
             self._claim.admit(cluster, saved_term(self._logdir))
 
@@ -527,7 +527,7 @@ class _Others:
         clock: Time.
     """
 
-    def __init__(self, client: ClusterAccess, clock: Clock) -> None:
+    def __init__(self, client: ClusterClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         # Since when a PS task does not answer; None while all do.

@@ -1,15 +1,16 @@
-"""A process that may act as chief: what it knows of the chief's lease, and how it asks for it.
+"""The chief's lease as workers have it: a process that may act as chief, and how a client asks for its lease.
 
 PS task 0 gives the chief's lease (`ps/members/chief_lease.py`); docs/design/push-protocol.md, "The chief's lease", has
-the rules.
+the rules. The client's heartbeat keeps it.
 
-Layer: worker. Threads: a Candidate is thread-safe.
+Layer: worker. Threads: a Candidate and a ChiefLeaseClient are thread-safe.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
+from typing import TYPE_CHECKING
 
 from globalstep.cluster.cluster import is_chief
 from globalstep.cluster.process_place import Process, is_gone, this_process
@@ -17,9 +18,13 @@ from globalstep.cluster.run_identity import TAKE_OVER_HOW, RunIdentity, other_ru
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.worker.access import ClusterAccess
 
-__all__ = ["Candidate"]
+if TYPE_CHECKING:
+    from globalstep.worker.client.calls import ControlCalls
+    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.client.heartbeat import Heartbeat
+
+__all__ = ["Candidate", "ChiefLeaseClient"]
 
 _POLL_SECS = 0.2
 
@@ -113,7 +118,7 @@ class Candidate:
                 # A task that was started again does not know of a chief until that gives a sign of life.
                 self._due = not lease.holder or lease.silent_secs >= self.failover_secs
 
-    def claim(self, cluster: ClusterAccess) -> bool:
+    def claim(self, cluster: ClusterClient) -> bool:
         """Ask for the chief's lease, or make sure of it; says whether this is the chief.
 
         Args:
@@ -146,7 +151,7 @@ class Candidate:
             self._acting_term = self._term or self._acting_term
         return reply.granted
 
-    def contend(self, cluster: ClusterAccess, clock: Clock) -> bool:
+    def contend(self, cluster: ClusterClient, clock: Clock) -> bool:
         """Ask for the lease; where its holder may be dead, until it gives a sign of life or some seconds are over.
 
         Args:
@@ -179,7 +184,7 @@ class Candidate:
             clock.wait(never, _POLL_SECS)
         return True
 
-    def _is_of_same_job(self, cluster: ClusterAccess) -> bool:
+    def _is_of_same_job(self, cluster: ClusterClient) -> bool:
         """Whether the lease's holder is another task of this one's cluster, and of its run, as far as is known.
 
         The task of a cluster's own job "chief" is the chief, and none beside another.
@@ -195,7 +200,7 @@ class Candidate:
         same_id, same_name = bool(mine.id) and mine.id == theirs.id, bool(mine.name) and mine.name == theirs.name
         return same_id or same_name or mine.directory == theirs.directory
 
-    def _two_chiefs(self, cluster: ClusterAccess) -> str:
+    def _two_chiefs(self, cluster: ClusterClient) -> str:
         holder = self._lease
         mine, theirs = _run_of(cluster), RunIdentity.decode(holder.run)
         who = f"{self.holder}, chief of {theirs}"
@@ -217,7 +222,7 @@ class Candidate:
             f"{TAKE_OVER_HOW}."
         )
 
-    def try_to_claim(self, cluster: ClusterAccess) -> bool:
+    def try_to_claim(self, cluster: ClusterClient) -> bool:
         """Ask for the chief's lease if that is due; one that cannot be asked for now is not given.
 
         Nobody asks for it whose job is done: its chief has left it, and there is nothing left for another one to do.
@@ -230,7 +235,7 @@ class Candidate:
         except OpError:
             return False
 
-    def confirm(self, cluster: ClusterAccess, above: int = 0) -> None:
+    def confirm(self, cluster: ClusterClient, above: int = 0) -> None:
         """Make sure that this still is the chief, before something that only a chief may do.
 
         Args:
@@ -245,12 +250,57 @@ class Candidate:
             why = f": {self._lease.why}" if self._lease.why else ""
             raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'no task yet'}{why}.")
 
-    def claim_holds(self, cluster: ClusterAccess) -> bool:
+    def claim_holds(self, cluster: ClusterClient) -> bool:
         """Say whether this is the chief, without asking for the chief's lease if it is not."""
         return bool(self._term) and self.claim(cluster)
 
 
-def _run_of(cluster: ClusterAccess) -> RunIdentity:
+def _run_of(cluster: ClusterClient) -> RunIdentity:
     """Give the run that a client takes part in, or means to."""
     run: RunIdentity = cluster.run.identity if cluster.run.identity.id else cluster.run.means
     return run
+
+
+class ChiefLeaseClient:
+    """Asks for the chief's lease, for a candidate that outlives the client.
+
+    Args:
+        calls: Makes calls to the PS tasks.
+        heartbeat: Of the client; keeps the lease, and hears who has it.
+        task: "/job:worker/task:1"; "" where not known.
+
+    Attributes:
+        given_up_on_leaving: Whether the client gives up the lease when it leaves the run.
+    """
+
+    def __init__(self, calls: ControlCalls, heartbeat: Heartbeat, task: str) -> None:
+        self._calls = calls
+        self._heartbeat = heartbeat
+        self._task = task
+        self.given_up_on_leaving = False
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """Set where this client's process may act as chief."""
+        return self._heartbeat.candidate
+
+    @candidate.setter
+    def candidate(self, candidate: Candidate | None) -> None:
+        if candidate is not None:
+            candidate.task = candidate.task or self._task
+        self._heartbeat.candidate = candidate
+
+    @property
+    def term(self) -> int:
+        """This client's term as chief; 0 for none."""
+        return self.candidate.term if self.candidate is not None else 0
+
+    @property
+    def acting_term(self) -> int:
+        """In which term this client asks for what only a chief may ask for; 0 where it never was the chief."""
+        return self.candidate.acting_term if self.candidate is not None else 0
+
+    def claim(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:
+        """Ask for the lease; see Candidate."""
+        reply: pb.ClaimChiefReply = self._calls.one("ClaimChief", 0, request)
+        return reply

@@ -14,7 +14,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy.typing as npt
 
@@ -24,23 +24,20 @@ from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import write_to_stderr
-from globalstep.runtime.metrics_port import can_be_open, port_of_environ
+from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 from globalstep.security.credentials import new_client_id
 from globalstep.testing.faults import FAULTS_VARIABLE
 from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.access import JournalStore
 from globalstep.worker.client.calls import ControlCalls, Retrying
+from globalstep.worker.client.candidate import ChiefLeaseClient
 from globalstep.worker.client.causes import why_pushes_wait
-from globalstep.worker.client.chief_lease import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
+from globalstep.worker.client.leaving import note_client
 from globalstep.worker.client.membership import Membership
-from globalstep.worker.client.own_clients import note_client
-from globalstep.worker.client.queue_calls import QueueCalls
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
-from globalstep.worker.client.snapshot import Releases, Snapshot
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
@@ -51,6 +48,10 @@ from globalstep.worker.waits.asking import Ways
 from globalstep.worker.waits.bounded_lead import BoundedLead
 from globalstep.worker.waits.contributing import Contributing
 
+if TYPE_CHECKING:
+    from globalstep.worker.client.queue_calls import QueueCalls
+    from globalstep.worker.client.snapshot import Releases, Snapshot
+
 __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
@@ -59,6 +60,23 @@ _log = logging.getLogger("globalstep")
 
 #: How long an unreachable PS task is tried before the session gets the error.
 RETRY_SECS = 30.0
+
+
+class JournalStore(Protocol):
+    """Stores what the sequencer has written down; see globalstep.chief.journal.journal_keeping. Thread-safe."""
+
+    @property
+    def stored_index(self) -> int:
+        """The last entry that is stored."""
+        ...
+
+    def catch_up(self) -> bool:
+        """Store all that there is now; gives whether that was possible."""
+        ...
+
+    def stop(self) -> None:
+        """Store what there is now, and end."""
+        ...
 
 
 class ClusterClient:
@@ -86,7 +104,7 @@ class ClusterClient:
         shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
         journal: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
         contributing: Its part in steps that several workers make together.
-        queues: Its calls to queues that tasks share.
+        queue_options: What its calls to queues are made with.
         unanswered: How many pushes may be under way that nobody waits for; set it before the first of them.
         retries: How often a call was tried again so far, by RPC; "Exchange" is all of the data plane.
     """
@@ -113,12 +131,15 @@ class ClusterClient:
         retrying = Retrying(retry_secs, clock, rng or random.Random())
         self._calls = ControlCalls(joined, retrying)
         self._protocol = PushProtocol(joined, retrying, wire)
-        self._releases = Releases()
+        self._releases: Releases | None = None
         self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
         self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
-        self.queues = QueueCalls(joined, self._calls, self.heartbeat, clock, task)
+        self._clock = clock
+        self.queue_options: dict[str, Any] = {"task": task}
+        # The first counts: two threads may each make one.
+        self._queues: list[QueueCalls] = []
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
         self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy)
         self.shutdown = joined.shutdown
@@ -246,7 +267,8 @@ class ClusterClient:
         if os.getpid() != self._joined.pid:  # a forked child's
             self.closed = True  # the parent goes on: its lease, threads and connections are its own
             return
-        self.queues.close()
+        for queues in self._queues:
+            queues.close()
         if self._later is not None and (error := self._later.close()) is not None:
             _log.warning("A push that was not waited for has failed: %s", error)
         with self._lock:
@@ -402,16 +424,31 @@ class ClusterClient:
                 self.run.require(variables)
             return self._buffers.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
+    @property
+    def queues(self) -> QueueCalls:
+        """Its calls to queues that tasks share; the code for them is loaded with the first."""
+        if not self._queues:
+            from globalstep.worker.client.queue_calls import QueueCalls
+
+            made = QueueCalls(self._joined, self._calls, self.heartbeat, self._clock, **self.queue_options)
+            self._queues.append(made)
+            if self.closed:
+                made.close()
+        return self._queues[0]
+
     def snapshot(self) -> Snapshot:
         """Take a consistent snapshot of all shards; use it in a `with` block.
 
         Pushes, of this client too, wait only until it is taken. Another thread may write the snapshot
         while this one goes on.
         """
+        from globalstep.worker.client.snapshot import Releases, Snapshot
+
         self._wait_for_pushes()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
+            self._releases = self._releases or Releases()
             return Snapshot(self._protocol, self._calls, self._releases, self.heartbeat, self._journal_index)
 
     @property
@@ -467,12 +504,12 @@ def connect(
     client.run.session_tasks = known.session_tasks
     # PS tasks in this process are this session's alone.
     client.run.joined.workers = len(known.session_tasks) if target else 1
-    client.queues.shared = bool(target)
+    client.queue_options["shared"] = bool(target)
     if known.program is not None:
-        client.queues.while_waiting, client.queues.task = known.program, task
+        client.queue_options |= {"while_waiting": known.program, "task": task}
     if target:
         note_client(known.target, client)
-    if can_be_open(port := port_of_environ()):
+    if port := os.environ.get(METRICS_PORT_VARIABLE):
         from globalstep.worker.metrics import watch
 
         watch(client, port)

@@ -1,4 +1,4 @@
-"""How an unclosed client leaves: with its interpreter, if that ends as it should.
+"""The clients of this process: which are open, and how an unclosed one leaves with its interpreter.
 
 A loop that breaks and a `main` that returns leave sessions open. The PS tasks hear of it at once; of a crash they hear
 by a lease that runs out.
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from globalstep.errors import OutOfRangeError
 
-__all__ = ["ends_unfinished", "leave_at_exit"]
+__all__ = ["close_clients", "ends_unfinished", "has_been_client", "is_client", "leave_at_exit", "note_client"]
 
 _log = logging.getLogger("globalstep")
 
@@ -31,10 +31,19 @@ class _Leaves(Protocol):
     def leave_with_process(self, unfinished: bool) -> None: ...
 
 
-# Guards _open; a leaf.
+class _Closable(Protocol):
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+# Guards the three below; a leaf.
 _lock = threading.Lock()
 _open: weakref.WeakSet[_Leaves] = weakref.WeakSet()
 _registered_by = 0
+#: What a target means -> the clients made for it that are still referred to; empty where there were some.
+_clients: dict[str, weakref.WeakSet[_Closable]] = {}
 
 
 def ends_unfinished(error: BaseException | None) -> bool:
@@ -75,3 +84,34 @@ def _leave_all(pid: int) -> None:
             client.leave_with_process(unfinished)
         except Exception as error:
             _log.debug("A client could not leave as the process ends: %s", error)
+
+
+def note_client(target: str, client: _Closable) -> None:
+    """Take note of a client that was made.
+
+    Args:
+        target: The target with all PS tasks; see transports.KnownTarget.
+        client: The client.
+    """
+    with _lock:
+        _clients.setdefault(target, weakref.WeakSet()).add(client)
+
+
+def has_been_client(target: str) -> bool:
+    """Say whether this process has had a client of these PS tasks."""
+    with _lock:
+        return target in _clients
+
+
+def is_client(target: str) -> bool:
+    """Say whether a client of these PS tasks is open in this process."""
+    with _lock:
+        return any(not client.closed for client in _clients.get(target, ()))
+
+
+def close_clients() -> None:
+    """Close every client of this process: nothing closes them after its end, and PS tasks would wait for them."""
+    with _lock:
+        found = [client for clients in _clients.values() for client in clients]
+    for client in found:
+        client.close()

@@ -20,7 +20,7 @@ from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import ask_each
 from globalstep.worker.client.calls import ControlCalls
-from globalstep.worker.client.chief_lease import ChiefLeaseClient
+from globalstep.worker.client.candidate import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.leaving import ends_unfinished
 from globalstep.worker.client.recovering import find_logs, recover_lost

@@ -68,19 +68,28 @@ class QueueCalls:
         heartbeat: Hears how the run stands.
         clock: Time.
         task: Name of the client's task, such as "/job:ps/task:0"; "" where not known.
+        shared: Whether other tasks see the queues; not where the PS is the session's own.
+        while_waiting: Called now and then while a dequeue waits; what it raises ends that.
 
     Attributes:
         task: As given.
-        shared: Whether other tasks see the queues; not where the PS is the session's own.
-        while_waiting: Called now and then while a dequeue waits; what it raises ends that.
+        shared: As given.
+        while_waiting: As given.
     """
 
     def __init__(
-        self, joined: JoinedRun, calls: ControlCalls, heartbeat: Heartbeat, clock: Clock, task: str = ""
+        self,
+        joined: JoinedRun,
+        calls: ControlCalls,
+        heartbeat: Heartbeat,
+        clock: Clock,
+        task: str = "",
+        shared: bool = True,
+        while_waiting: Callable[[], None] | None = None,
     ) -> None:
         self.task = task
-        self.shared = True
-        self.while_waiting: Callable[[], None] = _nothing
+        self.shared = shared
+        self.while_waiting = while_waiting or _nothing
         self._joined = joined
         self._calls = calls
         self._heartbeat = heartbeat

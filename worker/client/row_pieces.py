@@ -6,14 +6,16 @@ Layer: worker. Threads: the caller's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES, PIECE_BYTES, array_on_disk
 from globalstep.wire.declarations import Op, OpKind, Push, Read, nbytes_of
-from globalstep.worker.access import ClusterAccess
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["pieces_of", "pull_table", "push_rows"]
 
@@ -31,7 +33,7 @@ def pieces_of(values: Array) -> Iterator[tuple[int, Array]]:
         yield at, values[at : at + rows]
 
 
-def push_rows(cluster: ClusterAccess, variable: str, pieces: Iterable[tuple[int, Array]]) -> None:
+def push_rows(cluster: ClusterClient, variable: str, pieces: Iterable[tuple[int, Array]]) -> None:
     """Give a Variable the values of its rows, piece by piece, a push each.
 
     Args:
@@ -44,7 +46,7 @@ def push_rows(cluster: ClusterAccess, variable: str, pieces: Iterable[tuple[int,
         cluster.push(Push([Op(OpKind.ASSIGN, variable, np.ascontiguousarray(rows), indices=ids)]))
 
 
-def pull_table(cluster: ClusterAccess, variable: str) -> Array:
+def pull_table(cluster: ClusterClient, variable: str) -> Array:
     """Give a Variable's value; a large one is pulled in pieces, into a temporary file.
 
     Args:

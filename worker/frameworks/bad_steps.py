@@ -13,7 +13,7 @@ import numpy as np
 
 from globalstep.errors import NotFiniteGradientError
 from globalstep.wire.declarations import Outcome, OutcomeKind
-from globalstep.worker.frameworks.evaluation import Array
+from globalstep.worker.frameworks.training_model import Array
 
 __all__ = ["BadSteps"]
 

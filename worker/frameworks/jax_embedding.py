@@ -14,8 +14,7 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.files.disk_arrays import IN_MEMORY_BYTES
 from globalstep.wire.draws import Draw
 from globalstep.worker.client.row_pieces import pieces_of
-from globalstep.worker.frameworks.evaluation import Array, require_extra
-from globalstep.worker.frameworks.training_model import check_table, where_rows_are
+from globalstep.worker.frameworks.training_model import Array, check_table, require_extra, where_rows_are
 
 __all__ = ["Embedding"]
 

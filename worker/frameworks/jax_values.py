@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.evaluation import HALVES, Array
+from globalstep.worker.frameworks.training_model import HALVES, Array
 
 __all__ = ["array_of", "half_of"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.evaluation import HALVES, Array, Evaluation
 from globalstep.worker.frameworks.torch_copies import DeviceCopies
+from globalstep.worker.frameworks.training_model import HALVES, Array, Evaluation
 from globalstep.worker.step.model import Parameter
 
 __all__ = ["TorchModule"]

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.worker.frameworks.evaluation import Array, Evaluation
 from globalstep.worker.frameworks.torch_embedding import TableModule, torch
 from globalstep.worker.frameworks.torch_module import TorchModule
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
+    Array,
+    Evaluation,
     arguments,
     checked_loss,
     checked_names,

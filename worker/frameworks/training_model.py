@@ -6,20 +6,24 @@ Layer: worker.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.worker.frameworks.evaluation import Array
 
 __all__ = [
+    "Array",
+    "Evaluation",
+    "Evaluator",
+    "HALVES",
     "SCOPE",
     "TABLE_BYTES",
     "arguments",
@@ -29,9 +33,10 @@ __all__ = [
     "mean_of",
     "mean_of_parts",
     "number_of_at_least",
-    "part_seed",
     "part_number",
+    "part_seed",
     "parted",
+    "require_extra",
     "seed_torch",
     "takes_rng",
     "where_rows_are",
@@ -228,3 +233,47 @@ def mean_of(parts: Sequence[Sequence[npt.NDArray[Any]]]) -> list[Array]:
     if len(parts) == 1:
         return list(parts[0])
     return [np.asarray(np.add.reduce(found) / found[0].dtype.type(len(parts))) for found in zip(*parts, strict=True)]
+
+
+Array = npt.NDArray[Any]
+
+#: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
+HALVES = ("bfloat16", "float16")
+
+
+class Evaluation(NamedTuple):
+    """What a framework gives for the values of a run.
+
+    Attributes:
+        loss: A scalar.
+        gradients: One for each wanted position, of the shape of its value.
+        updates: New values of what the framework changes by itself, such as running averages.
+    """
+
+    loss: Any
+    gradients: Sequence[Array] = ()
+    updates: Sequence[Array] = ()
+
+
+#: Evaluates a loss: from the values of its sources, and the positions of those whose gradients are wanted.
+Evaluator = Callable[[Sequence[Array], tuple[int, ...]], Evaluation]
+
+
+def require_extra(module: str, user: str, extra: str) -> Any:
+    """Import a framework when it is first used.
+
+    Args:
+        module: The module to import.
+        user: Who needs it, for the message.
+        extra: The extra of globalstep that brings it.
+
+    Raises:
+        ImportError: If it is not installed; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{user} needs {module}, which cannot be imported: {error}. Run `pip install 'globalstep[{extra}]'`.",
+            name=module,
+        ) from error

@@ -13,12 +13,12 @@ from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["wait_for_answers"]
 
 
-def wait_for_answers(client: ClusterAccess, clock: Clock, max_wait_secs: float) -> list[Any]:
+def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
     """Ask every PS task for its status, and wait for those that do not answer.
 
     Args:

@@ -15,7 +15,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.runtime.waiting import likeliest
 
 if TYPE_CHECKING:
-    from globalstep.worker.access import ClusterAccess
+    from globalstep.worker.client.client import ClusterClient
 
 
 __all__ = ["PollingWait"]
@@ -38,7 +38,7 @@ class PollingWait:
         client: Of the cluster; when its process is asked to end, so does the wait.
     """
 
-    def __init__(self, clock: Clock, max_wait_secs: float, client: ClusterAccess | None = None) -> None:
+    def __init__(self, clock: Clock, max_wait_secs: float, client: ClusterClient | None = None) -> None:
         self._clock = clock
         self._max_wait_secs = max_wait_secs
         self._client = client

@@ -6,13 +6,24 @@ Layer: shared. Pure.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 from globalstep.wire.expressions import Expr, constant
 from globalstep.wire.expressions import step as named_step
 
-__all__ = ["Formula", "cosine", "exponential", "number", "piecewise", "polynomial", "step_named", "zero_to_pi_cosine"]
+__all__ = [
+    "Formula",
+    "Schedule",
+    "cosine",
+    "exponential",
+    "number",
+    "piecewise",
+    "polynomial",
+    "step_named",
+    "zero_to_pi_cosine",
+]
 
 
 class Formula:
@@ -58,6 +69,31 @@ class Formula:
     def apply(self, op: str, *others: Any) -> Formula:
         """Give `op` of this and `others`."""
         return self._join(op, *others)
+
+
+class Schedule:
+    """Base of the schedules of `gs.optim`, whose rates are formulas.
+
+    Raises:
+        ValueError: For a rate below 0, or a number of steps that is not above 0; each names the argument.
+    """
+
+    def _check(self, *positive: str) -> None:
+        """Refuse a rate that cannot be, and a number that has to be above 0 and is not."""
+        for name in ("lr", *positive) if hasattr(self, "lr") else positive:
+            number: Any = getattr(self, name)
+            is_number = isinstance(number, numbers.Real) and math.isfinite(number)
+            if not is_number or number < 0 or (name in positive and not number):
+                least = "above 0" if name in positive else "of at least 0"
+                raise ValueError(f"{type(self).__name__}: {name} is {number!r}; it must be a number {least}.")
+
+    def rate(self, step: Formula) -> Formula:
+        """Give the rate at a step, as a formula that the parameter servers can evaluate.
+
+        Args:
+            step: The global step.
+        """
+        raise TypeError(f"{type(self).__name__} must define rate().")
 
 
 def number(value: float) -> Formula:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from globalstep.optimizers.formula import Formula
+from globalstep.optimizers.formula import Formula, Schedule
 from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
-from globalstep.optimizers.torch_schedules import Schedule
 
 __all__ = [
     "SGD",

@@ -8,15 +8,13 @@ Layer: shared. Source of names and formulas: PyTorch 2.13 `torch.optim.lr_schedu
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from globalstep.optimizers.formula import (
     Formula,
+    Schedule,
     cosine,
     exponential,
     number,
@@ -31,35 +29,9 @@ __all__ = [
     "LinearLR",
     "MultiStepLR",
     "OneCycleLR",
-    "Schedule",
     "SequentialLR",
     "StepLR",
 ]
-
-
-class Schedule:
-    """Base of the schedules.
-
-    Raises:
-        ValueError: For a rate below 0, or a number of steps that is not above 0; each names the argument.
-    """
-
-    def _check(self, *positive: str) -> None:
-        """Refuse a rate that cannot be, and a number that has to be above 0 and is not."""
-        for name in ("lr", *positive) if hasattr(self, "lr") else positive:
-            number: Any = getattr(self, name)
-            is_number = isinstance(number, numbers.Real) and math.isfinite(number)
-            if not is_number or number < 0 or (name in positive and not number):
-                least = "above 0" if name in positive else "of at least 0"
-                raise ValueError(f"{type(self).__name__}: {name} is {number!r}; it must be a number {least}.")
-
-    def rate(self, step: Formula) -> Formula:
-        """Give the rate at a step, as a formula that the parameter servers can evaluate.
-
-        Args:
-            step: The global step.
-        """
-        raise TypeError(f"{type(self).__name__} must define rate().")
 
 
 @dataclass(frozen=True)

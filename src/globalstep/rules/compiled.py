@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globalstep.rules.rule import Array, Change, Hypers, Rule, check_alike
-from globalstep.runtime.kernels import COMPILER, Kernel, kernel, read_only
-from globalstep.runtime.library_pages import give_back_library
+from globalstep.runtime.kernels import COMPILER, Kernel, give_back_library, kernel, read_only
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
 

@@ -13,10 +13,11 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -25,13 +26,14 @@ import numpy.typing as npt
 
 from globalstep.runtime.process_env import kernel_cache_directory
 
+__all__ = ["COMPILER", "ENTRY", "Kernel", "give_back_library", "kernel", "read_only", "unchanged_mappings"]
+
 # numba reads this when it is imported: without it, kernels would be kept beside the installed package,
 # which another user may not be able to write.
 os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory(os.environ.get("NUMBA_CACHE_DIR"))
 
 _log = logging.getLogger("globalstep")
 
-__all__ = ["COMPILER", "ENTRY", "Kernel", "kernel", "read_only"]
 
 #: How the file name of the compiler's library begins; what is compiled does not use it.
 COMPILER = "libllvmlite"
@@ -239,3 +241,55 @@ def _load(code: bytes) -> int:
     address: int = engine.get_function_address(ENTRY)
     engine.detach()
     return address
+
+
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s*(.*)")
+_MADV_DONTNEED = 4  # of Linux, madvise(2)
+
+
+def unchanged_mappings(lines: Iterable[str], name: str) -> Iterator[tuple[int, int]]:
+    """Find the mappings of a file that hold nothing but what is in the file.
+
+    Args:
+        lines: Of /proc/PID/smaps.
+        name: How the file's name begins.
+
+    Yields:
+        Address and length, in bytes, of each that can be neither written nor has been changed, by relocations say.
+
+    >>> text = '''1000-3000 r-xp 00000000 08:01 7  /lib/libllvmlite.so
+    ... Private_Dirty:         0 kB
+    ... 3000-4000 r--p 00002000 08:01 7  /lib/libllvmlite.so
+    ... Private_Dirty:         4 kB
+    ... '''
+    >>> [(hex(address), length) for address, length in unchanged_mappings(text.splitlines(), "libllvmlite")]
+    [('0x1000', 8192)]
+    """
+    found: tuple[int, int] | None = None
+    for line in lines:
+        if line.startswith("Private_Dirty:"):
+            if found is not None and line.split()[1] == "0":
+                yield found
+            found = None
+        elif match := _MAPPING.match(line):
+            first, end, rights, path = match.groups()
+            mine = path.startswith("/") and os.path.basename(path).startswith(name) and "w" not in rights
+            found = (int(first, 16), int(end, 16) - int(first, 16)) if mine else None
+
+
+def give_back_library(name: str) -> None:
+    """Take the pages of a library out of this process's memory, until they are used again.
+
+    Only those that are as in the file. Does nothing where the system is not Linux. Thread-safe: another thread that
+    runs the library's code meanwhile reads its pages again.
+
+    Args:
+        name: How the name of the library's file begins, "libllvmlite" say.
+    """
+    if sys.platform != "linux":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/smaps") as lines:
+        mappings = list(unchanged_mappings(lines, name))
+    for address, length in mappings:
+        madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_DONTNEED)

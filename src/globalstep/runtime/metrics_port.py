@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from globalstep.cluster.cluster import is_port
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 
 __all__ = [
     "Collector",
@@ -27,7 +28,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("globalstep")
-_VARIABLE = "GLOBALSTEP_METRICS_PORT"
 
 
 class Collector(Protocol):
@@ -40,7 +40,7 @@ class Collector(Protocol):
 
 def port_of_environ(environ: Mapping[str, str] | None = None) -> str:
     """Give what GLOBALSTEP_METRICS_PORT says; "" for no port."""
-    return (os.environ if environ is None else environ).get(_VARIABLE, "")
+    return (os.environ if environ is None else environ).get(METRICS_PORT_VARIABLE, "")
 
 
 def metrics_address(text: str) -> tuple[str, int]:
@@ -54,7 +54,9 @@ def metrics_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not is_port(port):
-        raise InvalidArgumentError(f"The metrics port (or {_VARIABLE}) is {text!r}; it must be PORT or HOST:PORT.")
+        raise InvalidArgumentError(
+            f"The metrics port (or {METRICS_PORT_VARIABLE}) is {text!r}; it must be PORT or HOST:PORT."
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -12,7 +12,7 @@ import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
 from globalstep.chief.sessions import job_end
-from globalstep.chief.sessions.chief_claim import ChiefClaim
+from globalstep.chief.sessions.chief_role import ChiefClaim
 from globalstep.cluster.process_place import Process, this_process
 from globalstep.cluster.run_identity import NO_RUN
 from globalstep.errors import FailedPreconditionError

@@ -472,7 +472,7 @@ def test_an_error_of_the_loss_function_is_shown_without_what_lies_between(how, c
     assert seen.count("globalstep") <= 4
     assert "In the loss function, with the batch (float32[4, 3], float32[4])" in caught.value.__notes__[0]
     assert caplog.text.count("The whole way") == 1
-    assert "computing.py" in caplog.text
+    assert "stepping.py" in caplog.text
 
 
 def test_an_error_that_globalstep_finds_in_a_loss_keeps_its_way():

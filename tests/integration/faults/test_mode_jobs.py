@@ -86,7 +86,7 @@ LOCAL_STEPS = """
 import json, os, sys, threading
 import numpy as np
 import globalstep as gs
-from globalstep.worker.frameworks.local_steps import LocalRounds
+from globalstep.worker.frameworks.local_rounds import LocalRounds
 
 every, steps = map(int, sys.argv[1:])
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

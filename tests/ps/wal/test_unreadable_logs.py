@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from globalstep.chief.sessions.log_recovery import come_back
+from globalstep.chief.sessions.cluster_start import come_back
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, UnavailableError

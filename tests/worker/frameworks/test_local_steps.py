@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
 from globalstep.wire.declarations import OutcomeKind
-from globalstep.worker.frameworks.local_steps import LocalRounds
+from globalstep.worker.frameworks.local_rounds import LocalRounds
 from globalstep.worker.step.model import StepResult, Values
 
 RANDOM = np.random.default_rng(7)

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from globalstep.security import reach
-from globalstep.security.reach import why_unreached
+from globalstep.worker.client import causes
+from globalstep.worker.client.causes import why_unreached
 
 
 def test_a_port_where_nobody_listens():
@@ -34,7 +34,7 @@ def test_what_the_network_says(monkeypatch, error, text):
     def refuse(where, secs):
         raise error
 
-    monkeypatch.setattr(reach.socket, "create_connection", refuse)
+    monkeypatch.setattr(causes.socket, "create_connection", refuse)
     assert text in why_unreached("127.0.0.1:22")
 
 
@@ -42,5 +42,5 @@ def test_a_name_that_does_not_resolve(monkeypatch):
     def unknown(*where, **options):
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr(reach.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(causes.socket, "getaddrinfo", unknown)
     assert "the name 'ps-0' does not resolve here" in why_unreached("ps-0:22")

@@ -1,6 +1,7 @@
-"""Work units: a step is a fixed set of parts of the input, each computed by any worker, and summed in a fixed order.
+"""What a training step is made of, where it is not one batch: local steps, or units of work.
 
-docs/design/push-protocol.md, "Work units", is the specification.
+docs/design/push-protocol.md, "Work units", is their specification; local steps are taken by
+`worker/frameworks/local_rounds.py`.
 
 Layer: worker.
 """
@@ -12,15 +13,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
-from globalstep.worker.frameworks.training_model import described, misfit
+from globalstep.optimizers.torch_optimizers import TorchOptimizer
+from globalstep.worker.frameworks.training_model import described, misfit, number_of_at_least
 from globalstep.worker.waits.contributing import UnitOfWork
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["WorkUnits", "batch_source", "take_unit"]
+__all__ = ["LocalSteps", "WorkUnits", "batch_source", "take_unit"]
 
 _MOST_UNITS = 1 << 16
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Has each worker take `every` steps on its own copy of the model before it pushes the difference.
+
+    Differences cross the wire as the `gs.WireOptions` of the session's `ConfigProto` say; what these do not send of one
+    is added to the worker's next.
+
+    Args:
+        inner: The optimizer of a worker's own steps, one of `gs.optim`. Its state stays with the worker, from round to
+            round; a schedule counts the worker's own steps. A worker that starts again begins with new state.
+        every: How many steps make a round.
+        replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
+            of its own, as it comes.
+
+    Raises:
+        InvalidArgumentError: If a number is less than it may be, or `inner` is none of `gs.optim`.
+    """
+
+    inner: TorchOptimizer
+    every: int
+    replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, TorchOptimizer):
+            raise InvalidArgumentError(
+                f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
+            )
+        number_of_at_least(1, every=self.every, replicas=self.replicas)
 
 
 @dataclass(frozen=True)

@@ -9,58 +9,27 @@ Layer: worker. Source: DiLoCo, arXiv 2311.08105, whose outer gradient this is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
-from globalstep.worker.frameworks.training_model import mean_of_parts, number_of_at_least
+from globalstep.worker.frameworks.training_model import mean_of_parts
 from globalstep.worker.step.model import Array, StepResult, Values
 from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
 from globalstep.worker.step.stepping import Compute
 
-__all__ = ["LocalRounds", "LocalSteps"]
+__all__ = ["LocalRounds"]
 
 #: Differences that did not count, and are brought once more.
 _TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
 #: What schedules of a worker's own optimizer call the steps that they count.
 _OWN_STEPS = "own_steps"
-
-
-@dataclass(frozen=True)
-class LocalSteps:
-    """Has each worker take `every` steps on its own copy of the model before it pushes the difference.
-
-    Differences cross the wire as the `gs.WireOptions` of the session's `ConfigProto` say; what these do not send of one
-    is added to the worker's next.
-
-    Args:
-        inner: The optimizer of a worker's own steps, one of `gs.optim`. Its state stays with the worker, from round to
-            round; a schedule counts the worker's own steps. A worker that starts again begins with new state.
-        every: How many steps make a round.
-        replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
-            of its own, as it comes.
-
-    Raises:
-        InvalidArgumentError: If a number is less than it may be, or `inner` is none of `gs.optim`.
-    """
-
-    inner: TorchOptimizer
-    every: int
-    replicas: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.inner, TorchOptimizer):
-            raise InvalidArgumentError(
-                f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
-            )
-        number_of_at_least(1, every=self.every, replicas=self.replicas)
 
 
 class _InnerOptimizer:
