@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from globalstep.tf1.variables.checkpoint_variables import list_variables, load_c
 pytestmark = pytest.mark.processes
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
+FIT = Path(__file__).parents[1] / "jobs" / "programs" / "held_fit.py"
 LAST_STEP = 100
 
 
@@ -41,12 +43,38 @@ def test_the_last_step_is_on_disk_whoever_is_killed_before_it_is(tmp_path, kille
         go_on.touch()
         assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
         printed = processes.output("launch")
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}"), printed
+    assert_counted(tmp_path / "run", printed)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["worker:0"], ["worker:1"]], ids="+".join)
+def test_gs_fit_has_its_last_step_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
+    go_on, mark = tmp_path / "go-on", uuid.uuid4().hex
+    with Processes(tmp_path) as processes:
+        processes.start(
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "--max-restarts", 3,
+            FIT, go_on, LAST_STEP, env={"TEST_MARK": mark},
+        )  # fmt: skip
+        processes.until_true("launch", Path(f"{go_on}.reached").exists, 90.0, what="the last step")
+        tasks = tasks_marked("TEST_MARK", mark)
+        for task in killed:
+            os.kill(tasks[task], signal.SIGKILL)
+        processes.until("launch", rf"{killed[0]}.*(restart|again)")
+        go_on.touch()
+        assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
+        printed = processes.output("launch")
+    assert f"RESULT {LAST_STEP}" in printed
+    (again,) = re.findall("restarts: (.*)", printed)
+    assert again == ", ".join(f"{task} 1" for task in killed), printed
+    assert_counted(tmp_path / "run", printed)
+
+
+def assert_counted(run, printed):
+    """Fail unless the newest checkpoint of a job that counts is of its last step, and the audit has proven that."""
+    prefix = latest_checkpoint(str(run))
+    assert prefix == str(run / f"model.ckpt-{LAST_STEP}"), printed
     reader = load_checkpoint(prefix)
     for variable, _ in list_variables(prefix):
         assert np.all(reader.get_tensor(variable) == LAST_STEP), variable
-    audit = subprocess.run(
-        [sys.executable, "-m", "globalstep", "audit", str(tmp_path / "run")], capture_output=True, text=True
-    )
+    audit = subprocess.run([sys.executable, "-m", "globalstep", "audit", str(run)], capture_output=True, text=True)
     assert (audit.returncode, "PROVEN" in audit.stdout) == (0, True), audit.stdout + audit.stderr
