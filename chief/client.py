@@ -30,7 +30,7 @@ from globalstep.errors import (
     NotFoundError,
 )
 from globalstep.files.storage import storage_for
-from globalstep.optimizers.declared import DeclaredModel, declared_model
+from globalstep.optimizers.declared import DeclaredModel, declared_model, grouped
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -43,7 +43,6 @@ from globalstep.worker.client.client import connect as connect_to
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushTicket
-from globalstep.worker.step.grouping import grouped
 from globalstep.worker.step.model import Array, Rows
 from globalstep.worker.step.step_push import StepPush
 from globalstep.worker.waits.first_answers import wait_for_answers

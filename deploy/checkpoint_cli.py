@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complete, verify
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
-from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
-from globalstep.chief.exports.checkpoint_export import export_checkpoint
+from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint, import_checkpoint
 from globalstep.chief.training.model_files import export_model
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of

@@ -11,17 +11,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
-from globalstep.chief.training.noted_optimizers import log_changes, noted_optimizers
 from globalstep.chief.training.saved_model import saved_step
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import Storage, atomic_write, is_full, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.declarations import OptimizerDecl
+from globalstep.wire.expressions import Expr
 from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["Following", "note_training"]
@@ -43,8 +43,8 @@ def note_training(run_dir: str, step: int, ended: bool, optimizers: Iterable[Opt
         optimizers: Its optimizers: the log says which are others than before.
     """
     storage = storage_for(run_dir)
-    noted = noted_optimizers(optimizers)
-    log_changes(run_dir, step, _noted(storage, run_dir).get("optimizers", {}), noted)
+    noted = _described(optimizers)
+    _log_changes(run_dir, step, _noted(storage, run_dir).get("optimizers", {}), noted)
     try:
         with atomic_write(storage, storage.join(run_dir, _FILE)) as file:
             file.write(json.dumps({"ended": ended, "step": step, "optimizers": noted}).encode())
@@ -144,3 +144,40 @@ class Following:
         """Give the step at which the run has ended; None while it trains."""
         found = _noted(self._storage, self._dir)
         return int(found["step"]) if found.get("ended") else None
+
+
+Noted = Mapping[str, Mapping[str, str]]
+
+
+def _described(optimizers: Iterable[OptimizerDecl]) -> Noted:
+    """Give each optimizer's rule and hyper-parameters as texts, by its name."""
+    return {one.name: {"rule": one.kind} | {key: _text(value) for key, value in one.hypers.items()}
+            for one in optimizers}  # fmt: skip
+
+
+def _log_changes(run_dir: str, step: int, before: Noted, now: Noted) -> None:
+    """Say what is another one than before in a run that goes on.
+
+    Args:
+        run_dir: The run's directory.
+        step: From which it goes on.
+        before: As the directory has it; empty where it does not say.
+        now: As the program has it.
+    """
+    changes = [
+        f"{key} of {name}: {now[name].get(key, 'none')} now, {before[name].get(key, 'none')} before"
+        for name in now
+        if name in before
+        for key in {**now[name], **before[name]}
+        if now[name].get(key) != before[name].get(key)
+    ]
+    if before and set(now) != set(before):
+        changes.append(f"optimizers: {', '.join(now)} now, {', '.join(before)} before")
+    if changes:
+        _log.warning("The run in %s goes on from step %d with something else: %s.", run_dir, step, "; ".join(changes))
+
+
+def _text(value: Expr) -> str:
+    if value.op == "const":
+        return f"{value.value:g}"
+    return value.name if value.op == "name" else f"{value.op}({', '.join(map(_text, value.args))})"

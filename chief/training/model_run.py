@@ -24,7 +24,6 @@ from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
-from globalstep.worker.client.row_pieces import push_rows
 from globalstep.worker.step.stepping import Compute, Stepper, TrainedModel
 
 if TYPE_CHECKING:
@@ -211,8 +210,11 @@ class ModelRun:
             ops.append(Op(OpKind.ASSIGN, trained.name(key), fill=0.0 if table.draw is None else table.draw))
         ops += [Op(OpKind.ASSIGN, name, fill=number) for name, number in declared.fills.items()]
         cluster.push(Push([*ops, Op(OpKind.ASSIGN, declared.step, fill=0)]))
-        for key, table in model.tables.items():
-            push_rows(cluster, trained.name(key), table.given())
+        if model.tables:
+            from globalstep.worker.client.row_pieces import push_rows
+
+            for key, table in model.tables.items():
+                push_rows(cluster, trained.name(key), table.given())
 
     def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
         """See RunModel."""

@@ -11,14 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from globalstep.cluster.program import ProgramVariable
 from globalstep.errors import InvalidArgumentError
-from globalstep.optimizers.declared import declared_model
+from globalstep.optimizers.declared import declared_model, grouped
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.wire.declarations import Increment
 from globalstep.wire.names import GLOBAL_STEP
 from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 from globalstep.worker.frameworks.training_model import SCOPE
 from globalstep.worker.step.gradients import GradientRules
-from globalstep.worker.step.grouping import grouped
 from globalstep.worker.step.model import Model
 from globalstep.worker.step.stepping import TrainedModel
 from globalstep.worker.waits.contributing import CLAIMED

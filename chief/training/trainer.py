@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from globalstep.chief.hooks.run_report import RunReport, is_wanted
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.step import StopAtStep
-from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.sessions.chief_role import failover_of, place_of_task, train_loop_parts
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
@@ -36,7 +36,6 @@ from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOf
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
-from globalstep.worker.client.row_pieces import pull_table
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.detection import training_model
 from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source, take_unit
@@ -708,7 +707,10 @@ class _Following(SessionRunHook):
         try:
             step, *found = cluster.pull([Read(trained.declared.step), *(Read(trained.name(name)) for name in names)])
             values = dict(zip(names, found, strict=True))
-            values |= {name: pull_table(cluster, trained.name(name)) for name in tables}
+            if tables:
+                from globalstep.worker.client.row_pieces import pull_table
+
+                values |= {name: pull_table(cluster, trained.name(name)) for name in tables}
         except OpError as error:
             _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
             return

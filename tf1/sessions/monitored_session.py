@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.journal.run_report import RunReport
 from globalstep.chief.sessions.chief_role import as_role
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.run_model import RunSession

@@ -12,8 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from globalstep.chief.hooks.run_report import RunReport, is_wanted
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_of_task, train_loop_parts
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock

@@ -15,7 +15,6 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import FailedPreconditionError, LostStateError, OpError, UnavailableError
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
-from globalstep.worker.client.recovering import recover_lost
 
 __all__ = ["SHUTDOWN_SECS", "JoinedRun", "Shutdown"]
 
@@ -117,7 +116,13 @@ class JoinedRun:
         if not self.logged:
             raise copy.copy(error) from None
         try:
-            recover_lost(self.transports, self.incarnation, self.sequencer, self.directory, self.identity.id)
+            self.recover(self.incarnation, self.sequencer, self.directory, self.identity.id)
         except UnavailableError as obstacle:
             return obstacle  # the call is tried again, and comes here again
         return error
+
+    def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:
+        """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
+        from globalstep.worker.client.recovering import recover_lost
+
+        recover_lost(self.transports, incarnation, sequencer, directory, run)

@@ -23,7 +23,6 @@ from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.candidate import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.leaving import ends_unfinished
-from globalstep.worker.client.recovering import find_logs, recover_lost
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.client.run_view import RunView
 from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
@@ -182,14 +181,18 @@ class Membership:
 
     def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:
         """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
-        recover_lost(self._joined.transports, incarnation, sequencer, directory, run)
+        self._joined.recover(incarnation, sequencer, directory, run)
 
     def find_logs(self, directory: str, run: str) -> list[tuple[int, int]]:
         """Find the lives of a run that all PS tasks have a log of, the newest first; see recovering.find_logs.
 
         A client whose own policy is not durability="log" finds none: its run begins anew.
         """
-        return find_logs(self._joined.transports, directory, run) if self._policy.durability == "log" else []
+        if self._policy.durability != "log":
+            return []
+        from globalstep.worker.client.recovering import find_logs
+
+        return find_logs(self._joined.transports, directory, run)
 
     def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
         """Make Variables and optimizers known to the PS tasks that hold them.

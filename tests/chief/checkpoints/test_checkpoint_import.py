@@ -6,9 +6,9 @@ import pytest
 
 import globalstep as gs
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
-from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.checkpoints.tf_bundle import TensorBundle
+from globalstep.chief.checkpoints.tf_checkpoints import import_checkpoint
 from globalstep.errors import AlreadyExistsError, CheckpointError, NotFoundError
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "tf_checkpoints"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
+from globalstep.chief.checkpoints.tf_checkpoints import import_checkpoint
 
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)

@@ -12,8 +12,8 @@ import pytest
 
 import globalstep as gs
 from globalstep.chief.checkpoints.tf_bundle import TensorBundle
-from globalstep.chief.exports.checkpoint_export import export_checkpoint
-from globalstep.chief.exports.tf_bundle_writer import write_bundle
+from globalstep.chief.checkpoints.tf_bundle_writer import write_bundle
+from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint
 from globalstep.deploy.cli import main
 from globalstep.errors import AlreadyExistsError, CheckpointError, InvalidArgumentError, NotFoundError
 from globalstep.files.storage import LocalStorage

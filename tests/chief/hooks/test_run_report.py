@@ -7,7 +7,7 @@ import pytest
 from small_model import LocalCluster, build
 
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX
-from globalstep.chief.journal.run_report import CONCLUSION_PREFIX
+from globalstep.chief.hooks.run_report import CONCLUSION_PREFIX
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.hooks.progress import ProgressHook
