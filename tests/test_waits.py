@@ -49,8 +49,8 @@ ALLOWED = {
     "src/globalstep/runtime/metrics_port.py": {
         "MetricsPort.close": "the server looks twice a second whether it is to end"
     },
-    "src/globalstep/runtime/offered_work.py": {"Offered.result": _COMPUTES},
-    "src/globalstep/runtime/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
+    "tf1/execution/offered_work.py": {"Offered.result": _COMPUTES},
+    "tf1/execution/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
     "tf1/gradients/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
     "src/globalstep/wire/socket_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
@@ -66,7 +66,9 @@ ALLOWED = {
         "TlsSocket._take_in": "the same",
         "TlsSocket.shutdown": "tells the kernel only",
     },
-    "chief/training/fit.py": {"fit": "a PS task serves until the job is done; it says whom it has not heard of"},
+    "src/globalstep/__init__.py": {
+        "_serve_as_ps": "a PS task serves until the job is done; it says whom it has not heard of"
+    },
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/service/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},

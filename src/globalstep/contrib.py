@@ -141,7 +141,7 @@ tensorboard = nested_namespace(f"{__name__}.tensorboard", {})
 _plugins = tensorboard.__dict__["plugins"] = nested_namespace(f"{__name__}.tensorboard.plugins", {})
 _plugins.__dict__["projector"] = nested_namespace(
     f"{__name__}.tensorboard.plugins.projector",
-    {"globalstep.chief.events.projector": "EmbeddingInfo ProjectorConfig SpriteMetadata visualize_embeddings"},
+    {"globalstep.tf1.contrib.projector": "EmbeddingInfo ProjectorConfig SpriteMetadata visualize_embeddings"},
 )
 opt = nested_namespace(
     f"{__name__}.opt", {"globalstep.tf1.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}

@@ -33,7 +33,7 @@ _NAMES = {
     "globalstep.cluster.cluster": "ClusterDef ClusterSpec JobDef ServerDef TaskConfig from_tf_config",
     "globalstep.deploy.server": "Server",
     "globalstep.tf1.graph.device": "replica_device_setter",
-    "globalstep.files.example": (
+    "globalstep.tf1.data.example": (
         "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
     ),
     "globalstep.tf1.optimizers.moving_averages": "ExponentialMovingAverage",

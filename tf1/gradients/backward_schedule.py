@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from autograd.util import toposort
 
-from globalstep.runtime.offered_work import Offered
-from globalstep.runtime.products import halved, offered
+from globalstep.tf1.execution.offered_work import Offered
+from globalstep.tf1.execution.products import halved, offered
 from globalstep.tf1.gradients.given_gradients import GivenGradients, given_gradients
 from globalstep.tf1.gradients.gradient_plan import GradientPlan
 from globalstep.tf1.gradients.tape import vjp_by_tape

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.runtime.products import elementwise
+from globalstep.tf1.execution.products import elementwise
 
 __all__ = ["Costly", "Found", "VJP", "shaped_like", "vjp_of", "sum_vjp", "with_vjp"]
 

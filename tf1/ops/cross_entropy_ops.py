@@ -13,7 +13,7 @@ from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.runtime.products import in_parts
+from globalstep.tf1.execution.products import in_parts
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape

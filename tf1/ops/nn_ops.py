@@ -12,7 +12,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.runtime import products
+from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.files.example import Example
+from globalstep.tf1.data.example import Example
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor

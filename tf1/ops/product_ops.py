@@ -10,7 +10,7 @@ from typing import Any
 import autograd.numpy as anp
 from autograd.extend import defvjp, primitive
 
-from globalstep.runtime import products
+from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.files.example import SequenceExample
+from globalstep.tf1.data.example import SequenceExample
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.parsing_ops import (

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from globalstep.runtime.products import in_parts, matmul
+from globalstep.tf1.execution.products import in_parts, matmul
 from globalstep.tf1.gradients.vjps import Found
 
 __all__ = ["Fit", "convolve", "convolved_vjp", "largest_of_windows", "largest_vjp", "overlay", "patches"]

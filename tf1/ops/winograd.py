@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.runtime.kernels import kernel, read_only
-from globalstep.runtime.products import in_parts
+from globalstep.tf1.execution.products import in_parts
 
 __all__ = ["convolved", "filters_gradient"]
 

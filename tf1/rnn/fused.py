@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from globalstep.runtime.products import matmul, one_thread_each
+from globalstep.tf1.execution.products import matmul, one_thread_each
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape

@@ -5,8 +5,8 @@ import pytest
 from evaluate import evaluate
 
 import globalstep as gs
-from globalstep.runtime import products
 from globalstep.tf1 import losses
+from globalstep.tf1.execution import products
 from globalstep.tf1.gradients import backward_schedule
 from globalstep.tf1.gradients.backward_schedule import schedule_of
 from globalstep.tf1.gradients.gradients import gradients

@@ -5,7 +5,7 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.files.example import BytesList, Example, Feature, Features, FloatList, Int64List
+from globalstep.tf1.data.example import BytesList, Example, Feature, Features, FloatList, Int64List
 from globalstep.tf1.graph.graph import Graph, as_node
 from globalstep.tf1.ops import parsing_ops as parsing
 

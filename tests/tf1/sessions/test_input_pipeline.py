@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.files.example import Example, Feature, Features, FloatList, Int64List
+from globalstep.tf1.data.example import Example, Feature, Features, FloatList, Int64List
 from globalstep.tf1.ops.file_writer import FileWriterCache
 
 

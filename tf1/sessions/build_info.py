@@ -1,6 +1,6 @@
 """Answers about the build, for programs that choose a device: here all computing is numpy's, on the CPU.
 
-Layer: shared. Threads: functions only.
+Layer: tf1. Threads: functions only.
 """
 
 from __future__ import annotations

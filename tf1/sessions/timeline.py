@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/client/timeline.py: the JSON has the same fields, so what reads TensorFlow's reads it.
 
-Layer: shared. Imports nothing of globalstep.
+Layer: tf1. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What TensorBoard's projector of embeddings is told: a file beside the events that names Variables and their labels.
 
-Layer: chief. Threads: the caller's.
+Layer: tf1. Threads: the caller's.
 """
 
 from __future__ import annotations

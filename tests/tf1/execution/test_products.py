@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from globalstep.runtime import products
-from globalstep.runtime.products import elementwise, halved, in_parts, matmul, offered, one_thread_each
+from globalstep.tf1.execution import products
+from globalstep.tf1.execution.products import elementwise, halved, in_parts, matmul, offered, one_thread_each
 
 
 class FakeBlas:

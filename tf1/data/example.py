@@ -4,7 +4,7 @@ Built from a description in this file rather than generated, so that `proto/` ho
 only, and in a descriptor pool of their own, so that TensorFlow's own may be imported beside them.
 Source: TensorFlow, core/example/{example,feature}.proto.
 
-Layer: shared. Imports nothing of globalstep.
+Layer: tf1. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from globalstep.runtime import offered_work
-from globalstep.runtime.offered_work import Offered, offer
+from globalstep.tf1.execution import offered_work
+from globalstep.tf1.execution.offered_work import Offered, offer
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_a_forked_process_has_helpers_of_its_own():
     """In a process of its own: what else this one has imported may not like to be forked."""
     program = """
 import os, threading
-from globalstep.runtime import offered_work
+from globalstep.tf1.execution import offered_work
 with offered_work._helpers._lock:  # held by a thread that the new process does not have
     child = os.fork()
     if not child:

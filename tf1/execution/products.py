@@ -6,8 +6,8 @@ part of their own wait for each other once, asleep; and what numpy does by one t
 parts as well. How work is divided depends on its size and on the BLAS library's settings alone, so results do not
 depend on what else the machine does.
 
-Layer: shared. Threads: functions may be called by several threads at once; those that help are
-`globalstep.runtime.offered_work`'s.
+Layer: tf1. Threads: functions may be called by several threads at once; those that help are
+`globalstep.tf1.execution.offered_work`'s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from globalstep.runtime.offered_work import Offered, offer
+from globalstep.tf1.execution.offered_work import Offered, offer
 
 __all__ = ["elementwise", "halved", "in_parts", "matmul", "offered", "one_thread_each"]
 

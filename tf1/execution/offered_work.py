@@ -4,7 +4,7 @@ A thread offers work, goes on with its own, and asks for the result last. What n
 itself: where all cores are busy, nobody waits for a thread that has not had its turn. A helper stays for the next
 offer, since starting a thread takes four times as long as waking one; it ends when none has come for a while.
 
-Layer: shared. Threads: those named "globalstep-helper", which end by themselves, `_IDLE_SECS` after the last work;
+Layer: tf1. Threads: those named "globalstep-helper", which end by themselves, `_IDLE_SECS` after the last work;
 functions may be called by several threads at once.
 """
 
