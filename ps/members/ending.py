@@ -117,6 +117,9 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
             return None
         word = "holds no model" if state is State.VACANT else "is being initialized"
         return Verdict(f"This PS task {word}; {names}: waiting for the chief's model", absence.since_secs)
+    if state is State.DONE and absence.herald:
+        why = f"The job is done, as {absence.herald} said, which is gone and may not have told all PS tasks"
+        return Verdict(why, absence.since_secs, patience.abandon_secs or math.inf, 0, "--abandon-secs")
     if state is State.DONE:
         late = f"waiting up to {LINGER_SECS:.0f} s for {_named(absence.missing)}, which never came"
         return Verdict(f"The job is done; {late}", absence.done_secs)

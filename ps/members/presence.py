@@ -138,6 +138,8 @@ class Absence:
     missing: Sequence[str]
     #: Task -> how it left, where that was no good end and it has not come back.
     failed: Mapping[str, str]
+    #: Who declared the job done, to several PS tasks, and is gone without having left; "" for none.
+    herald: str = ""
 
     @property
     def to_come(self) -> list[str]:
@@ -171,6 +173,7 @@ class Presence:
         # Clients that have left: what is still on its way of them brings none back.
         self._departed: dict[str, None] = {}
         self._finished_at: float | None = None
+        self._finished_by = ""
         # Whether a run has begun here, so that it is known who is there.
         self._begun = False
         # The task's last client, and how it went where that was no good end. Clients that do not name their task
@@ -231,10 +234,11 @@ class Presence:
         """Whether the job is done."""
         return self._finished_at is not None
 
-    def finish(self) -> None:
-        """Take note that the job is done."""
+    def finish(self, client: str = "") -> None:
+        """Take note that the job is done; `client` says so, and is telling other PS tasks."""
         if self._finished_at is None:
             self._finished_at = self._clock.monotonic()
+        self._finished_by = client
         for lease in self._leases.values():
             lease.lease_secs = min(lease.lease_secs, MAX_DONE_LEASE_SECS)
 
@@ -423,13 +427,25 @@ class Presence:
             self.expected,
             sorted(self._expected - self._seen_tasks),
             {task or UNNAMED: how for task, how in self._failed.items()},
+            self.herald,
         )
+
+    @property
+    def herald(self) -> str:
+        """See Absence."""
+        lease = self._leases.get(self._finished_by)
+        if lease is None or self._clock.monotonic() - lease.heard <= lease.lease_secs:
+            return ""
+        is_back = lease.task and self._last_of.get(lease.task) != self._finished_by
+        return "" if is_back else lease.task or self._finished_by
 
     def empty(self) -> bool:
         """Whether no client is here and none is waited for any longer."""
         waited = self._clock.monotonic() - (self._finished_at or 0.0)
         if self.clients():
             return waited > MOST_DONE_SECS
+        if self.herald:
+            return False
         missing = self._expected - self._seen_tasks
         if self._begun and not missing:
             return True

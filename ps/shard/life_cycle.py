@@ -85,7 +85,7 @@ class LifeCycle:
                 f"This PS task holds no state, and cannot be declared done: {event.not_meant}"
             )
         now.state = State.DONE
-        self._resources.members.presence.finish()
+        self._resources.members.presence.finish(event.client if now.shards > 1 else "")
         return self._resources.members.presence.others(event.client)
 
     def heartbeat(self, now: Incarnation, event: Heartbeat) -> tuple[State, int, ChiefLeaseView]:

@@ -24,7 +24,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps import __main__ as ps_main
-from globalstep.ps.members.presence import LINGER_SECS, Standing
+from globalstep.ps.members.presence import Standing
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.ps.shard import events
@@ -265,40 +265,6 @@ def test_the_end_waits_for_the_clients_that_are_there(clusters):
     assert server.shard.over()
     server.join()
     assert server.shard.done
-
-
-def test_the_end_waits_a_little_for_tasks_that_never_came():
-    clock = ManualClock()
-    server = PSServer(clock=clock)
-    try:
-        shard = server.shard
-        shard.handle(
-            events.Begin(
-                1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=["/job:worker/task:7"]
-            )
-        )
-        shard.handle(events.Heartbeat("c", "/job:chief/task:0", 10.0))
-        shard.handle(events.Finish(1, "c"))
-        shard.handle(events.Leave("c"))
-        assert not shard.over()
-        clock.advance(LINGER_SECS + 1)
-        assert shard.over()
-    finally:
-        server.close()
-
-
-def test_a_dead_clients_lease_ends():
-    clock = ManualClock()
-    server = PSServer(clock=clock)
-    try:
-        server.shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True))
-        server.shard.handle(events.Heartbeat("dead", "", 10.0))
-        server.shard.handle(events.Finish(1, "c"))
-        assert not server.shard.over()
-        clock.advance(10.1)
-        assert server.shard.over()
-    finally:
-        server.close()
 
 
 @pytest.mark.timeout(30)

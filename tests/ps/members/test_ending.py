@@ -27,9 +27,9 @@ class Watched:
         self.vigil = Vigil(self.shard, patience, self.clock)
         self.traffic = 0
 
-    def begin(self, *expected):
+    def begin(self, *expected, shards=1):
         self.shard.handle(
-            events.Begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=expected)
+            events.Begin(1, shard=0, shards=shards, sequencer=0, owner="c", opened=True, expected_tasks=expected)
         )
 
     def comes(self, client, task):
@@ -103,6 +103,31 @@ def test_while_a_client_is_there_it_waits_for_ever_without_a_word(watched, caplo
         watched.comes("w", WORKER)
         assert watched.ends_after(10) == (math.inf, None)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("expected", [(CHIEF,), (CHIEF, WORKER)])
+def test_the_end_waits_a_little_for_tasks_that_never_came(watched, expected):
+    watched.begin(*expected)
+    watched.comes("c", CHIEF)
+    watched.shard.handle(events.Finish(1, "c"))
+    watched.leaves("c", CHIEF)
+    assert watched.ends_after() == (LINGER_SECS + 1 if WORKER in expected else 0, 0)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_one_of_two_ps_tasks_waits_for_the_chief_that_was_killed_when_it_had_told_this_one_of_the_end(
+    watched, caplog, comes_back
+):
+    """Without the one that has heard it could not tell the other."""
+    watched.begin(CHIEF, shards=2)
+    watched.comes("c", CHIEF)
+    watched.shard.handle(events.Finish(1, "c"))
+    if comes_back:
+        assert watched.ends_after(65) == (math.inf, None)
+        watched.comes("c2", CHIEF)
+        watched.leaves("c2", CHIEF)
+    assert watched.ends_after() == (0 if comes_back else LEASE_SECS + 100, 0)
+    assert f"as {CHIEF} said, which is gone and may not have told all PS tasks" in caplog.text
 
 
 def test_a_lost_worker_is_waited_for_and_named(watched, caplog):
