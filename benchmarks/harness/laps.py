@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.frames import Message
+from globalstep.wire.message import Message
 from globalstep.wire.transports import Ticket, Transport
 
 __all__ = ["STAGES", "Laps", "TimedTransport"]

@@ -28,7 +28,7 @@ from globalstep.security.credentials import Credentials
 from globalstep.security.dialing import dialled
 from globalstep.security.secure_channel import SecureChannel
 from globalstep.security.tls_socket import TlsSocket
-from globalstep.wire.frames import NO_CALL
+from globalstep.wire.message import NO_CALL
 from globalstep.wire.socket_messages import Incoming, Outgoing
 
 __all__ = ["LinkKeeper", "SequencerLink"]

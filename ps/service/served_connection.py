@@ -30,7 +30,7 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, proof
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import padded
-from globalstep.wire.frames import NO_CALL
+from globalstep.wire.message import NO_CALL
 from globalstep.wire.socket_messages import (
     MOST_AT_ONCE,
     TOKEN_BYTES,

@@ -28,7 +28,8 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES
 from globalstep.security.token_proofs import CHALLENGE_KEY
 from globalstep.testing.faults import ConnectionCutError
-from globalstep.wire.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
+from globalstep.wire.frames import CHUNK_BYTES, Assembler, frames_of
+from globalstep.wire.message import NO_CALL
 
 __all__ = ["SERVICE_NAME", "generic_handler", "refuse"]
 

@@ -19,7 +19,8 @@ from simulated_time import Hub, Process
 from globalstep.errors import OpError, UnavailableError, error_from_code
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.members.presence import MAX_LEASE_SECS
-from globalstep.wire.frames import Assembler, Message, frames_of
+from globalstep.wire.frames import Assembler, frames_of
+from globalstep.wire.message import Message
 
 __all__ = ["LATER", "PARKED", "Answer", "Call", "Connection", "Network", "SimulatedTransport", "Weather"]
 

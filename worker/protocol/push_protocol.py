@@ -23,7 +23,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
-from globalstep.wire.frames import Message
+from globalstep.wire.message import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.calls import RETRIED, Retrying

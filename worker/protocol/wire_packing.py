@@ -17,7 +17,7 @@ from typing import Any
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Push
-from globalstep.wire.frames import REPLY_LIMIT_BYTES, Message
+from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
 

@@ -27,7 +27,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import TlsFiles
 from globalstep.security.dialing import CONNECT_SECS, dialled
 from globalstep.security.tls_socket import TlsSocket
-from globalstep.wire.frames import NO_CALL, REPLY_LIMIT_BYTES, Message
+from globalstep.wire.message import NO_CALL, REPLY_LIMIT_BYTES, Message
 from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
 
 __all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]

@@ -33,7 +33,8 @@ from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import TRIES, BeginningCall, SecureChannel
-from globalstep.wire.frames import REPLY_LIMIT_BYTES, Assembler, Message, frames_of
+from globalstep.wire.frames import Assembler, frames_of
+from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.transport.connection import (

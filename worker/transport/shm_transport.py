@@ -23,7 +23,7 @@ from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import address_of, are_unused
 from globalstep.wire.declarations import padded
-from globalstep.wire.frames import REPLY_LIMIT_BYTES
+from globalstep.wire.message import REPLY_LIMIT_BYTES
 from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
 from globalstep.wire.socket_messages import Incoming, Place, SocketMessage
 from globalstep.worker.transport.connection import ConnectionTicket, Load, SocketConnection

@@ -17,44 +17,17 @@ from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.wire.declarations import ALIGNMENT, padded
+from globalstep.wire.message import Message
 
-__all__ = ["CHUNK_BYTES", "NO_CALL", "REPLY_LIMIT_BYTES", "Assembler", "Message", "frames_of"]
+__all__ = ["CHUNK_BYTES", "Assembler", "frames_of"]
 
 #: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (docs/performance.md).
 CHUNK_BYTES = 1 << 22
-#: Call of a request that is not to be answered; others are numbered from 1.
-NO_CALL = 0
-#: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
-REPLY_LIMIT_BYTES = 1 << 40
 #: Up to this size a frame is parsed by protobuf as it is; a copy of so little costs less than scanning.
 _SMALL = 1 << 13
 # Tag byte of Frame.data: field 15, length-delimited.
 _DATA_TAG = b"\x7a"
 _PADDING = bytes(ALIGNMENT)
-
-
-class Message:
-    """A whole message: the protobuf part and the bytes of its tensors."""
-
-    __slots__ = ("call", "claim", "data", "refused", "reply", "request")
-
-    def __init__(
-        self,
-        call: int,
-        request: pb.Request | None,
-        reply: pb.Reply | None,
-        data: memoryview,
-        refused: ResourceExhaustedError | None = None,
-        claim: object = None,
-    ) -> None:
-        self.call = call
-        self.request = request
-        self.reply = reply
-        self.data = data
-        #: Why its data was not taken in; None for a message that is whole.
-        self.refused = refused
-        #: What stands for the memory that the parsed part takes; None where that is not counted.
-        self.claim = claim
 
 
 def frames_of(

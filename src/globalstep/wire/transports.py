@@ -19,7 +19,7 @@ from globalstep.cluster.cluster import described_task, is_address, session_tasks
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.roles import ENTRIES
-from globalstep.wire.frames import Message
+from globalstep.wire.message import Message
 
 __all__ = [
     "KnownTarget",

@@ -28,7 +28,7 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.security.credentials import holder_of, new_client_id
 from globalstep.testing.faults import BEFORE
 from globalstep.wire.declarations import Op, OpKind, PushId
-from globalstep.wire.frames import Message
+from globalstep.wire.message import Message
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.push_messages import Part
 from globalstep.worker.protocol.push_protocol import PushByVotes

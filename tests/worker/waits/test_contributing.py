@@ -23,7 +23,7 @@ from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
-from globalstep.wire.frames import Message
+from globalstep.wire.message import Message
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.heartbeat import LEASE_SECS
 from globalstep.worker.waits.contributing import CLAIMED

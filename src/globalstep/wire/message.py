@@ -1,0 +1,40 @@
+"""A message of the data plane, whatever carries it.
+
+Layer: shared.
+"""
+
+from __future__ import annotations
+
+from globalstep.errors import ResourceExhaustedError
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["NO_CALL", "REPLY_LIMIT_BYTES", "Message"]
+
+#: Call of a request that is not to be answered; others are numbered from 1.
+NO_CALL = 0
+#: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
+REPLY_LIMIT_BYTES = 1 << 40
+
+
+class Message:
+    """A whole message: the protobuf part and the bytes of its tensors."""
+
+    __slots__ = ("call", "claim", "data", "refused", "reply", "request")
+
+    def __init__(
+        self,
+        call: int,
+        request: pb.Request | None,
+        reply: pb.Reply | None,
+        data: memoryview,
+        refused: ResourceExhaustedError | None = None,
+        claim: object = None,
+    ) -> None:
+        self.call = call
+        self.request = request
+        self.reply = reply
+        self.data = data
+        #: Why its data was not taken in; None for a message that is whole.
+        self.refused = refused
+        #: What stands for the memory that the parsed part takes; None where that is not counted.
+        self.claim = claim
