@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from globalstep.optimizers.formula import Formula, Schedule
 from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
@@ -34,21 +35,19 @@ Rate = float | Schedule | Callable[[int], float]
 
 
 class TorchOptimizer:
-    """Base of the optimizers of `gs.optim`.
+    """Base of the optimizers of `gs.optim`, which are dataclasses of their numbers.
 
-    Args:
+    Attributes:
         lr: The learning rate: a number, a schedule of `gs.optim`, which the parameter servers evaluate at the
             authoritative step, or a function of the step, which each worker calls with the step it knows.
         weight_decay: Part of each parameter that is added to its gradient.
-
-    Attributes:
-        weight_decay: As given.
 
     Raises:
         ValueError: If a number is negative or not finite.
     """
 
-    _fields: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    lr: Rate
+    weight_decay: float = 0.0
 
     def __new__(cls, *args: Any, **_options: Any) -> Self:
         """Refuse the parameters of a module, which torch's optimizers get first."""
@@ -59,14 +58,16 @@ class TorchOptimizer:
             )
         return super().__new__(cls)
 
-    def __init__(self, lr: Rate, weight_decay: float = 0.0) -> None:
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self._check(weight_decay=weight_decay, **({"lr": lr} if isinstance(lr, (int, float)) else {}))
-        if not isinstance(lr, (int, float, Schedule)) and not callable(lr):
+    def __post_init__(self) -> None:
+        numbers = [one.name for one in fields(self) if one.type == "float"]  # type: ignore[arg-type]
+        for name in ["lr", *numbers] if isinstance(self.lr, (int, float)) else numbers:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise ValueError(f"{type(self).__name__}: {name} is {value!r}; it must be a number of at least 0.")
+        if not isinstance(self.lr, (int, float, Schedule)) and not callable(self.lr):
             raise TypeError(
-                f"{type(self).__name__}: lr is {lr!r}; it must be a number, a schedule such as gs.optim.StepLR, or a "
-                "function of the step."
+                f"{type(self).__name__}: lr is {self.lr!r}; it must be a number, a schedule such as gs.optim.StepLR, "
+                "or a function of the step."
             )
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
@@ -76,19 +77,6 @@ class TorchOptimizer:
             step: The run's step.
         """
         raise TypeError(f"{type(self).__name__} must define rule_at().")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
-
-    def _check(self, **numbers: Any) -> None:
-        for name, value in numbers.items():
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"{type(self).__name__}: {name} is {value!r}; it must be a number of at least 0.")
-
-    def _check_betas(self, betas: Sequence[float]) -> tuple[float, float]:
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{type(self).__name__}: betas are {betas!r}; they must be two numbers from 0 to below 1.")
-        return betas[0], betas[1]
 
     def _rate(self, step: StepSource) -> RuleHyper:
         if isinstance(self.lr, Schedule):
@@ -112,6 +100,7 @@ class TorchOptimizer:
         return found
 
 
+@dataclass(eq=False)
 class SGD(TorchOptimizer):
     """Gradient descent, with momentum if wanted, as `torch.optim.SGD`.
 
@@ -125,17 +114,15 @@ class SGD(TorchOptimizer):
         ValueError: For numbers that cannot be; for `nesterov` without momentum.
     """
 
-    _fields = ("lr", "momentum", "weight_decay", "nesterov")
+    lr: Rate = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self, lr: Rate = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0, *, nesterov: bool = False
-    ) -> None:
-        super().__init__(lr, weight_decay)
-        self._check(momentum=momentum)
-        if nesterov and not momentum:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
             raise ValueError("SGD: nesterov needs a momentum.")
-        self.momentum = momentum
-        self.nesterov = nesterov
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -149,6 +136,7 @@ class SGD(TorchOptimizer):
         return OptimizerRule("SGD", "momentum", hypers, (Slot("momentum"),))
 
 
+@dataclass(eq=False)
 class Adam(TorchOptimizer):
     """Adam, as `torch.optim.Adam`.
 
@@ -165,15 +153,14 @@ class Adam(TorchOptimizer):
         ValueError: For numbers that cannot be.
     """
 
-    _fields = ("lr", "betas", "eps", "weight_decay")
+    lr: Rate = 1e-3
+    betas: Sequence[float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
 
-    def __init__(
-        self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(lr, weight_decay)
-        self._check(eps=eps)
-        self.betas = self._check_betas(betas)
-        self.eps = eps
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.betas = _checked_betas(self)
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -186,6 +173,7 @@ class Adam(TorchOptimizer):
         return epsilon.expr
 
 
+@dataclass(eq=False)
 class AdamW(Adam):
     """Adam with decoupled weight decay, as `torch.optim.AdamW`.
 
@@ -199,12 +187,12 @@ class AdamW(Adam):
         ValueError: For numbers that cannot be.
     """
 
-    def __init__(
-        self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2
-    ) -> None:
-        super().__init__(lr, betas, eps)
-        self._check(weight_decay=weight_decay)
-        self._decay = weight_decay
+    weight_decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Not added to the gradient.
+        self._decay, self.weight_decay = self.weight_decay, 0.0
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -212,6 +200,7 @@ class AdamW(Adam):
         return _adam("AdamW", "adamw", self._rate(step), self.betas, self._epsilon_hat(step), more)
 
 
+@dataclass(eq=False)
 class SparseAdam(TorchOptimizer):
     """Adam that changes only the rows of the step, as `torch.optim.SparseAdam`: for embeddings.
 
@@ -224,19 +213,20 @@ class SparseAdam(TorchOptimizer):
         ValueError: For numbers that cannot be.
     """
 
-    _fields = ("lr", "betas", "eps")
+    lr: Rate = 1e-3
+    betas: Sequence[float] = (0.9, 0.999)
+    eps: float = 1e-8
 
-    def __init__(self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        super().__init__(lr)
-        self._check(eps=eps)
-        self.betas = self._check_betas(betas)
-        self.eps = eps
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.betas = _checked_betas(self)
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
         return _adam("SparseAdam", "lazy_adam", self._rate(step), self.betas, float(self.eps))
 
 
+@dataclass(eq=False)
 class Adagrad(TorchOptimizer):
     """Adagrad, as `torch.optim.Adagrad`.
 
@@ -251,23 +241,16 @@ class Adagrad(TorchOptimizer):
         ValueError: For numbers that cannot be; for `lr_decay` beside a rate that is no number.
     """
 
-    _fields = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    lr: Rate = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
 
-    def __init__(
-        self,
-        lr: Rate = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-    ) -> None:
-        super().__init__(lr, weight_decay)
-        self._check(lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value, eps=eps)
-        if lr_decay and not isinstance(lr, (int, float)):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr_decay and not isinstance(self.lr, (int, float)):
             raise ValueError("Adagrad: give lr_decay beside a number as lr, or a schedule as lr, not both.")
-        self.lr_decay = lr_decay
-        self.initial_accumulator_value = initial_accumulator_value
-        self.eps = eps
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -279,6 +262,7 @@ class Adagrad(TorchOptimizer):
         return OptimizerRule("Adagrad", "root_adagrad", {"learning_rate": rate, "epsilon": self.eps}, slots)
 
 
+@dataclass(eq=False)
 class RowWiseAdagrad(TorchOptimizer):
     """Adagrad with one sum of squares a row instead of one an element, as `torchrec.optim.RowWiseAdagrad`: for tables.
 
@@ -293,13 +277,9 @@ class RowWiseAdagrad(TorchOptimizer):
         ValueError: For numbers that cannot be.
     """
 
-    _fields = ("lr", "initial_accumulator_value", "eps")
-
-    def __init__(self, lr: Rate = 1e-2, initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> None:
-        super().__init__(lr)
-        self._check(initial_accumulator_value=initial_accumulator_value, eps=eps)
-        self.initial_accumulator_value = initial_accumulator_value
-        self.eps = eps
+    lr: Rate = 1e-2
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -308,6 +288,7 @@ class RowWiseAdagrad(TorchOptimizer):
         return OptimizerRule("RowWiseAdagrad", "row_wise_adagrad", hypers, slots)
 
 
+@dataclass(eq=False)
 class Adadelta(TorchOptimizer):
     """Adadelta, as `torch.optim.Adadelta`.
 
@@ -321,13 +302,10 @@ class Adadelta(TorchOptimizer):
         ValueError: For numbers that cannot be.
     """
 
-    _fields = ("lr", "rho", "eps", "weight_decay")
-
-    def __init__(self, lr: Rate = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0) -> None:
-        super().__init__(lr, weight_decay)
-        self._check(rho=rho, eps=eps)
-        self.rho = rho
-        self.eps = eps
+    lr: Rate = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -335,6 +313,7 @@ class Adadelta(TorchOptimizer):
         return OptimizerRule("Adadelta", "adadelta", hypers, (Slot("accum"), Slot("accum_update")))
 
 
+@dataclass(eq=False)
 class RMSprop(TorchOptimizer):
     """RMSprop, as `torch.optim.RMSprop`.
 
@@ -350,23 +329,12 @@ class RMSprop(TorchOptimizer):
         ValueError: For numbers that cannot be.
     """
 
-    _fields = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
-
-    def __init__(
-        self,
-        lr: Rate = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-    ) -> None:
-        super().__init__(lr, weight_decay)
-        self._check(alpha=alpha, eps=eps, momentum=momentum)
-        self.alpha = alpha
-        self.eps = eps
-        self.momentum = momentum
-        self.centered = centered
+    lr: Rate = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -381,6 +349,7 @@ class RMSprop(TorchOptimizer):
         return OptimizerRule("RMSprop", kind, hypers, (Slot("rms"), *middle, Slot("momentum")))
 
 
+@dataclass(eq=False)
 class DelayedNesterov(TorchOptimizer):
     """SGD whose Nesterov momentum moves once in `delay` pushes, by their mean: for local steps as they come.
 
@@ -402,15 +371,14 @@ class DelayedNesterov(TorchOptimizer):
     DelayedNesterov(lr=0.4, momentum=0.9, delay=3)
     """
 
-    _fields = ("lr", "momentum", "delay")
+    lr: Rate = 0.4
+    momentum: float = 0.9
+    delay: int = field(kw_only=True)
 
-    def __init__(self, lr: Rate = 0.4, momentum: float = 0.9, *, delay: int) -> None:
-        super().__init__(lr)
-        self._check(momentum=momentum)
-        if not isinstance(delay, int) or isinstance(delay, bool) or delay < 1:
-            raise ValueError(f"DelayedNesterov: delay is {delay!r}; it must be a whole number, at least 1.")
-        self.momentum = momentum
-        self.delay = delay
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.delay, int) or isinstance(self.delay, bool) or self.delay < 1:
+            raise ValueError(f"DelayedNesterov: delay is {self.delay!r}; it must be a whole number, at least 1.")
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """See TorchOptimizer."""
@@ -419,11 +387,18 @@ class DelayedNesterov(TorchOptimizer):
         return OptimizerRule("DelayedNesterov", "delayed_nesterov", hypers, slots, {"waiting_pushes": 0.0})
 
 
+def _checked_betas(optimizer: Adam | SparseAdam) -> tuple[float, float]:
+    betas, name = optimizer.betas, type(optimizer).__name__
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"{name}: betas are {betas!r}; they must be two numbers from 0 to below 1.")
+    return betas[0], betas[1]
+
+
 def _adam(
     name: str,
     kind: str,
     rate: RuleHyper,
-    betas: tuple[float, float],
+    betas: Sequence[float],
     epsilon: RuleHyper,
     more: Mapping[str, RuleHyper] = MappingProxyType({}),
 ) -> OptimizerRule:
