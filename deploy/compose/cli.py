@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from globalstep.deploy.compose.file import ComposeJob, compose_file, project_name
+from globalstep.deploy.job_options import add_script, add_tasks, too_few
 from globalstep.deploy.launch.security import with_run_token
 from globalstep.runtime.streams import is_terminal
 
@@ -35,12 +36,7 @@ _ANSWER_SECS = 60.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     parser.add_argument("action", choices=["up", "write"], help="write the file and start the job, or only write it")
-    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS tasks (default 1)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="M",
-        help="number of workers (default 1); without --chief the first of them is the chief",
-    )  # fmt: skip
-    parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
+    add_tasks(parser)
     parser.add_argument("--tensorboard", action="store_true", help="start a TensorBoard on port 6006 of this machine")
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
     parser.add_argument(
@@ -49,17 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: FOLDER-SCRIPT, of the file's folder and the script)",
     )  # fmt: skip
     parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
-    parser.add_argument("script", help="the training script, run by every worker and the chief; its folder is mounted")
-    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    # argparse counts it as missing where the script is.
-    rest.required = False
+    add_script(parser, "; its folder is mounted")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand; gives its exit code: with `up`, that of the chief."""
     script = Path(args.script)
-    if args.ps < 1 or args.workers < (0 if args.chief else 1):
-        return _say("at least one PS and one worker (or the chief) are needed")
+    if few := too_few(args):
+        return _say(few)
     if not script.is_file():
         return _say(f"there is no script {args.script}")
     file = args.file or Path(f"{script.stem}.compose.yml")

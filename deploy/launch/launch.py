@@ -21,6 +21,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
+from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
 from globalstep.deploy.launch import options as launch_options
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
@@ -38,14 +39,7 @@ __all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
-    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS processes (default 1)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="M",
-        help="number of worker processes (default 1); without --chief worker 0 is the chief",
-    )  # fmt: skip
-    parser.add_argument(
-        "--chief", action="store_true", help='start a chief besides the workers, as a job "chief" of its own'
-    )
+    add_tasks(parser)
     parser.add_argument(
         "--evaluator",
         action="store_true",
@@ -61,14 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="`import tensorflow` means globalstep in the script, so that none of its lines changes",
     )
-    parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="K",
-        help="how often each failed process is started again (default 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--grace-secs", type=float, default=10.0, metavar="S",
-        help="how long processes may take to end when asked, and PS when the job is done (default 10)",
-    )  # fmt: skip
+    add_restarts(parser, restarts=0)
     parser.add_argument(
         "--failover", type=float, default=0.0, metavar="SECS",
         help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
@@ -79,19 +66,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the script is a module's name, pkg.module, as of python -m"
     )
-    parser.add_argument("script", help="the training script, run by every worker and the chief")
-    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    # argparse counts it as missing where the script is.
-    rest.required = False
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand; gives its exit code."""
-    if args.ps < 1 or args.workers < (0 if args.chief else 1):
-        print("globalstep launch: at least one PS and one worker (or the chief) are needed", file=sys.stderr)
-        return 2
-    if missing := _missing_program(args):
-        print(f"globalstep launch: {missing}", file=sys.stderr)
+    if problem := too_few(args) or _missing_program(args):
+        print(f"globalstep launch: {problem}", file=sys.stderr)
         return 2
     program = [*(["-m"] if args.module else []), args.script, *args.args]
     for note in _meant_for_launch(args.args):

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 
+from globalstep.deploy.job_options import add_restarts, add_script, add_tasks
 from globalstep.deploy.launch import security as launch_security
 from globalstep.deploy.ray.job import launch
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
@@ -18,31 +19,18 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
-    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS tasks (default 1)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="M",
-        help="number of workers (default 1); without --chief the first of them is the chief",
-    )  # fmt: skip
-    parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
+    add_tasks(parser)
     parser.add_argument("--cpus", type=float, default=1.0, metavar="C", help="CPUs of each task (default 1)")
     parser.add_argument("--gpus", type=float, default=0.0, metavar="G", help="GPUs of each worker (default 0)")
     parser.add_argument(
         "--strategy", choices=["SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK"], default="SPREAD",
         help="how Ray places the tasks (default SPREAD)",
     )  # fmt: skip
-    parser.add_argument(
-        "--max-restarts", type=int, default=10, metavar="R", help="how often each failed task is started again"
-    )
-    parser.add_argument(
-        "--grace-secs", type=float, default=10.0, metavar="S", help="how long tasks may take to end when asked"
-    )
+    add_restarts(parser)
     parser.add_argument("--insecure", action="store_true", help="no TLS between nodes, in a network that is trusted")
     launch_security.add_arguments(parser)
     parser.add_argument("--log-dir", metavar="DIR", help="also write each task's output to a file, on this machine")
-    parser.add_argument("script", help="the training script, run by every worker and the chief")
-    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    # argparse counts it as missing where the script is.
-    rest.required = False
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:

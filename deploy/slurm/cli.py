@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
 from globalstep.deploy.slurm.script import SlurmJob, batch_script
 
 __all__ = ["add_cluster", "configure", "run"]
@@ -17,29 +18,16 @@ __all__ = ["add_cluster", "configure", "run"]
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what the cluster is; the batch script's own program has them too."""
-    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS tasks (default 1)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="M",
-        help="number of workers (default 1); without --chief the first of them is the chief",
-    )  # fmt: skip
-    parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
+    add_tasks(parser)
     parser.add_argument("--cpus", type=int, default=1, metavar="C", help="CPUs of each task (default 1)")
-    parser.add_argument(
-        "--max-restarts", type=int, default=10, metavar="R", help="how often each failed task is started again"
-    )
-    parser.add_argument(
-        "--grace-secs", type=float, default=10.0, metavar="S", help="how long tasks may take to end when asked"
-    )
+    add_restarts(parser)
     parser.add_argument(
         "--port", type=int, metavar="P",
         help="port of the first task; the others have the next ones, and each PS task one more behind them "
         "(default: from the job's id)",
     )  # fmt: skip
     parser.add_argument("--log-dir", default="", metavar="DIR", help="also write each task's output to a file")
-    parser.add_argument("script", help="the training script, run by every worker and the chief")
-    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
-    # argparse counts it as missing where the script is.
-    rest.required = False
+    add_script(parser)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand; gives its exit code."""
-    if args.ps < 1 or args.workers < (0 if args.chief else 1):
-        return _say("at least one PS and one worker (or the chief) are needed")
+    if few := too_few(args):
+        return _say(few)
     if not Path(args.script).is_file():
         return _say(f"there is no script {args.script}")
     names = ("ps", "workers", "chief", "nodes", "cpus", "max_restarts", "grace_secs", "port", "insecure", "log_dir")
