@@ -14,7 +14,8 @@ import json
 from globalstep.chief.checkpoints.checkpoint import verify
 from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from globalstep.deploy.audit.checks import Decided, Mark, Reader
+from globalstep.deploy.audit.checks import Reader
+from globalstep.deploy.audit.history_checker import DecidedPushes
 from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
 from globalstep.errors import NotFoundError, OpError
@@ -50,7 +51,7 @@ def audit(directory: str) -> Audit:
     chain = _chain(volumes, findings)
     saved = _Saved.newest(directory, findings)
     proofs: dict[str, StepProof] = {}
-    decided = Decided()
+    decided = DecidedPushes()
     last_steps: dict[str, int] = {}
     for volume in volumes:
         child = chain.get(volume.incarnation)
@@ -61,10 +62,10 @@ def audit(directory: str) -> Audit:
         marks = []
         if child is not None and child.header is not None:
             kept_until = child.header.begin_index
-            marks.append(Mark(kept_until))
+            marks.append(kept_until)
         ours = saved is not None and saved.incarnation == volume.incarnation
         if saved is not None and ours:
-            marks.append(saved.mark)
+            marks.append(saved.index)
         reader = Reader(
             volume,
             kept_until,
@@ -79,12 +80,12 @@ def audit(directory: str) -> Audit:
             _add_unrecorded(found, progress.of(volume.incarnation), volume.complete, reader.most_by)
         result.incarnations.append(found)
         last_steps = found.steps
-        if child is not None:
-            _check_join(findings, volume, found.last_index, child, marks[0])
+        if child is not None and child.header is not None:
+            # It begins with exactly what the one before it held at that place.
+            began, steps = f"Incarnation {child.incarnation} began", child.header.begin_steps
+            findings.wrong += filter(None, [reader.book.beside(kept_until, steps, began, volume.incarnation)])
         if saved is not None and ours:
-            saved.compare(findings, found.last_index, begin, reader.pushes)
-    for client, sequence in decided.twice():
-        findings.wrong.append(f"Push {sequence} of client {client} was decided twice.")
+            saved.compare(findings, begin, reader)
     for name, proof in proofs.items():
         proof.value = last_steps.get(name, 0)
         if proof.base + proof.moved != proof.value:
@@ -141,21 +142,6 @@ def _add_unrecorded(found: AuditedIncarnation, known: Known | None, complete: bo
         found.lost_at_least = not (complete or known.last)
 
 
-def _check_join(findings: Findings, volume: Volume, last_index: int, child: Volume, mark: Mark) -> None:
-    """An incarnation begins with exactly what the one before it held at that place."""
-    assert child.header is not None
-    if last_index < mark.index:
-        findings.wrong.append(
-            f"Incarnation {child.incarnation} began after entry {mark.index} of incarnation {volume.incarnation}, "
-            f"whose journal ends at entry {last_index}."
-        )
-    elif any(mark.steps.get(name, 0) != value for name, value in child.header.begin_steps.items()):
-        findings.wrong.append(
-            f"Incarnation {child.incarnation} began with {dict(child.header.begin_steps)}; after entry {mark.index} of "
-            f"incarnation {volume.incarnation}, from which it began, the journal has {mark.steps}."
-        )
-
-
 def _check_named(directory: str, findings: Findings) -> None:
     """Find out whether the checkpoints that the state file names are whole; an older one may be gone."""
     try:
@@ -188,7 +174,7 @@ class _Saved:
         state = json.loads(index.ledger)
         self.prefix = prefix
         self.incarnation = int(state.get("incarnation", 0))
-        self.mark = Mark(int(state["index"]))
+        self.index = int(state["index"])
         self.steps = {str(name): int(value) for name, value in state["steps"].items()}
         self._index_steps = dict(index.steps)
         #: Index -> whose push is on record there.
@@ -214,23 +200,15 @@ class _Saved:
             findings.unreadable.append(f"Checkpoint {prefix} has no ledger that can be read: {error!r}.")
         return None
 
-    def compare(self, findings: Findings, last_index: int, begin: int, pushes: dict[int, tuple[str, int]]) -> None:
+    def compare(self, findings: Findings, begin: int, reader: Reader) -> None:
         """Hold it against the journal of its incarnation."""
-        at = f"entry {self.mark.index} of incarnation {self.incarnation}"
-        if last_index < self.mark.index:
-            findings.wrong.append(
-                f"Checkpoint {self.prefix} was taken after {at}, but the journal ends at entry {last_index}."
-            )
-            return
-        for name, value in (*self.steps.items(), *self._index_steps.items()):
-            if self.mark.steps.get(name, 0) != value:
-                findings.wrong.append(
-                    f"Checkpoint {self.prefix} has {name} = {value}; after {at} the journal has "
-                    f"{self.mark.steps.get(name)}."
-                )
+        taken = f"Checkpoint {self.prefix} was taken"
+        for steps in (self.steps, self._index_steps):
+            findings.wrong += filter(None, [reader.book.beside(self.index, steps, taken, self.incarnation)])
         for index, push in self.outcomes.items():
-            if index > begin and pushes.get(index, push) != push:
+            client, number = reader.pushes.get(index, push)
+            if index > begin and (client, number) != push:
                 findings.wrong.append(
                     f"Checkpoint {self.prefix} has push {push[1]} of client {push[0]} at entry {index} of incarnation "
-                    f"{self.incarnation}; the journal has push {pushes[index][1]} of client {pushes[index][0]} there."
+                    f"{self.incarnation}; the journal has push {number} of client {client} there."
                 )

@@ -110,7 +110,7 @@ def _one_beyond_the_limit() -> Patch:
 
 
 def _any_incarnation() -> Patch:
-    def blind(self: Any, incarnation: int, client: str) -> None:
+    def blind(self: Any, incarnation: int, client: str, even_behind: bool = False) -> None:
         if self.state is State.VACANT:
             raise AbortedError("This PS task holds no state.")
 

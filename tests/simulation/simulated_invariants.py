@@ -24,7 +24,7 @@ from globalstep.ps.ledger.push_table import WINDOW
 from globalstep.ps.members.presence import State as TaskState
 from globalstep.wire.declarations import OutcomeKind, PushId
 
-__all__ = ["Checkpoint", "Entry", "Life", "Watch"]
+__all__ = ["Checkpoint", "Entry", "Life", "Onlooker", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "admit", "commit"})
@@ -433,14 +433,16 @@ class Watch:
         found = [np.asarray(value).tolist() for value in values]
         raise Violation("I2", f"{list(names)} were read as {found}: no cut since entry {since} has these values")
 
-    def looked(self, before: Steps, now: Steps, own: Entry | None) -> None:
+    def looked(self, incarnation: int, before: Steps, now: Steps, last: int) -> None:
         """Check the visible steps that a client was told.
 
         Args:
-            before: What it was told before, in the same incarnation.
+            incarnation: In which.
+            before: What it was told before, there.
             now: What it is told now.
-            own: Its own last push, where that must be visible to it.
+            last: Its own last entry, which is visible to it where each push has a part everywhere.
         """
+        own = self.lives[incarnation].entries.get(last) if self._run.whole_pushes else None
         for name, step in now.items():
             if step < before.get(name, 0):
                 raise Violation("I4", f"a client saw {name} at {before[name]}, and then at {step}")
@@ -455,6 +457,19 @@ class Watch:
         for shard, state in checkpoint.states.items():
             if state != entry.cut[shard]:
                 raise Violation("I3", f"the checkpoint at entry {entry.index} has {state}, not {entry.cut[shard]}")
+        self.checkpoints.append(checkpoint)
+
+
+class Onlooker(Watch):
+    """Checks nothing, and keeps what programs ask for: what is wrong then only clients can tell."""
+
+    def handled(self, *args: Any) -> None:
+        """See Watch."""
+
+    decided = interrupted = pushed = read = looked = handled
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """See Watch."""
         self.checkpoints.append(checkpoint)
 
 

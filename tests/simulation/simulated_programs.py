@@ -11,13 +11,24 @@ from greenlet import getcurrent
 from simulated_invariants import Checkpoint, Watch, starting_states
 from simulated_network import Network, SimulatedTransport
 from simulated_time import Process, ProcessClock
-from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
+from simulated_workload import (
+    OTHER,
+    STEP,
+    Content,
+    State,
+    declarations,
+    names_on,
+    seen_values,
+    start_push,
+    step_push,
+)
 
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
+from globalstep.testing.recorded_history import RecordedHistory
 from globalstep.wire.declarations import OutcomeKind, PushId, Read, StopLimit
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.worker.client.client import ClusterClient
@@ -47,6 +58,8 @@ class Job(Protocol):
     save_every: int
     #: Set once the chief has declared the job done.
     finishing: bool
+    #: What clients did and were told.
+    history: RecordedHistory
     #: What the run's directory knows.
     newest_incarnation: int
 
@@ -151,9 +164,15 @@ class _Sessions(SessionMaking):
         job = self._program.job
         # What the run's directory knows, and what the process itself has seen.
         self._newest = session.cluster.run.known_progress.newest = max(job.newest_incarnation, self._newest)
-        session.cluster.begin(
-            sequencer=job.sequencer, open=False, ledger=ledger, run=replace(_RUN, directory="run" if job.logged else "")
-        )
+        with job.history.operation(session.cluster.client_id, "begin") as told:
+            session.cluster.begin(
+                sequencer=job.sequencer,
+                open=False,
+                ledger=ledger,
+                run=replace(_RUN, directory="run" if job.logged else ""),
+            )
+            told["incarnation"] = session.cluster.incarnation
+            told["from"] = None if prefix is None else [prefix.incarnation, prefix.index - 1]
 
     def _restore(self, session: _Session, prefix: Any, directory: Any) -> None:
         self._program.give_values(prefix)
@@ -322,7 +341,7 @@ class Program:
             content = Content(content.number, shards, False, {STEP: 1}, contributes=job.contributions, base=base)
         reads: tuple[str, ...] = ()
         if rng.random() < 0.5:
-            reads = tuple(f"{letter}{shard}" for shard in shards for letter in "ab")
+            reads = tuple(name for shard in shards for name in names_on(shard))
         elif rng.random() < 0.5:
             reads = tuple(name for name in self._all_names() if rng.random() < 0.3)
         return self._do(content, reads)
@@ -342,16 +361,24 @@ class Program:
     def _do(self, content: Content, reads: tuple[str, ...]) -> bool:
         push = step_push(content, reads, dict(self._visible)) if content.start is None else start_push(content)
         self._content = content
-        try:
-            result = self.client.push(push)
-        finally:
-            self._content = None
-        waits = content.contributes or (self.job.most_lead is not None and content.increments)
-        if waits and len({self.client.where[name] for name in reads}) == 1:
-            # Read by itself, after the wait: see `pull`.
-            kept = [at for at, name in enumerate(reads) if name != STEP]
-            reads = tuple(reads[at] for at in kept)
-            result.values = [result.values[at] for at in kept if result.values]
+        given = {"incarnation": self.client.incarnation, **content.given()}
+        with self.job.history.operation(self.client.client_id, "push", **given) as told:
+            try:
+                result = self.client.push(push)
+            finally:
+                self._content = None
+            waits = content.contributes or (self.job.most_lead is not None and content.increments)
+            if waits and len({self.client.where[name] for name in reads}) == 1:
+                # Read by itself, after the wait: see `pull`.
+                kept = [at for at, name in enumerate(reads) if name != STEP]
+                reads = tuple(reads[at] for at in kept)
+                result.values = [result.values[at] for at in kept if result.values]
+            told["type"] = "ok" if result.outcome.index else "fail"
+            if result.outcome.index:
+                told["index"], told["then"] = result.outcome.index, seen_values(reads, result.values)
+                told["read"] = {} if content.contributes else dict(result.outcome.steps)
+                if content.contributes and not content.unit and content.base < self.job.limit:
+                    told["from"] = {STEP: content.base + 1}  # it has waited for its step
         self.job.watch.pushed(self.client.incarnation, content, result, reads)
         self._seen = max(self._seen, result.outcome.index)
         return result.outcome.kind is not OutcomeKind.REFUSED_DONE
@@ -361,26 +388,34 @@ class Program:
 
     def pull(self, names: list[str]) -> list[Any]:
         """Read Variables in one cut."""
-        values = self.client.pull([Read(name) for name in names])
+        with self.job.history.operation(self.client.client_id, "read", incarnation=self.client.incarnation) as told:
+            values = self.client.pull([Read(name) for name in names])
+            told["read"] = seen_values(names, values)
+            if len({self.client.where[name] for name in names}) == 1:
+                told["read"].pop(STEP, None)
         # The step as a single task reads it is the visible one; there is no other value to compare it with.
         if len({self.client.where[name] for name in names}) > 1:
             self.job.watch.read(self.client.incarnation, names, values, self._seen)
         return values
 
     def _look_at_steps(self) -> None:
-        steps = self.client.global_steps()
-        least = self.job.watch.lives[self.client.incarnation].entries.get(self._seen)
-        self.job.watch.looked(self._visible, steps, least if self.job.whole_pushes else None)
+        with self.job.history.operation(self.client.client_id, "look", incarnation=self.client.incarnation) as told:
+            steps = told["read"] = self.client.global_steps()
+        self.job.watch.looked(self.client.incarnation, self._visible, steps, self._seen)
         self._visible = steps
 
     def _save(self) -> None:
         client = self.client
         names = [(shard, names_on(shard)) for shard in range(self.job.shards)]
-        with client.snapshot() as cut:
-            found = iter(cut.read([STEP, *(name for _, on_shard in names for name in on_shard)]))
-            steps = {**cut.steps, STEP: int(next(found))}
-            states = {shard: State.of([next(found) for _ in on_shard]) for shard, on_shard in names}
-            checkpoint = Checkpoint(client.incarnation, cut.index, steps, states, cut.ledger)
+        every = [STEP, *(name for _, on_shard in names for name in on_shard)]
+        with self.job.history.operation(client.client_id, "read", incarnation=client.incarnation) as told:
+            with client.snapshot() as cut:
+                values = cut.read(every)
+                found = iter(values)
+                steps = {**cut.steps, STEP: int(next(found))}
+                states = {shard: State.of([next(found) for _ in on_shard]) for shard, on_shard in names}
+                checkpoint = Checkpoint(client.incarnation, cut.index, steps, states, cut.ledger)
+            told["index"], told["read"] = cut.index, {**seen_values(every, values), **steps}
         self.job.watch.saved(checkpoint)
 
 

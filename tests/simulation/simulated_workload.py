@@ -8,7 +8,9 @@ also count itself in the row, where a second application shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +107,36 @@ class Content:
             # Of what step and unit say, whoever computes it; in another order the sum is another one.
             return tuple((0.0, 1.0, -1e16, 1e16 + 6.0 * (self.base % 7 + at))[self.unit] for at in range(_NUMBERS))
         return tuple(float(self.number % 7 + at) for at in range(1, _NUMBERS + 1))
+
+    def given(self) -> dict[str, Any]:
+        """Give what it changes, as a history has it: slots and counters, which sums are made of, and steps."""
+        if self.start is not None:
+            pairs = [item for shard, state in self.start.items() for item in _named(shard, state)]
+            return {"set": {**self.steps, **seen_values(*zip(*pairs, strict=True))}}
+        by: dict[str, float] = {} if self.contributes else dict(self.increments)
+        for shard in self.shards:
+            for name, size, at in ((f"a{shard}", 2, 0), (f"b{shard}", 1, 2)):
+                by |= {f"{name}/momentum[{item}]": self.gradient[at + item] for item in range(size)}
+            if self.counted:
+                by[f"c{shard}[{self.number % ROWS}]"] = 1
+        if not self.contributes:
+            return {"add": by}
+        return {"add": by, "part": {"step": STEP, "base": self.base, "of": self.contributes, "unit": self.unit}}
+
+
+def _named(shard: int, state: State) -> list[tuple[str, np.ndarray]]:
+    return list(zip(names_on(shard), state.arrays(), strict=True))
+
+
+def seen_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, float]:
+    """Give what was read, as a history has it; a Variable under momentum is no sum of what pushes add."""
+    found: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        if name in (STEP, OTHER):
+            found[name] = int(value)
+        elif name.startswith("c") or name.endswith("momentum"):
+            found |= {f"{name}[{at}]": number for at, number in enumerate(value.tolist())}
+    return found
 
 
 def names_on(shard: int) -> list[str]:

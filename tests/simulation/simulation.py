@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simulated_disk import Disk, disks
 from simulated_intruder import Intruder
@@ -20,7 +21,10 @@ from simulated_programs import Program, transports_beside
 from simulated_scenarios import Fault, Scenario, scenario_of
 from simulated_task import SimulatedTask
 from simulated_time import Hub, Process, Violation
+from simulated_workload import STEP
 
+from globalstep.deploy.audit.history_checker import BadHistoryError, Judgement, judge
+from globalstep.testing.recorded_history import RecordedHistory
 from globalstep.worker.client import snapshot
 
 __all__ = ["Report", "Simulation", "run", "simulating"]
@@ -39,6 +43,7 @@ class Report:
     Attributes:
         scenario: It.
         violation: What did not hold; None when all did.
+        verdict: What the checker of histories says of what clients saw; None where it cannot.
         faults: Those that struck, by kind.
         messages: What the network did, by kind.
         events: How many things happened.
@@ -49,6 +54,7 @@ class Report:
 
     scenario: Scenario
     violation: BaseException | None
+    verdict: Judgement | None
     faults: Counter[str]
     messages: Counter[str]
     events: int
@@ -81,6 +87,8 @@ class Simulation:
         self._intruder: Intruder | None = None
         self._trace = trace
         self.hub = Hub()
+        self.events: list[dict[str, Any]] = []
+        self.history = RecordedHistory(self.events.append, lambda: self.hub.now)
         self.network = Network(self.hub, random.Random(f"{scenario.seed} network"), scenario.weather)
         self.network.lasting_leases = not scenario.heartbeats
         if trace or scenario.faults:
@@ -156,9 +164,11 @@ class Simulation:
                 task.crash()
             if self._folder is not None:
                 self._folder.cleanup()
+        verdict = self._judge_history()
         return Report(
             self.scenario,
             self._failure,
+            verdict,
             self.struck,
             Counter(self.network.counts),
             self.hub.events,
@@ -166,6 +176,19 @@ class Simulation:
             self.watch.admitted,
             len(self.watch.lives),
         )
+
+    def _judge_history(self) -> Judgement | None:
+        """Have what clients saw judged by itself."""
+        run = {"limit": {STEP: self.limit}, "durable": self.logged and not self.damaged}
+        verdict, wrong = None, ""
+        try:
+            verdict = judge([{"f": "run", "value": run}, *self.events])
+            wrong = "" if not verdict.wrong else "\n".join([verdict.wrong, *verdict.operations])
+        except BadHistoryError as error:
+            wrong = str(error)
+        if wrong and self._failure is None:
+            self._failure = Violation("history", wrong)
+        return verdict
 
     # ---- Processes ----------------------------------------------------------------------------
 

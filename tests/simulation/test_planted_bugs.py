@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from planted_bugs import PLANTED, planted
+from simulated_invariants import Onlooker
 from simulation import run, simulating
 
 #: More than any of them has needed.
@@ -24,6 +25,75 @@ FOUND_BY = {
     "numbered by clocks alone": 66,
     "a vote is looked for twice": 85,
 }
+#: The same, where nothing is looked at but the history of what clients saw.
+FOUND_IN_HISTORY = {
+    "id remembered after the apply": 15,
+    "snapshot of its time, not of its place": 1,
+    "step visible at admission": 98,
+    "settled without a fence": 16,
+    "limit off by one": 0,
+    "retry under a new id": 3,
+    "values of several places": 0,
+    "reply before fsync": 4,
+    "torn record accepted": 110,
+    "adopted without a sync": 226,
+    "forgotten once it is applied": 92,
+    "on the disk once it is applied": 92,
+    "a forged entry is believed": 47,
+    "a forged floor is believed": 110,
+    "damage taken for a torn end": 72,
+    "numbered by clocks alone": 66,
+    "decided at a vote less": 44,
+    "a vote for a part that was refused": 16,
+    "a sequencer's error counts as a fence": 16,
+    "answered before it is applied": 0,
+    "a contribution counts twice after a retry": 14,
+    "a late contribution counts": 9,
+    "shards with different sets of contributions": 16,
+    "units of work summed as they arrive": 14,
+    "values of before the step": 46,
+}
+_STOPS = "the run stops, or a program fails; nobody is told anything that is wrong"
+_A_MOMENT = "the task is behind for a moment, in which no client here reads from it"
+_LEASES = "who is ahead of whom depends on leases, which no client sees"
+#: Why clients do not see the others.
+NOT_IN_HISTORY = {
+    "ids lost in a restore": "no client tries a push again in another incarnation",
+    "commit applies only its own entry": _STOPS,
+    "incarnation not checked": _STOPS,
+    "recovered without floors": _A_MOMENT,
+    "served while it is behind": _A_MOMENT,
+    "recovered as if none were behind": _A_MOMENT,
+    "ADMIT without STAGE stops the run": _STOPS,
+    "a log without a lock": _A_MOMENT,
+    "unreadable counts as lost": _STOPS,
+    "a vote is looked for twice": "a push takes 5 s, and is right",
+    "rows that repeat where those told did not": "only values under momentum are wrong, which are no sums of pushes",
+    "a unit of work counts twice": _STOPS,
+    "the dead are waited for": _STOPS,
+    "a free push too many": _LEASES,
+    "who comes back is where it was": _LEASES,
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FOUND_IN_HISTORY)
+def test_a_planted_bug_is_found_from_the_history_alone(name, monkeypatch):
+    monkeypatch.setattr("simulation.Watch", Onlooker)
+    monkeypatch.setattr("simulated_task.problems", lambda now: [])
+    with simulating(), planted(name):
+        for seed in itertools.chain([FOUND_IN_HISTORY[name]], range(MOST_SEEDS)):
+            verdict = run(seed).verdict
+            if verdict is not None and verdict.wrong:
+                print(f"{name}: seed {seed}: {verdict.wrong}")
+                return
+    pytest.fail(f"{MOST_SEEDS} seeds did not find: {name}")
+
+
+def test_of_each_planted_bug_it_is_known_whether_clients_see_it():
+    assert not FOUND_IN_HISTORY.keys() & NOT_IN_HISTORY.keys()
+    assert FOUND_IN_HISTORY.keys() | NOT_IN_HISTORY.keys() == PLANTED.keys()
 
 
 @pytest.mark.long

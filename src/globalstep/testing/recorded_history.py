@@ -1,0 +1,65 @@
+"""Histories of what clients do and are told, for tests: docs/design/histories.md describes the form.
+
+Layer: shared. Threads: as `write` is; each process or thread of a program has one operation at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from globalstep.runtime.clock import SYSTEM_CLOCK
+
+__all__ = ["RecordedHistory", "extremes", "in_file"]
+
+
+class RecordedHistory:
+    """Takes note of operations as they begin and end.
+
+    Args:
+        write: Takes each event, at once.
+        now: Gives the time, of one clock for all processes.
+    """
+
+    def __init__(
+        self, write: Callable[[dict[str, Any]], Any], now: Callable[[], float] = SYSTEM_CLOCK.monotonic
+    ) -> None:
+        self._write, self._now = write, now
+
+    @contextlib.contextmanager
+    def operation(self, process: str, f: str, **given: Any) -> Iterator[dict[str, Any]]:
+        """Record an operation; gives where to put what its client is told, with "type" where that is not "ok".
+
+        An error leaves it unknown what became of the operation; a process that is killed tells nothing.
+        """
+        self._note(process, "invoke", f, given)
+        told: dict[str, Any] = {}
+        try:
+            yield told
+        except Exception:
+            self._note(process, "info", f, {})
+            raise
+        self._note(process, told.pop("type", "ok"), f, told)
+
+    def _note(self, process: str, kind: str, f: str, value: dict[str, Any]) -> None:
+        self._write({"process": process, "type": kind, "f": f, "time": self._now(), "value": value})
+
+
+def extremes(name: str, value: Any) -> dict[str, float]:
+    """Give the least and the greatest of a value's numbers: where all are to be equal, both are.
+
+    >>> extremes("w", [2.0, 3.0])
+    {'w.min': 2.0, 'w.max': 3.0}
+    """
+    found = np.asarray(value)
+    return {f"{name}.min": found.min().item(), f"{name}.max": found.max().item()}
+
+
+def in_file(path: str) -> Callable[[dict[str, Any]], Any]:
+    """Give what appends each event to a file, where it outlives its process."""
+    file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+    return lambda event: file.write(json.dumps(event) + "\n")
