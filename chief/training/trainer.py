@@ -12,7 +12,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -195,11 +197,16 @@ class Trainer:
         self._step = self._start = self._own_step = self._went_back = 0
         # Steps of this task before its process was started again, and the step whose batches it takes first.
         self._had = self._first = 0
+        # The global step after each step of this process, and at its begin; and how many of this worker's were lost.
+        self._own_steps = array("q")
+        self._begun_at = self._lost = 0
         # Steps whose batches earlier calls of `batches` have given, to all workers; and what the next one leaves out of
         # this worker's own batches, None for what was had before.
         self._passed = 0
-        # Of each of these calls: how many such steps there were when it began, and its epochs.
+        # Of each of these calls: how many such steps there were when it began, and its epochs; of those of own batches
+        # how many there were, and epochs.
         self._passes: list[tuple[int, int | None]] = []
+        self._own_passes: list[tuple[int, int | None]] = []
         self._left_out: int | None = None
         self._loss = math.nan
         self._taken = 0
@@ -401,19 +408,34 @@ class Trainer:
 
         share = Share(self.rank, self.world_size, self.seed, start, claim, per_step, end)
         own = are_own(batches)
-        once = own or isinstance(batches, Iterator) or replicas is not None
+        # What cannot be had again goes on wherever the run is.
+        once = isinstance(batches, Iterator) or (replicas is not None and not own)
         total: int | None = None
         try:
             while total is None:
-                total = yield from self._until_it_went_back(share_of(batches, share, epochs), once)
-                if total is None:
+                went_back, lost, taken = self._went_back, self._lost, 0
+                given = share_of(batches, share, epochs)
+                while total is None and (once or self._went_back == went_back):
+                    try:
+                        batch = next(given)
+                    except StopIteration as over:
+                        total = int(over.value)
+                    else:
+                        taken += 1
+                        yield batch
+                if total is None and own:
+                    at, epochs = self._own_pass_at(share.start + taken - (self._lost - lost) * per_step, epochs)
+                    share = replace(share, start=at)
+                elif total is None:
+                    self._first = self._own_step + self.world_size - 1
                     passed, epochs = self._pass_of_first(passed, epochs)
                     share = replace(share, end=None if end is None or self._steps is None else self._steps - passed)
         finally:
-            self._passes.append((passed, epochs))
             if own:
-                self._left_out = 0 if total is None else max(0, start - total)
+                self._left_out = 0 if total is None else max(0, share.start - total)
+                self._own_passes.append((share.start + taken if total is None else total, epochs))
             elif claimed >= 0:
+                self._passes.append((passed, epochs))
                 # A pass that was left early is over for this worker: the next one begins anew.
                 self._first = claimed if total is not None else self._next_step(claimed)
                 # Nothing at all is had where all that is left is other workers'.
@@ -433,27 +455,36 @@ class Trainer:
                 passed, epochs = began, None if epochs is None else epochs + more
         return passed, epochs
 
-    def _until_it_went_back(self, given: Generator[Any, None, int], once: bool) -> Generator[Any, None, int | None]:
-        """Give batches until there are no more; returns how many there are, None where the run went back before.
+    def _own_pass_at(self, at: int, epochs: int | None) -> tuple[int, int | None]:
+        """Give where in which pass a batch of this worker's own is, and how many epochs are left from its begin.
 
         Args:
-            given: The batches, as `share_of` gives them.
-            once: They cannot be had again, so they go on wherever the run is.
+            at: Its number in the present pass; less than 0 in one before.
+            epochs: Of the present pass.
         """
-        went_back = self._went_back
-        while once or self._went_back == went_back:
-            try:
-                batch = next(given)
-            except StopIteration as over:
-                return int(over.value)
-            yield batch
-        self._first = self._own_step + self.world_size - 1
-        return None
+        while at < 0 and self._own_passes:
+            size, more = self._own_passes.pop()
+            at, epochs = at + size, None if epochs is None or more is None else epochs + more
+        return max(0, at), epochs
+
+    def _go_on_from(self, step: int) -> None:
+        """Go on in a session made anew: the batches of steps of this worker's that the run has lost are had again."""
+        if step < self._own_step:
+            kept = bisect_right(self._own_steps, step)
+            self._lost += len(self._own_steps) - kept
+            del self._own_steps[kept:]
+            if step < self._begun_at:
+                # Of the task's steps before this process began it is not known which they were: its share of them.
+                start = min(step, self._start)
+                self._lost += self._had + (self._start - start) // self.world_size
+                self._start, self._had = start, 0
+            self._own_step, self._went_back = step, self._went_back + 1
+        self._begun_at = min(self._begun_at, step)
 
     def _begin(self, trained: pb.GetGlobalStepReply) -> None:
         """Begin with the batches that this task has not had, as far as the PS know: it may come late, or again."""
         name = self._trained_model.declared.step
-        self._start = self._step
+        self._start = self._begun_at = self._step
         if name in trained.opened_with and self._replicas is None:
             self._start, self._had = trained.opened_with[name], trained.pushes
             self._own_step = trained.last_steps.get(name, 0)
@@ -681,8 +712,8 @@ class _Following(SessionRunHook):
         if self._is_new:
             self._is_new = False
             trainer._begin(session.cluster.trained())
-        elif trainer._step < trainer._own_step:
-            trainer._own_step, trainer._went_back = trainer._step, trainer._went_back + 1
+        else:
+            trainer._go_on_from(trainer._step)
         if trainer._kept is not None:
             trainer._kept.forget_after(trainer._step)
 
@@ -692,6 +723,7 @@ class _Following(SessionRunHook):
         if outcome is not None:
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._trained_model.declared.step, trainer._step)
+            trainer._own_steps.append(trainer._step)
             trainer._bad_steps.settle(outcome, trainer._name_of)
             if trainer._rounds is not None:
                 trainer._rounds.settle(outcome.kind)

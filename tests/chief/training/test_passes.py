@@ -114,9 +114,14 @@ def ps(monkeypatch):
     made[0].close()
 
 
+def by_rank(rank):
+    return DATA
+
+
 @pytest.mark.parametrize("call", ["fit", "each pass"])
-@pytest.mark.parametrize(("lost", "restored"), [(5, 4), (7, 4), (8, 8), (10, 8), (3, 0)])
-def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path, call, lost, restored):
+@pytest.mark.parametrize("data", [DATA, own, by_rank])
+@pytest.mark.parametrize(("lost", "restored"), [(7, 4), (8, 8), (10, 8), (3, 0)])
+def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path, call, data, lost, restored):
     """Also those of a pass that was over: the step that was under way takes the place of the first of them."""
     tasks, seen = ps(), []
 
@@ -129,11 +134,11 @@ def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path,
 
     options = {"optimizer": gs.optim.SGD(0.1), "run_dir": tmp_path, "checkpoint_every_steps": 4}
     if call == "fit":
-        result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, epochs=2, **options)
+        result = gs.fit({"w": np.zeros(3, np.float32)}, loss, data, epochs=2, **options)
     else:
         with gs.Trainer({"w": np.zeros(3, np.float32)}, loss, steps=12, **options) as training:
             for _ in range(2):
-                for batch in training.batches(DATA, epochs=1):
+                for batch in training.batches(data, epochs=1):
                     training.step(batch)
         result = training.result
     assert result.step == 12
