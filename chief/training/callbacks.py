@@ -5,11 +5,9 @@ Layer: chief.
 
 from __future__ import annotations
 
-import csv
 import logging
-import os
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.training_model import misfit
@@ -17,7 +15,7 @@ from globalstep.worker.frameworks.training_model import misfit
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
-__all__ = ["CSVLogger", "Callback", "Callbacks"]
+__all__ = ["Callback", "Callbacks"]
 
 _log = logging.getLogger("globalstep")
 
@@ -101,56 +99,6 @@ class Callbacks(Callback):
         """See Callback."""
         for callback in self._callbacks:
             callback.on_end(trainer, result)
-
-
-class CSVLogger(Callback):
-    """Writes a line for every so many steps of the chief, and for every evaluation, to a CSV file.
-
-    The columns are step, name, value. A run that goes on after a restart adds to the file.
-
-    Args:
-        path: The file.
-        every_steps: How many global steps lie between two lines of the loss.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], every_steps: int = 100) -> None:
-        self._path = os.fspath(path)
-        self._every = every_steps
-        self._due = 0
-        self._file: IO[str] | None = None
-
-    def on_start(self, trainer: Trainer) -> None:
-        """See Callback."""
-        if self._file is not None:
-            return
-        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
-        is_new = not os.path.exists(self._path)
-        self._file = open(self._path, "a", newline="", buffering=1)  # noqa: SIM115 (closed in on_end)
-        self._due = trainer.global_step
-        if is_new:
-            self._write("step", "name", "value")
-
-    def on_step(self, trainer: Trainer, step: int, loss: float) -> None:
-        """See Callback."""
-        if step >= self._due:
-            self._due = step - step % self._every + self._every
-            self._write(step, "loss", loss)
-            for name, value in trainer.loss_parts.items():
-                self._write(step, f"loss/{name}", value)
-
-    def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """See Callback."""
-        for name, value in metrics.items():
-            self._write(step, f"eval/{name}", value)
-
-    def on_end(self, trainer: Trainer, result: FitResult | None) -> None:
-        """See Callback."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _write(self, *row: Any) -> None:
-        csv.writer(self._file).writerow(row)  # type: ignore[arg-type]
 
 
 def _check_methods(callback: Callback) -> None:

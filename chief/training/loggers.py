@@ -1,12 +1,14 @@
-"""Callbacks that log to MLflow and to Weights & Biases, each of which is imported when training begins.
+"""Callbacks that log to CSV files, to MLflow and to Weights & Biases; the latter are imported when training begins.
 
 Layer: chief.
 """
 
 from __future__ import annotations
 
+import csv
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from globalstep.chief.training.callbacks import Callback
 from globalstep.worker.frameworks.training_model import require_extra
@@ -14,7 +16,7 @@ from globalstep.worker.frameworks.training_model import require_extra
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
-__all__ = ["MLflowLogger", "WandbLogger"]
+__all__ = ["CSVLogger", "MLflowLogger", "WandbLogger"]
 
 
 class _Logger(Callback):
@@ -37,6 +39,46 @@ class _Logger(Callback):
     def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
         """See Callback."""
         self._log({f"eval/{name}": value for name, value in metrics.items()}, step)
+
+
+class CSVLogger(_Logger):
+    """Writes a line for every so many steps of the chief, and for every evaluation, to a CSV file.
+
+    The columns are step, name, value. A run that goes on after a restart adds to the file.
+
+    Args:
+        path: The file.
+        every_steps: How many global steps lie between two lines of the loss.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_steps: int = 100) -> None:
+        super().__init__(every_steps)
+        self._path = os.fspath(path)
+        self._file: IO[str] | None = None
+
+    def on_start(self, trainer: Trainer) -> None:
+        """See Callback."""
+        if self._file is not None:
+            return
+        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+        is_new = not os.path.exists(self._path)
+        self._file = open(self._path, "a", newline="", buffering=1)  # noqa: SIM115 (closed in on_end)
+        self._due = trainer.global_step
+        if is_new:
+            self._write("step", "name", "value")
+
+    def on_end(self, trainer: Trainer, result: FitResult | None) -> None:
+        """See Callback."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._write(step, name, value)
+
+    def _write(self, *row: Any) -> None:
+        csv.writer(self._file).writerow(row)  # type: ignore[arg-type]
 
 
 class MLflowLogger(_Logger):

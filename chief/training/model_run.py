@@ -23,7 +23,6 @@ from globalstep.wire.declarations import Op, OpKind, Outcome, Push, Read
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import ClusterClient, connect
-from globalstep.worker.client.declared_alike import check_optimizers, check_variables
 from globalstep.worker.step.stepping import Compute, Stepper, TrainedModel
 
 if TYPE_CHECKING:
@@ -192,6 +191,8 @@ class ModelRun:
 
     def compare_with_run(self, session: ModelSession) -> None:
         """See RunModel."""
+        from globalstep.worker.client.declared_alike import check_optimizers, check_variables
+
         program, run = self._trained.declared.program, session.cluster.run.side()
         check_variables(program.variables, run)
         check_optimizers(program.optimizers, run)

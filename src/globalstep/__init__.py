@@ -14,11 +14,11 @@ from globalstep.roles import ENTRIES
 
 _NAMES = {
     "globalstep.chief.client": "Client Pushed connect",
-    "globalstep.chief.training.callbacks": "CSVLogger Callback",
+    "globalstep.chief.training.callbacks": "Callback",
     "globalstep.chief.training.evaluation": "Evaluate",
     "globalstep.worker.frameworks.step_options": "LocalSteps WorkUnits",
     "globalstep.chief.training.fit": "fit",
-    "globalstep.chief.training.loggers": "MLflowLogger WandbLogger",
+    "globalstep.chief.training.loggers": "CSVLogger MLflowLogger WandbLogger",
     "globalstep.chief.training.saved_model": "load",
     "globalstep.chief.training.trainer": "FitResult Trainer",
     "globalstep.errors": "GlobalStepError OpError",

@@ -41,10 +41,10 @@ from globalstep import train as train
 from globalstep.chief.client import Client as Client
 from globalstep.chief.client import Pushed as Pushed
 from globalstep.chief.client import connect as connect
-from globalstep.chief.training.callbacks import CSVLogger as CSVLogger
 from globalstep.chief.training.callbacks import Callback as Callback
 from globalstep.chief.training.evaluation import Evaluate as Evaluate
 from globalstep.chief.training.fit import fit as fit
+from globalstep.chief.training.loggers import CSVLogger as CSVLogger
 from globalstep.chief.training.loggers import MLflowLogger as MLflowLogger
 from globalstep.chief.training.loggers import WandbLogger as WandbLogger
 from globalstep.chief.training.saved_model import load as load

@@ -10,43 +10,20 @@ Layer: worker. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from globalstep.cluster.program import ProgramVariable
-from globalstep.errors import InvalidArgumentError
-from globalstep.wire.declarations import OptimizerDecl, VariableDecl
+from globalstep.wire.declarations import OptimizerDecl
 from globalstep.wire.expressions import Expr
 from globalstep.worker.protocol.splitting import whole_name
 
-__all__ = ["RunSide", "check_optimizers", "check_variables"]
+if TYPE_CHECKING:
+    from globalstep.worker.client.run_view import RunSide
+
+__all__ = ["check_optimizers", "check_variables"]
 
 #: Kinds of optimizers that follow Variables, and train none.
 _AVERAGES = frozenset({"moving_average", "zero_debias_moving_average"})
-
-
-@dataclass(frozen=True, slots=True)
-class RunSide:
-    """Who compares, and with what.
-
-    Attributes:
-        mine: What messages call this program, e.g. "/job:worker/task:1".
-        theirs: What they call the one that declared the run's model, e.g. "/job:chief/task:0".
-        variables: The run's, by name; split ones as programs see them.
-        optimizers: The run's, as a PS task has them.
-    """
-
-    mine: str
-    theirs: str
-    variables: Mapping[str, VariableDecl]
-    optimizers: Iterable[OptimizerDecl] = ()
-
-    def differ(self, what: str, here: str, there: str) -> InvalidArgumentError:
-        """Give the error that names both sides of a difference."""
-        return InvalidArgumentError(
-            f"{what} is {here} in this program ({self.mine}), but the run has it as {there} (declared by "
-            f"{self.theirs}). Nothing was pushed. All programs of a run build the same model: start this one with the "
-            "same code and the same flags as the others, or give what is its own another name."
-        )
 
 
 def check_variables(variables: Iterable[ProgramVariable], run: RunSide) -> None:

@@ -8,27 +8,51 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
-from globalstep.errors import AbortedError, FailedPreconditionError, OpError
+from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
-from globalstep.wire.declarations import VariableDecl
+from globalstep.wire.declarations import OptimizerDecl, VariableDecl
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
 from globalstep.wire.transports import Transport, ask_all
 from globalstep.worker.client.calls import ControlCalls
-from globalstep.worker.client.declared_alike import RunSide
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.splitting import Splitter, whole_name
 
-__all__ = ["CONTROL_SECS", "RunView"]
+__all__ = ["CONTROL_SECS", "RunSide", "RunView"]
 
 #: Deadline of a control call.
 CONTROL_SECS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSide:
+    """Who compares, and with what.
+
+    Attributes:
+        mine: What messages call this program, e.g. "/job:worker/task:1".
+        theirs: What they call the one that declared the run's model, e.g. "/job:chief/task:0".
+        variables: The run's, by name; split ones as programs see them.
+        optimizers: The run's, as a PS task has them.
+    """
+
+    mine: str
+    theirs: str
+    variables: Mapping[str, VariableDecl]
+    optimizers: Iterable[OptimizerDecl] = ()
+
+    def differ(self, what: str, here: str, there: str) -> InvalidArgumentError:
+        """Give the error that names both sides of a difference."""
+        return InvalidArgumentError(
+            f"{what} is {here} in this program ({self.mine}), but the run has it as {there} (declared by "
+            f"{self.theirs}). Nothing was pushed. All programs of a run build the same model: start this one with the "
+            "same code and the same flags as the others, or give what is its own another name."
+        )
 
 
 def _any_run(run: RunIdentity) -> bool:
