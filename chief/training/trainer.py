@@ -468,7 +468,7 @@ class Trainer:
         return max(0, at), epochs
 
     def _go_on_from(self, step: int) -> None:
-        """Go on in a session made anew: the batches of steps of this worker's that the run has lost are had again."""
+        """Go on where the run has gone back to a step: batches of this worker's that it has lost are had again."""
         if step < self._own_step:
             kept = bisect_right(self._own_steps, step)
             self._lost += len(self._own_steps) - kept
@@ -679,8 +679,8 @@ class Trainer:
             _log_progress.info("Training ended at step %d of %d.", self._step, steps)
             return
         _log_progress.warning(
-            "Training ended at step %d of %d: batches of workers that died, or never came, are left out. With steps=%d "
-            "in place of epochs the others go on to that step with batches of their own.",
+            "Training ended at step %d of %d: the batches of the rest were kept for workers that died, never came, or "
+            "had ended when the run went back. With steps=%d in place of epochs those that are here go on to it.",
             self._step,
             steps,
             steps,
@@ -700,7 +700,7 @@ class _Following(SessionRunHook):
 
     def __init__(self, trainer: Trainer, step: Named) -> None:
         self._trainer, self._step = trainer, step
-        self._is_new = True
+        self._incarnation = 0
         #: For the run's report: whether the checkpoints' directory stays when training has ended.
         self.keeps_directory = trainer._kept is not None and trainer._kept.run_dir is not None
 
@@ -709,11 +709,13 @@ class _Following(SessionRunHook):
         trainer = self._trainer
         trainer._session = session
         trainer._step = step_now(session, self._step)
-        if self._is_new:
-            self._is_new = False
-            trainer._begin(session.cluster.trained())
-        else:
-            trainer._go_on_from(trainer._step)
+        incarnation, trained = session.cluster.incarnation, session.cluster.trained()
+        if not self._incarnation:
+            trainer._begin(trained)
+        elif incarnation != self._incarnation:
+            # Others may have gone on already.
+            trainer._go_on_from(trained.opened_with.get(self._step.op_name, trainer._step))
+        self._incarnation = incarnation
         if trainer._kept is not None:
             trainer._kept.forget_after(trainer._step)
 

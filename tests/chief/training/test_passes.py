@@ -157,5 +157,5 @@ def test_a_run_says_that_batches_of_workers_that_never_came_are_left_out(ps, mon
 
     result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, optimizer=gs.optim.SGD(0.1), epochs=2)
     assert (result.step, len(seen)) == (11, 11)
-    assert "Training ended at step 11 of 12: batches of workers that died, or never came, are left out." in caplog.text
-    assert "With steps=12 in place of epochs the others go on" in caplog.text
+    assert "Training ended at step 11 of 12: the batches of the rest were kept for workers that died" in caplog.text
+    assert "With steps=12 in place of epochs those that are here go on to it" in caplog.text
