@@ -20,7 +20,6 @@ from globalstep.worker.frameworks.training_model import SCOPE
 from globalstep.worker.step.gradients import GradientRules
 from globalstep.worker.step.model import Model
 from globalstep.worker.step.stepping import TrainedModel
-from globalstep.worker.waits.contributing import CLAIMED
 
 __all__ = ["Replicas", "replicas_of", "trained_model"]
 
@@ -151,6 +150,8 @@ def trained_model(
     declared = declared_model(parameters, described, ema_decay=rules.ema_decay, followed=followed)
     increment = None
     if units is not None:
+        from globalstep.worker.waits.contributing import CLAIMED
+
         increment = Increment(declared.step, 1, units, 1, False, CLAIMED)
     elif replicas is not None:
         increment = Increment(declared.step, 1, replicas.count, replicas.each)

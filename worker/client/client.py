@@ -9,12 +9,11 @@ owns a heartbeat thread.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import random
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -44,17 +43,18 @@ from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
 from globalstep.worker.protocol.row_merging import MergedReads, RowMerging
 from globalstep.worker.protocol.splitting import Join
-from globalstep.worker.waits.asking import Ways
-from globalstep.worker.waits.bounded_lead import BoundedLead
-from globalstep.worker.waits.contributing import Contributing
 
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
-    from globalstep.worker.client.snapshot import Releases, Snapshot
+    from globalstep.worker.client.snapshot import Snapshot
+    from globalstep.worker.waits.asking import Ways
+    from globalstep.worker.waits.bounded_lead import BoundedLead
+    from globalstep.worker.waits.contributing import Contributing
 
 __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
+_P = TypeVar("_P")
 
 _log = logging.getLogger("globalstep")
 
@@ -103,7 +103,6 @@ class ClusterClient:
         chief_lease: Its way to the chief's lease.
         shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
         journal: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
-        contributing: Its part in steps that several workers make together.
         queue_options: What its calls to queues are made with.
         unanswered: How many pushes may be under way that nobody waits for; set it before the first of them.
         retries: How often a call was tried again so far, by RPC; "Exchange" is all of the data plane.
@@ -131,15 +130,14 @@ class ClusterClient:
         retrying = Retrying(retry_secs, clock, rng or random.Random())
         self._calls = ControlCalls(joined, retrying)
         self._protocol = PushProtocol(joined, retrying, wire)
-        self._releases: Releases | None = None
         self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
         self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
         self._clock = clock
         self.queue_options: dict[str, Any] = {"task": task}
-        # The first counts: two threads may each make one.
-        self._queues: list[QueueCalls] = []
+        # What is made when it is first asked for, by name.
+        self._parts: dict[str, Any] = {}
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
         self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy)
         self.shutdown = joined.shutdown
@@ -152,10 +150,6 @@ class ClusterClient:
         # Used under _lock.
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
-        # Without any wait for other workers.
-        self._push_once = functools.partial(self._push, at_once=True)
-        ways = Ways(self._push_once, self._pull_once, self._call, self._shards_of)
-        self.contributing, self._bounded_lead = Contributing(ways, joined, clock), BoundedLead(ways, joined, clock)
         self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
@@ -267,8 +261,8 @@ class ClusterClient:
         if os.getpid() != self._joined.pid:  # a forked child's
             self.closed = True  # the parent goes on: its lease, threads and connections are its own
             return
-        for queues in self._queues:
-            queues.close()
+        if "queues" in self._parts:
+            self.queues.close()
         if self._later is not None and (error := self._later.close()) is not None:
             _log.warning("A push that was not waited for has failed: %s", error)
         with self._lock:
@@ -389,6 +383,10 @@ class ClusterClient:
             return result
         return self._bounded_lead.follow(push, result)
 
+    def _push_once(self, push: Push) -> PushResult:
+        """Push without any wait for other workers."""
+        return self._push(push, at_once=True)
+
     def _call(self, request: pb.Request, shards: Sequence[int]) -> list[pb.Reply]:
         """Have PS tasks answer a request without data, tried again until they do; raises what a pull would."""
         with self._lock:
@@ -427,14 +425,45 @@ class ClusterClient:
     @property
     def queues(self) -> QueueCalls:
         """Its calls to queues that tasks share; the code for them is loaded with the first."""
-        if not self._queues:
-            from globalstep.worker.client.queue_calls import QueueCalls
+        return self._part("queues", self._queue_calls)
 
-            made = QueueCalls(self._joined, self._calls, self.heartbeat, self._clock, **self.queue_options)
-            self._queues.append(made)
-            if self.closed:
-                made.close()
-        return self._queues[0]
+    def _queue_calls(self) -> QueueCalls:
+        from globalstep.worker.client.queue_calls import QueueCalls
+
+        made = QueueCalls(self._joined, self._calls, self.heartbeat, self._clock, **self.queue_options)
+        if self.closed:
+            made.close()
+        return made
+
+    @property
+    def contributing(self) -> Contributing:
+        """Its part in steps that several workers make together."""
+        return self._part("contributing", self._contributing)
+
+    def _contributing(self) -> Contributing:
+        from globalstep.worker.waits.contributing import Contributing
+
+        return Contributing(self._ways(), self._joined, self._clock)
+
+    @property
+    def _bounded_lead(self) -> BoundedLead:
+        return self._part("lead", self._lead)
+
+    def _lead(self) -> BoundedLead:
+        from globalstep.worker.waits.bounded_lead import BoundedLead
+
+        return BoundedLead(self._ways(), self._joined, self._clock)
+
+    def _ways(self) -> Ways:
+        """Give the calls that wait for no other worker."""
+        from globalstep.worker.waits.asking import Ways
+
+        return Ways(self._push_once, self._pull_once, self._call, self._shards_of)
+
+    def _part(self, name: str, make: Callable[[], _P]) -> _P:
+        """Give a part of the client, made now if nobody has asked for it; of two that threads make the first counts."""
+        part: _P = self._parts.get(name) or self._parts.setdefault(name, make())
+        return part
 
     def snapshot(self) -> Snapshot:
         """Take a consistent snapshot of all shards; use it in a `with` block.
@@ -448,8 +477,8 @@ class ClusterClient:
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
-            self._releases = self._releases or Releases()
-            return Snapshot(self._protocol, self._calls, self._releases, self.heartbeat, self._journal_index)
+            releases = self._part("releases", Releases)
+            return Snapshot(self._protocol, self._calls, releases, self.heartbeat, self._journal_index)
 
     @property
     def traffic(self) -> tuple[int, int]:

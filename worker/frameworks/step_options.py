@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.worker.frameworks.training_model import described, misfit, number_of_at_least
-from globalstep.worker.waits.contributing import UnitOfWork
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["LocalSteps", "WorkUnits", "batch_source", "take_unit"]
 
@@ -122,6 +122,8 @@ def take_unit(cluster: ClusterClient, step: str, count: int, known: int) -> Unit
     Returns:
         The unit; none at the known step where the job has ended.
     """
+    from globalstep.worker.waits.contributing import UnitOfWork
+
     try:
         return cluster.contributing.take_unit(step, count, known)
     except UnavailableError:
