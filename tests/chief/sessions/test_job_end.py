@@ -160,33 +160,22 @@ def test_a_chief_does_not_wait_for_one_that_waits_itself(cluster, tmp_path, capl
         worker.close()
 
 
-class Tasks:
-    """Sessions of a cluster of two workers, of which the second dies, or never comes."""
-
-    names = "/job:worker/task:0", "/job:worker/task:1"
-
-    def __init__(self, cluster, monkeypatch):
-        self.target = cluster.target
-        for name in self.names:
-            known = KnownTarget(cluster.target, name, self.names)
-            monkeypatch.setitem(transports._registered, f"grpc://{name}-of-{cluster.target}", known)
-
-    def session(self, index, graph):
-        with graph.as_default():
-            model = build()
-            target = f"grpc://{self.names[index]}-of-{self.target}"
-            return model, MonitoredTrainingSession(target, index == 0, clock=ManualClock())
-
-
 @pytest.mark.parametrize("came", [False, True])
 def test_a_chief_says_for_whom_it_waits_in_vain_and_why(cluster, monkeypatch, caplog, came):
-    tasks, graph, others = Tasks(cluster, monkeypatch), Graph(), Graph()
-    model, session = tasks.session(0, graph)
-    if came:
-        _, worker = tasks.session(1, others)
-        with pytest.raises(ZeroDivisionError), others.as_default(), worker:
-            1 / 0  # noqa: B018
-    with graph.as_default():
+    tasks, target = ("/job:worker/task:0", "/job:worker/task:1"), cluster.target
+
+    def session_of(index):
+        monkeypatch.setitem(transports._registered, f"{target}{index}", KnownTarget(target, tasks[index], tasks))
+        return MonitoredTrainingSession(f"{target}{index}", index == 0, clock=ManualClock())
+
+    with Graph().as_default():
+        model = build()
+        session = session_of(0)
+        if came:
+            with Graph().as_default():
+                build()
+                with pytest.raises(ZeroDivisionError), session_of(1):
+                    1 / 0  # noqa: B018
         session.run(model.train, {model.by: 1.0})
         session.close()
     assert (

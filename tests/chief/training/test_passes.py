@@ -80,38 +80,22 @@ def test_two_iterables_may_be_gone_through_side_by_side():
     assert seen == 2 * [number for at in range(6) for number in (at, at + 10)]
 
 
-class PS:
-    """A PS task of a cluster whose worker 0 is this process."""
-
-    def __init__(self, monkeypatch, workers):
-        self._server = self._served("127.0.0.1:0")
-        cluster = {"ps": [self._server.address], "worker": [f"127.0.0.1:{port}" for port in range(1, workers + 1)]}
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
-
-    def _served(self, address):
-        server = PSServer(PSOptions(bind=address, grace_secs=0.2))
-        server.start()
-        return server
-
-    def lose(self):
-        """Start it again without its state."""
-        self.close()
-        self._server = self._served(self._server.address)
-
-    def close(self):
-        self._server.close()
-
-
 @pytest.fixture
 def ps(monkeypatch):
-    made = []
+    """Starts, or starts again without its state, the PS task of a cluster whose worker 0 is this process."""
+    served = []
 
     def start(workers=1):
-        made.append(PS(monkeypatch, workers))
-        return made[0]
+        address = served[0].address if served else "127.0.0.1:0"
+        for server in served:
+            server.close()
+        served[:] = [PSServer(PSOptions(bind=address, grace_secs=0.2))]
+        served[0].start()
+        cluster = {"ps": [served[0].address], "worker": [f"127.0.0.1:{port}" for port in range(1, workers + 1)]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
 
     yield start
-    made[0].close()
+    served[0].close()
 
 
 def by_rank(rank):
@@ -123,13 +107,14 @@ def by_rank(rank):
 @pytest.mark.parametrize(("lost", "restored"), [(7, 4), (8, 8), (10, 8), (3, 0)])
 def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path, call, data, lost, restored):
     """Also those of a pass that was over: the step that was under way takes the place of the first of them."""
-    tasks, seen = ps(), []
+    ps()
+    seen = []
 
     def loss(params, batch):
         seen.append(int(batch[0]))
         if len(seen) == lost + 1:
             wait_for_saves()
-            tasks.lose()
+            ps()
         return float(batch.sum()), {"w": np.ones(3, np.float32)}
 
     options = {"optimizer": gs.optim.SGD(0.1), "run_dir": tmp_path, "checkpoint_every_steps": 4}

@@ -91,6 +91,7 @@ def main():
     parser.add_argument("kind", choices=["sampler", "function", "stream", "loader", "list"])
     parser.add_argument("--late", type=int, default=0, help="the step at which worker 1 begins")
     parser.add_argument("--die", action="store_true", help="worker 1 is killed within a step, once")
+    parser.add_argument("--lose", action="store_true", help="each waits in its ninth step until a PS was killed")
     parser.add_argument("--passes", action="store_true", help="a loop over epochs asks for the batches of each")
     args = parser.parse_args()
     begin, died = Path("begin"), Path("died")
@@ -101,8 +102,13 @@ def main():
 
     def loss_fn(model, rows, words, clicks):
         scores = model.out(model.words(words).flatten(1)).squeeze(1)
+        call = next(losses)
+        if args.lose and call == 8:
+            Path(f"waits{int(other)}").touch()
+        while args.lose and call == 8 and not Path("killed").exists():
+            threading.Event().wait(0.05)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, clicks.float())
-        if args.die and other and next(losses) == 11 and not died.exists():
+        if args.die and other and call == 11 and not died.exists():
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return loss - model.counts(rows).sum()
@@ -116,8 +122,9 @@ def main():
                     trainer.step(batch)
         result = trainer.result
     else:
-        steps = Steps(args.late, begin)
-        result = gs.fit(Model(), loss_fn, batches(args.kind), optimizer=optimizer, epochs=2, callbacks=[steps])
+        options = {"run_dir": "run", "checkpoint_every_steps": 5} if args.lose else {}
+        options["callbacks"] = [Steps(args.late, begin)]
+        result = gs.fit(Model(), loss_fn, batches(args.kind), optimizer=optimizer, epochs=2, **options)
     if result.is_chief:
         times, rows = np.unique(result.model.counts.weight.detach().numpy().astype(int), return_counts=True)
         print("TRAINED", result.step, dict(zip(times.tolist(), rows.tolist(), strict=True)), flush=True)
