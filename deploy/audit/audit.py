@@ -9,13 +9,16 @@ Layer: deploy. Single thread: the caller's.
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint import verify
 from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.deploy.audit.checks import Reader
-from globalstep.deploy.audit.history_checker import DecidedPushes
+from globalstep.deploy.audit.history_checker import BadHistoryError, DecidedPushes, events_of, judge
 from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
 from globalstep.errors import NotFoundError, OpError
@@ -27,11 +30,12 @@ __all__ = ["audit"]
 _NO_LIMIT = 2**63 - 1
 
 
-def audit(directory: str) -> Audit:
+def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
     """Audit the journal of a run.
 
     Args:
         directory: The run's, path or URL.
+        histories: Files of what its clients saw, to be judged together with the journal.
 
     Returns:
         The result. What is damaged or missing is among its findings; nothing is raised for it.
@@ -49,16 +53,22 @@ def audit(directory: str) -> Audit:
         findings.unreadable.append(f"{directory} holds no journal.")
         return result
     chain = _chain(volumes, findings)
+    numbers = {volume.incarnation for volume in volumes}
     saved = _Saved.newest(directory, findings)
     proofs: dict[str, StepProof] = {}
     decided = DecidedPushes()
     last_steps: dict[str, int] = {}
+    events: list[Mapping[str, Any]] = []
     for volume in volumes:
         child = chain.get(volume.incarnation)
         begin = volume.header.begin_index if volume.header is not None else 0
         kept_until = begin if volume.incarnation not in chain else _NO_LIMIT
         if volume.incarnation == min(chain) and volume.header is not None:
             proofs.update((name, StepProof(base=value)) for name, value in volume.header.begin_steps.items())
+        if volume.header is not None and (not begin or volume.header.parent in numbers):
+            source = [volume.header.parent, begin] if begin else None
+            told = {"incarnation": volume.incarnation, "from": source, "read": volume.header.begin_steps}
+            events.append({"f": "begin", "value": told})
         marks = []
         if child is not None and child.header is not None:
             kept_until = child.header.begin_index
@@ -74,6 +84,7 @@ def audit(directory: str) -> Audit:
             proofs if volume.incarnation in chain else None,
             decided,
             result,
+            events if histories else None,
         )
         found = reader.read()
         if volume is not volumes[-1]:
@@ -94,6 +105,8 @@ def audit(directory: str) -> Audit:
                 f"{proof.base + proof.moved}."
             )
     result.steps = proofs
+    if histories:
+        _judge(histories, events, result)
     if saved is not None:
         result.checkpoint, result.checkpoint_steps = saved.prefix, saved.steps
         if all(volume.incarnation != saved.incarnation for volume in volumes):
@@ -101,6 +114,18 @@ def audit(directory: str) -> Audit:
                 f"Checkpoint {saved.prefix} is of incarnation {saved.incarnation}, of which there is no journal."
             )
     return result
+
+
+def _judge(histories: Sequence[str], events: Sequence[Mapping[str, Any]], result: Audit) -> None:
+    """Judge what clients saw, together with the journal."""
+    try:
+        judgement = judge(itertools.chain(events, *map(events_of, histories)))
+    except (BadHistoryError, OSError) as error:
+        result.findings.unreadable.append(str(error))
+        return
+    result.history = dict(judgement.counts)
+    if judgement.wrong:
+        result.findings.wrong += [judgement.wrong, *judgement.operations]
 
 
 def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None]:

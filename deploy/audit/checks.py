@@ -5,7 +5,7 @@ Layer: deploy. Single thread: the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Reader:
     Attributes:
         book: Checks the records.
         pushes: Wanted index -> (client, number) of the push there.
+        events: What the incarnation's journal says, in the form of a history; None where nobody asks for it.
         most_by: The most that one push moved a step on.
     """
 
@@ -61,7 +62,9 @@ class Reader:
         proofs: dict[str, StepProof] | None,
         decided: DecidedPushes,
         result: Audit,
+        events: list[Mapping[str, Any]] | None = None,
     ) -> None:
+        self.events = events
         self._volume = volume
         self._kept_until = kept_until
         self._wanted = wanted
@@ -72,6 +75,7 @@ class Reader:
         self.book = JournalBook() if header is None else JournalBook(header.begin_index, header.begin_steps, marks)
         self._contributions = ContributionBook(kept_until, result.made)
         self.pushes: dict[int, tuple[str, int]] = {}
+        self._entry: dict[str, Any] = {}
         self.most_by = 1
 
     def read(self) -> AuditedIncarnation:
@@ -106,6 +110,10 @@ class Reader:
         for kind, index, number, client, step, value, by in zip(*columns, strict=True):
             if kind <= EventKind.SNAPSHOT:
                 places.append(self.book.entry(index))
+                if self.events is not None:
+                    self._entry = {"incarnation": self._volume.incarnation, "index": index, "number": number,
+                                   "client": piece.clients.get(client, ("", ""))[0], "add": {}, "read": {}}  # fmt: skip
+                    self.events.append({"f": "entry", "value": self._entry})
                 if index in self._wanted:
                     self.pushes[index] = piece.clients.get(client, ("", ""))[0], number
             elif kind in _FOLLOWING and index != self.book.index:
@@ -127,6 +135,12 @@ class Reader:
     def _step(self, name: str, index: int, value: int, by: int | None) -> str:
         """Check a change of a step, and add it to the step's proof unless it is lost; gives what is wrong."""
         before = self.book.values.get(name, 0)
+        if self.events is not None:
+            self._entry["read"][name] = value
+            if by is None:
+                self._entry.setdefault("set", {})[name] = value
+            else:
+                self._entry["add"][name] = by
         self.most_by = max(self.most_by, by or 0)
         if self._proofs is not None and self.book.index <= self._kept_until:
             proof = self._proofs.setdefault(name, StepProof())

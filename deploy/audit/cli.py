@@ -28,6 +28,9 @@ _BAR = "▁▂▃▄▅▆▇█"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     parser.add_argument("directory", metavar="RUN_DIR", help="the run's directory (its checkpoint_dir), path or URL")
+    parser.add_argument(
+        "--history", nargs="+", metavar="FILE", default=(), help="what its clients saw, to be judged too"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         The exit code: 0 proven, 1 not proven, 2 if something cannot be read.
     """
     try:
-        result = audit(args.directory)
+        result = audit(args.directory, args.history)
     except (GlobalStepError, OSError, ValueError) as error:
         print(f"globalstep audit: {error}", file=sys.stderr)
         return UNREADABLE
@@ -65,6 +68,8 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
         yield f"checkpoint  {result.checkpoint}: {_beside(result)}"
     else:
         yield "checkpoint  none to compare with"
+    if result.history:
+        yield "history     " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.history.items()))
     if result.incarnations:
         yield ""
         yield from _table(
@@ -207,6 +212,7 @@ def _as_json(result: Audit) -> dict[str, Any]:
         "made": {name: asdict(made) for name, made in result.made.items()},
         "incarnations": [asdict(item) for item in result.incarnations],
         "workers": workers,
+        "history": result.history,
         "checkpoint": result.checkpoint,
         "checkpoint_steps": result.checkpoint_steps,
     }

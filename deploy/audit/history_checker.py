@@ -19,7 +19,7 @@ from math import inf
 from operator import add, attrgetter
 from typing import Any
 
-__all__ = ["BadHistoryError", "JournalBook", "Judgement", "judge", "main"]
+__all__ = ["BadHistoryError", "DecidedPushes", "JournalBook", "Judgement", "events_of", "judge", "main"]
 
 PROVEN, NOT_PROVEN, UNREADABLE = 0, 1, 2
 #: Ways in which pushes of unknown outcome may have counted that are followed at once.
@@ -303,6 +303,8 @@ class _Judge:
         self._journal = _read_journal(history)
         self._steps: dict[tuple[int, str], tuple[list[float], list[int]]] = {}
         self._looks: dict[int, list[ClientOperation]] = {}
+        #: Of a read that no entry shows: what is wrong with it where its first number, mostly a step, is right.
+        self._near: dict[ClientOperation, _RefutedError] = {}
         for operation in self._operations:
             self._sort(operation)
         self._begins = self._begun(history.begins)
@@ -358,8 +360,9 @@ class _Judge:
         self._bound()
         worlds: dict[int, list[_World]] = {}
         for number in sorted({*self._pushes, *self._reads, *self._journal, *self._begins}):
-            begun = worlds.get(number) or [_World({})]
-            read = self._begins[number].told.get("read", _NONE) if number in self._begins else _NONE
+            told: Mapping[str, Any] = self._begins[number].told if number in self._begins else {"from": "somewhere"}
+            begun = worlds.get(number) or [_World(_NONE if told.get("from") else self._run.get("start", _NONE))]
+            read = told.get("read", _NONE)
             if all(world.differs(read, adopt=True) for world in begun):
                 raise _RefutedError(f"Incarnation {number} began with {read}, and there was something else before.")
             ends = self._sweep(number, begun)
@@ -529,6 +532,8 @@ class _Judge:
             told, exact, name = read.told, read.told.get("index") == index, ""
             for world in worlds:
                 name = world.differs(told["read"], exact)
+                if name and name != next(iter(told["read"])):
+                    self._near[read] = self._another_value(world, read, told["read"], name, index)
                 if not name and not ("from" in told and world.is_before(told["from"])):
                     world.met.add(read)
                     if not exact:
@@ -539,7 +544,7 @@ class _Judge:
                 continue
             kept = [world for world in worlds if read in world.met]
             if not kept:
-                raise self._another_value(worlds[-1], read, told["read"], name, index)
+                raise self._near.get(read) or self._another_value(worlds[-1], read, told["read"], name, index)
             for world in kept:
                 world.met.discard(read)
             worlds = kept
@@ -635,7 +640,8 @@ def judge(events: Iterable[Mapping[str, Any]]) -> Judgement:
     return Judgement("", (), counts)
 
 
-def _events(path: str) -> Iterator[Mapping[str, Any]]:
+def events_of(path: str) -> Iterator[Mapping[str, Any]]:
+    """Read the events of a history's file."""
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -648,7 +654,7 @@ def main(paths: Sequence[str]) -> int:
     """Judge the histories of some files together; the exit code is 0 for proven, 1 if not, 2 if it cannot be judged."""
     gc.disable()  # nothing here refers to itself, and millions of operations would be looked through again and again
     try:
-        verdict = judge(event for path in paths for event in _events(path))
+        verdict = judge(event for path in paths for event in events_of(path))
     except (BadHistoryError, OSError) as error:
         print(f"UNREADABLE  {error}\nNOT PROVEN")
         return UNREADABLE

@@ -120,6 +120,7 @@ class Audit:
         workers: By task; by client id where that did not say its task.
         checkpoint: Prefix of the newest checkpoint; "" for none.
         checkpoint_steps: What its ledger has.
+        history: How many operations of clients were judged as well, by kind and end.
     """
 
     findings: Findings = field(default_factory=Findings)
@@ -129,6 +130,7 @@ class Audit:
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     checkpoint: str = ""
     checkpoint_steps: dict[str, int] = field(default_factory=dict[str, int])
+    history: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def lost_at_least(self) -> bool:

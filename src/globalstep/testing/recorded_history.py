@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,16 +37,17 @@ class RecordedHistory:
 
         An error leaves it unknown what became of the operation; a process that is killed tells nothing.
         """
-        self._note(process, "invoke", f, given)
+        self.note(process, "invoke", f, given)
         told: dict[str, Any] = {}
         try:
             yield told
         except Exception:
-            self._note(process, "info", f, {})
+            self.note(process, "info", f, {})
             raise
-        self._note(process, told.pop("type", "ok"), f, told)
+        self.note(process, told.pop("type", "ok"), f, told)
 
-    def _note(self, process: str, kind: str, f: str, value: dict[str, Any]) -> None:
+    def note(self, process: str, kind: str, f: str, value: dict[str, Any]) -> None:
+        """Record the beginning or an end of an operation."""
         self._write({"process": process, "type": kind, "f": f, "time": self._now(), "value": value})
 
 
@@ -59,7 +61,11 @@ def extremes(name: str, value: Any) -> dict[str, float]:
     return {f"{name}.min": found.min().item(), f"{name}.max": found.max().item()}
 
 
-def in_file(path: str) -> Callable[[dict[str, Any]], Any]:
-    """Give what appends each event to a file, where it outlives its process."""
-    file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-    return lambda event: file.write(json.dumps(event) + "\n")
+def in_file(path: str | os.PathLike[str]) -> Callable[[dict[str, Any]], Any]:
+    """Give what adds each event to a file at once, so that it outlives its process."""
+
+    def write(event: dict[str, Any]) -> None:
+        with open(path, "ab", buffering=0) as file:
+            file.write(json.dumps(event).encode() + b"\n")
+
+    return write

