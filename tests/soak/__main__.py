@@ -87,7 +87,6 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
         *("--last-step", str(one.last_step), "--dir", str(folder / "run"), "--answers", str(folder / "answers")),
         *("--seed", str(one.seed), "--began", str(began_wall), "--secs", str(one.secs)),
         *("--windows", str(folder / "windows")),
-        *(["--forward"] if one.durability == "log" else []),
     ]
     rng = random.Random(f"times/{one.seed}")
     pause = threading.Event()

@@ -2,11 +2,11 @@
 
 Every push brings the same gradients, so that all dense values, slots and the optimizer's own scalars are a function of
 the step alone (`soak_checks.py` computes it). Of the table, a Variable split over all PS tasks, it changes rows that
-belong to its task, one on each PS task, and rows chosen by chance. What each push was answered is added to a file of
-its process as soon as the program knows it; at the end the run's journal has to agree.
+belong to its task, one on each PS task, and rows chosen by chance. What each process does and is told is added to its
+history at once (docs/design/histories.md).
 
 Steps are made in bursts, no further than the clock allows, so that the job lasts as long as the faults do. A program
-that finds Variables that do not agree in one cut, or a step that went back and must not, ends with exit code 9.
+that finds Variables that do not agree in one cut ends with exit code 9.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import numpy as np
 from soak_windows import stay
 
 import globalstep as gs
+from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
+from globalstep.testing.recorded_history import RecordedHistory, extremes, in_file
 
 #: How many tasks run sessions: the chief and the workers.
 TASKS = 5
@@ -86,11 +88,11 @@ class Model:
             gs.assign_add(self.counter, 2),
         ]
         self.push = gs.group(*changes)
+        self.all = [self.step, self.counter, *self.sums, self.momentum, self.table]
 
     def disagreement(self, session):
         """Read all in one cut and give what is wrong with it; "" where it is as it must be."""
-        fetches = [self.step, self.counter, *self.sums, self.momentum, self.table]
-        step, counter, *sums, momentum, table = session.run(fetches)
+        step, counter, *sums, momentum, table = session.run(self.all)
         if step is None:
             return ""
         named = zip(self.sums, sums, strict=True)
@@ -137,34 +139,60 @@ class Windows(gs.train.CheckpointSaverListener):
         stay(self._folder, "saved", self._task)
 
 
-class Answers(gs.train.SessionRunHook):
-    """Writes down what became of each push: "incarnation index step" a line for one that was accepted.
+class History(gs.train.SessionRunHook):
+    """Writes down each run of a session as an operation: a push, a look at the step, a read of all in one cut.
 
-    With `forward` a step that goes back ends the program.
+    Args:
+        path: File of this process.
+        model: The job's.
+        number: Of the task.
+        last_step: Where the job ends.
     """
 
-    def __init__(self, path, forward):
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._forward = forward
-        self._seen = 0
-        self._last = None
+    def __init__(self, path, model, number, last_step):
+        self._history, self._model = RecordedHistory(in_file(path)), model
+        self._process = self._f = self._last = None
+        self._rows = [row for task in range(TASKS) for row in rows_of(task)]
+        ends = [name for one in model.sums for name in extremes(one.op_name, 0)]
+        self._add = {"global_step": 1, "counter": 2, **dict.fromkeys(ends, 1)}
+        self._add |= {f"table[{row}]": 1 for row in rows_of(number)}
+        start = dict.fromkeys(["global_step", "counter", *ends, *(f"table[{row}]" for row in self._rows)], 0)
+        durable = "durability=log" in os.environ[RUN_POLICY_VARIABLE]
+        rules = {"start": start, "limit": {"global_step": last_step}, "durable": durable}
+        in_file(path)({"f": "run", "value": rules})
+
+    def before_run(self, context):
+        """See SessionRunHook."""
+        fetches, cluster = context.original_args.fetches, context.session.cluster
+        if self._process == cluster.client_id:
+            self._end("info", {})
+        self._process = cluster.client_id
+        self._f = "look" if fetches is self._model.step else "read" if fetches is self._model.all else "push"
+        given = {"incarnation": cluster.incarnation, **({"add": self._add} if self._f == "push" else {})}
+        self._history.note(self._process, "invoke", self._f, given)
+        return None if self._f == "push" else gs.train.SessionRunArgs(fetches)
 
     def after_run(self, context, values):
         """See SessionRunHook."""
-        outcome = context.session.last_outcome
-        if outcome is None or outcome is self._last:
-            return
-        self._last = outcome
-        if outcome.index:
-            step = outcome.steps["global_step"]
-            os.write(self._file, f"{context.session.cluster.incarnation} {outcome.index} {step}\n".encode())
-            if self._forward and step <= self._seen:
-                fail(f"the push after step {self._seen} is step {step}: the step went back")
-            self._seen = step
+        found, outcome = values.results, context.session.last_outcome
+        if self._f == "push" and outcome is not self._last:
+            self._last = outcome
+            told = {"index": outcome.index, "read": dict(outcome.steps)}
+            self._end("ok" if outcome.index else "fail", told if outcome.index else {})
+        elif self._f == "look" and found is not None:
+            self._end("ok", {"read": {"global_step": int(found)}})
+        elif self._f == "read" and found[0] is not None:
+            step, counter, *sums, _, table = found
+            read = {"global_step": int(step), "counter": int(counter)}
+            for one, value in zip(self._model.sums, sums, strict=True):
+                read |= extremes(one.op_name, value)
+            self._end("ok", {"read": read | {f"table[{row}]": float(table[row, 0]) for row in self._rows}})
+        else:
+            self._end("info", {})
 
-    def close(self):
-        """Close the file."""
-        os.close(self._file)
+    def _end(self, kind, told):
+        self._history.note(self._process, kind, self._f, told)
+        self._process = None
 
 
 def fail(text):
@@ -185,7 +213,6 @@ def main():
     parser.add_argument("--began", type=float, required=True, help="when the faults began, by the clock on the wall")
     parser.add_argument("--secs", type=float, required=True, help="how long they last")
     parser.add_argument("--save-steps", type=int, default=60)
-    parser.add_argument("--forward", action="store_true", help="the step must never go back")
     args = parser.parse_args()
     # Whoever finds this process hanging asks it where.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -193,7 +220,8 @@ def main():
     number, name = number_of(task["type"], task["index"]), f"{task['type']}:{task['index']}"
     rng = random.Random(f"{args.seed}/{number}/{os.environ.get('GLOBALSTEP_FAULTS_START')}")
     model = Model(args.last_step)
-    answers = Answers(f"{args.answers}/{task['type']}-{task['index']}-{os.getpid()}", args.forward)
+    path = f"{args.answers}/{task['type']}-{task['index']}-{os.getpid()}.jsonl"
+    history = History(path, model, number, args.last_step)
     pause, runs, step = threading.Event(), 0, 0
 
     def allowed():
@@ -204,7 +232,7 @@ def main():
     saver = gs.train.CheckpointSaverHook(args.dir, save_steps=args.save_steps, listeners=[windows])
     with gs.train.MonitoredTrainingSession(
         checkpoint_dir=args.dir,
-        hooks=[gs.train.StopAtStepHook(last_step=args.last_step), answers],
+        hooks=[gs.train.StopAtStepHook(last_step=args.last_step), history],
         chief_only_hooks=[saver],
         save_checkpoint_steps=None,
         save_checkpoint_secs=None,
@@ -231,7 +259,6 @@ def main():
         below = session._tf_sess()
         if below is not None:
             print(f"retries {sum(below.cluster.retries.view().values())}", flush=True)
-    answers.close()
     print(f"done after {runs} runs", flush=True)
 
 

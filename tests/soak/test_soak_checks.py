@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from soak_checks import answer_faults, answers_in, expected_values, fit_faults, task_faults, value_faults
+from soak_checks import expected_values, fit_faults, task_faults, value_faults
 from soak_fit import score
 from soak_job import COLUMNS, ROWS, TASKS, drawn_rows, rows_of, table_faults
 from soak_windows import END, Windows
@@ -71,28 +71,6 @@ def test_a_push_that_was_applied_twice_is_found(saved):
 def test_a_torn_row_is_found(saved):
     saved["table"][5, 3] += 1
     assert "rows of the table are torn" in table_faults(saved["table"], LAST)
-
-
-def test_an_answer_that_the_journal_does_not_have_is_found():
-    answers = {(7, 1): "a", (7, 2): "b", (7, 3): "a", (7, 9): "a"}
-    journal = {(7, 1): "a", (7, 2): "a"}
-    found = list(answer_faults(answers, journal, {7: 5}))
-    assert len(found) == 2
-    assert "entry 2 of incarnation 7; there is a" in found[0]
-    assert "entry 3 of incarnation 7; there is None" in found[1]
-
-
-def test_an_index_that_was_given_twice_is_found(tmp_path):
-    (tmp_path / "chief-0-11").write_text("7 1 1\n7 2 2\n")
-    (tmp_path / "worker-1-12").write_text("7 3 3\n")
-    assert answers_in(tmp_path) == {
-        (7, 1): "/job:chief/task:0",
-        (7, 2): "/job:chief/task:0",
-        (7, 3): "/job:worker/task:1",
-    }
-    (tmp_path / "worker-1-13").write_text("7 2 2\n")
-    with pytest.raises(ValueError, match="index 2 of incarnation 7 was given to two pushes"):
-        answers_in(tmp_path)
 
 
 def test_a_task_of_every_role_is_killed_in_every_window_of_the_end(tmp_path):
