@@ -476,17 +476,14 @@ class _Judge:
             raise wrong
         return kept
 
-    def _too_stale(self, world: _World, push: ClientOperation) -> str:
+    def _carry_out(self, world: _World, push: ClientOperation) -> str:
+        """Have a push count; gives what is wrong with that."""
         most = self._run.get("max_staleness", inf)
         for step, seen in push.given.get("seen", _NONE).items():
             value = world.values.get(step, seen)
             if value > seen + most:
                 return f"counts at {step} = {value}; its worker had read {seen}, and may lag by {most}"
-        return ""
-
-    def _carry_out(self, world: _World, push: ClientOperation) -> str:
-        """Have a push count; gives what is wrong with that."""
-        text = self._too_stale(world, push) or world.apply(push.given, push)
+        text = world.apply(push.given, push)
         for step, limit in self._run.get("limit", _NONE).items():
             if world.values.get(step, limit) > limit:
                 return text or f"made {step} = {world.values[step]}, and the limit is {limit}"
@@ -504,9 +501,7 @@ class _Judge:
             tried: set[str] = set()
             for push in unknown[: bisect_left(unknown, index, key=attrgetter("since"))]:
                 # Of several that do the same it is all the same which.
-                if push.effect in tried or push in world.used or self._too_stale(world, push):
-                    continue
-                if entry is not None and entry["client"] != push.process:
+                if push.effect in tried or push in world.used or (entry and entry["client"] != push.process):
                     continue
                 other = world.copy(push)
                 if not self._carry_out(other, push):

@@ -53,26 +53,19 @@ FOUND_IN_HISTORY = {
     "units of work summed as they arrive": 14,
     "values of before the step": 46,
 }
-_STOPS = "the run stops, or a program fails; nobody is told anything that is wrong"
-_A_MOMENT = "the task is behind for a moment, in which no client here reads from it"
-_LEASES = "who is ahead of whom depends on leases, which no client sees"
+_STOPS = ("commit applies only its own entry", "incarnation not checked", "ADMIT without STAGE stops the run",
+          "unreadable counts as lost", "a unit of work counts twice", "the dead are waited for")  # fmt: skip
+_BEHIND = ("recovered without floors", "served while it is behind", "recovered as if none were behind")
 #: Why clients do not see the others.
 NOT_IN_HISTORY = {
+    **dict.fromkeys(_STOPS, "the run stops, or a program fails; nobody is told anything that is wrong"),
+    **dict.fromkeys(_BEHIND, "the task is behind for a moment, in which no client here reads from it"),
+    "a log without a lock": "two processes serve for a moment, in which no client here reads from both",
     "ids lost in a restore": "no client tries a push again in another incarnation",
-    "commit applies only its own entry": _STOPS,
-    "incarnation not checked": _STOPS,
-    "recovered without floors": _A_MOMENT,
-    "served while it is behind": _A_MOMENT,
-    "recovered as if none were behind": _A_MOMENT,
-    "ADMIT without STAGE stops the run": _STOPS,
-    "a log without a lock": _A_MOMENT,
-    "unreadable counts as lost": _STOPS,
     "a vote is looked for twice": "a push takes 5 s, and is right",
     "rows that repeat where those told did not": "only values under momentum are wrong, which are no sums of pushes",
-    "a unit of work counts twice": _STOPS,
-    "the dead are waited for": _STOPS,
-    "a free push too many": _LEASES,
-    "who comes back is where it was": _LEASES,
+    "a free push too many": "who is ahead of whom depends on leases, which no client sees",
+    "who comes back is where it was": "the same",
 }
 
 

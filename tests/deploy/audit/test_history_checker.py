@@ -14,7 +14,7 @@ from globalstep.deploy.audit.history_checker import BadHistoryError, judge
 
 FILE = Path(history_checker.__file__).resolve()
 NAMES = ["u", "v", "w"]
-#: What may be wrong with a run -> what the checker says.
+#: What may be wrong -> what the checker says.
 BUGS = {
     "dropped": "makes",
     "doubled": "makes",
