@@ -17,9 +17,9 @@ from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.queues.queue_store import KINDS, QueueAnswer, QueueCall, QueueStore
 from globalstep.ps.queues.stored_queue import Attributes, Element, What
-from globalstep.queueing.elements import check_dtype, check_element
 from globalstep.runtime.clock import Clock
 from globalstep.wire.names import check_queue_name, shown
+from globalstep.wire.queue_elements import check_dtype, check_element
 
 __all__ = ["QueueService"]
 

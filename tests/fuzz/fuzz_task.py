@@ -44,13 +44,13 @@ from globalstep.ps.service.in_flight import InFlightMemory
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import checking
-from globalstep.queueing.elements import encode_element
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl, padded
 from globalstep.wire.expressions import Expr, constant, step
 from globalstep.wire.packing import pack
+from globalstep.wire.queue_elements import encode_element
 
 Array = np.ndarray[Any, Any]
 

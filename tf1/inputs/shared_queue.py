@@ -11,8 +11,8 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.queueing.elements import decode_element, encode_element
 from globalstep.tf1.graph.device import DeviceSpec
+from globalstep.wire.queue_elements import decode_element, encode_element
 from globalstep.worker.client.queue_calls import QueueCalls
 
 __all__ = ["SharedPlace", "SharedQueue", "shared_place"]

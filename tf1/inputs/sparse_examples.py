@@ -1,7 +1,7 @@
 """SparseTensors on their way through a queue of examples: each is one string, and a batch of strings a SparseTensor.
 
 Follows TensorFlow 1.15, python/training/input.py (`_store_sparse_tensors`), whose queues hold no SparseTensors either.
-The strings are those of `globalstep.queueing.elements`, so that queues on PS tasks carry them too.
+The strings are those of `globalstep.wire.queue_elements`, so that queues on PS tasks carry them too.
 
 Layer: tf1.
 """
@@ -15,9 +15,9 @@ import numpy as np
 
 from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
-from globalstep.queueing.elements import decode_element, encode_element
 from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.wire.queue_elements import decode_element, encode_element
 
 __all__ = ["Kind", "kind_of", "restored", "stored"]
 

@@ -18,10 +18,10 @@ from hostile_peers import resident_bytes
 from processes import Processes, free_addresses
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.queueing.elements import encode_element
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.frames import Assembler, frames_of
+from globalstep.wire.queue_elements import encode_element
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 

@@ -11,8 +11,8 @@ from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.queues import queue_service
 from globalstep.ps.queues.queue_service import QueueService
-from globalstep.queueing.elements import decode_element, encode_element
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.wire.queue_elements import decode_element, encode_element
 
 ELEMENT = encode_element([np.array([1.0, 2.0], np.float32), b"text"])
 

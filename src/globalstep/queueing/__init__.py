@@ -1,4 +1,0 @@
-"""Queues that tasks share, as both their ends know them.
-
-Layer: shared.
-"""
