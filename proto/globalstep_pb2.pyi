@@ -857,6 +857,46 @@ class Load(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class KeptEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HoldersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VALUE_BYTES_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     STAGED_PARTS_FIELD_NUMBER: _builtins.int
@@ -864,6 +904,9 @@ class Load(_message.Message):
     REQUESTS_FIELD_NUMBER: _builtins.int
     LAST_SAVE_FIELD_NUMBER: _builtins.int
     SENT_AWAY_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    KEPT_LIMIT_FIELD_NUMBER: _builtins.int
     value_bytes: _builtins.int
     """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
     is not known.
@@ -876,8 +919,17 @@ class Load(_message.Message):
     """Data-plane requests that have come and are not answered."""
     sent_away: _builtins.int
     """Requests that there was no memory for, since the process started: their clients come again."""
+    kept_limit: _builtins.int
     @_builtins.property
     def last_save(self) -> Global___LastSave: ...
+    @_builtins.property
+    def kept(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """What is kept on callers' word: bytes by what for, those of the greatest holders, clients by their id, and the most
+        that there may be of all (--max-inflight-bytes).
+        """
+
+    @_builtins.property
+    def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
@@ -888,10 +940,13 @@ class Load(_message.Message):
         requests: _builtins.int = ...,
         last_save: Global___LastSave | None = ...,
         sent_away: _builtins.int = ...,
+        kept: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        holders: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        kept_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "kept", b"kept", "kept_limit", b"kept_limit", "last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

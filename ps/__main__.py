@@ -63,8 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-inflight-bytes",
         type=int,
         default=0,
-        help="most bytes of gradients and values under way at a time, of all clients; beyond it they wait "
-        "(default: a quarter of the memory that is free at the start)",
+        help="most bytes that are kept for all clients at a time: gradients and values under way, queues, shared "
+        "memory; beyond it they wait (default: half of the memory that is free at the start)",
     )
     parser.add_argument(
         "--tcp-port",

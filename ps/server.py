@@ -21,11 +21,11 @@ from globalstep.cluster.cluster import is_port
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
+from globalstep.ps.budget import Budget
 from globalstep.ps.links.sequencer_link import LinkKeeper
 from globalstep.ps.members.ending import Patience, Vigil
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.in_flight import InFlightMemory, default_limit_bytes, default_message_bytes
 from globalstep.ps.service.probes import Health, reflection_handler
 from globalstep.ps.service.servicer import generic_handler
 from globalstep.ps.service.settler import Settler, asking
@@ -34,6 +34,7 @@ from globalstep.ps.service.socket_server import SocketServer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.cores import Cores, default_threads
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.machine_memory import available_bytes, memory_bytes
 from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
 from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
@@ -41,7 +42,7 @@ from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.testing.faults import NO_FAULTS, Faults
 from globalstep.testing.planned_faults import PlannedFaults
 
-__all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "tcp_port_of"]
+__all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "default_limit_bytes", "tcp_port_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +52,20 @@ _MOST_WAITING_CALLS = 256
 _LOOK_SECS = 0.5
 #: Exit code of a PS task that was asked to end before the end of the job: an engine should start it again.
 EXIT_TERMINATED = 143
+#: The least that is taken for a limit, where memory is short already.
+_LEAST_BYTES = 64 << 20
 #: The environment variable that sets PSOptions.tcp_port.
 TCP_PORT_VARIABLE = "GLOBALSTEP_TCP_PORT"
+
+
+def default_message_bytes() -> int:
+    """Give the default limit of a message's tensor bytes: half of the machine's memory, or 16 GiB."""
+    return min(memory_bytes() // 2, 16 << 30)
+
+
+def default_limit_bytes() -> int:
+    """Give the default limit of what is kept for callers: half of the memory that is free now."""
+    return max(available_bytes() // 2, _LEAST_BYTES)
 
 
 def tcp_port_of(environ: Mapping[str, str]) -> int | None:
@@ -82,8 +95,8 @@ class PSOptions:
     max_clients: int = 512
     #: Largest tensor bytes of one message, and of what is read by one. 0: half of the machine's memory, at most 16 GiB.
     max_message_bytes: int = 0
-    #: Most bytes of tensors under way at a time, requests and replies of all clients together; as many again may be
-    #: shared with clients on this machine. 0: a quarter of the memory that is free at the start.
+    #: Most bytes that are kept for callers at a time, see ps/budget.py; beyond it they wait, or are refused. 0: half of
+    #: the memory that is free at the start.
     max_inflight_bytes: int = 0
     #: Seconds to end in when the process is asked to: half of them for a checkpoint, the rest for calls under way.
     grace_secs: float = 8.0
@@ -131,19 +144,18 @@ class PSServer:
         self._options = options
         self._clock = clock
         security = Security(options.security, options.bind, clock)
-        self.shard = Shard(clock)
+        budget = Budget(options.max_inflight_bytes or default_limit_bytes(), clock, available=available_bytes)
+        self.shard = Shard(clock, budget=budget)
         self.shard.resources.cores = Cores(options.apply_threads)
-        in_flight = InFlightMemory(options.max_inflight_bytes or default_limit_bytes(), clock)
         limit_bytes = options.max_message_bytes or default_message_bytes()
-        self.shard.resources.most_held_bytes = in_flight.limit_bytes
         self.shard.limit_reads(limit_bytes)
         self.shard.members.presence.most_leases = 4 * options.max_clients
-        handler = Handler(self.shard, faults, limit_bytes, in_flight)
+        handler = Handler(self.shard, faults, limit_bytes)
         self.authorization = handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self.control.durability.most_bytes = options.max_log_bytes
         # Of links, whatever the time of leases is.
-        self._slow = SlowSenders(SYSTEM_CLOCK, in_flight.is_short)
+        self._slow = SlowSenders(SYSTEM_CLOCK, budget.is_short)
         self._door = door = Door(security.authorization, self._slow, options.max_clients)
         beyond = KEPT_SEATS + SPARE_THREADS
         self._calls = CallThreads(door.max_calls + beyond, "globalstep-rpc")

@@ -120,7 +120,7 @@ PURE = (
         "ps.store.declared",
         "ps.members.run_guard",
         "ps.access.caller",
-        "ps.service.in_flight",
+        "ps.budget",
         "wire.known_progress",
     ),
     *(

@@ -70,7 +70,9 @@ ALLOWED = {
         "_serve_as_ps": "a PS task serves until the job is done; it says whom it has not heard of"
     },
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
-    "ps/service/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
+    "ps/service/control.py": dict.fromkeys(
+        ("Control._Declare", "Control._Heartbeat", "Control._Queue"), "a context variable"
+    ),
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
     "ps/links/sequencer_link.py": {

@@ -79,6 +79,9 @@ class ShardStatus:
         state: "vacant", "initializing", "ready" or "done".
         load: Share of the time in which it was changing values, 0 to 1.
         requests: Data-plane requests that wait for their answer.
+        kept: Bytes that are kept on callers' word, by what for.
+        kept_limit: The most that there may be of them.
+        holders: The bytes of the greatest holders, by their tasks, or clients.
     """
 
     address: str
@@ -100,6 +103,9 @@ class ShardStatus:
     staged_parts: int = 0
     staged_bytes: int = 0
     requests: int = 0
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept_limit: int = 0
+    holders: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +341,7 @@ def _shard(address: str, reply: Answer, old: pb.StatusReply | None) -> ShardStat
         error = " ".join(str(reply).split()) or type(reply).__name__
         return ShardStatus(address, error, full=_NO_ROOM in error)
     counted, load = reply.statistics, reply.load
+    tasks = {item.client: item.task for item in reply.clients if item.task}
     rates: dict[str, Any] = {}
     if old is not None:
         secs, until = _secs(old, reply), old.statistics
@@ -358,6 +365,9 @@ def _shard(address: str, reply: Answer, old: pb.StatusReply | None) -> ShardStat
         staged_parts=load.staged_parts,
         staged_bytes=load.staged_bytes,
         requests=load.requests,
+        kept=dict(load.kept),
+        kept_limit=load.kept_limit,
+        holders={tasks.get(client, client): count for client, count in load.holders.items()},
         **rates,
     )
 

@@ -71,10 +71,22 @@ def draw_status(status: ClusterStatus) -> RenderableType:
             _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
         )
     )
+    parts.extend(_text(line) for line in _kept(status.shards))
     if status.queues:
         parts.append(_queues(status.queues))
     parts.extend(_text(f"! {problem}", "bold red") for problem in status.problems)
     return Group(*parts)
+
+
+def _kept(shards: Sequence[ShardStatus]) -> Iterable[str]:
+    """Say what PS tasks keep for their callers."""
+    for shard in shards:
+        if shard.kept:
+            kinds = ", ".join(f"{kind} {human_bytes(count)}" for kind, count in sorted(shard.kept.items()))
+            most = max(shard.holders.items(), key=lambda item: item[1], default=("", 0))
+            total, limit = human_bytes(sum(shard.kept.values())), human_bytes(shard.kept_limit)
+            who = f"; most for {short_task(most[0])}, {human_bytes(most[1])}"
+            yield f"{shard.address} keeps {total} of {limit} for callers: {kinds}{who}"
 
 
 def _queues(queues: Sequence[QueueStatus]) -> Table:

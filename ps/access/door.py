@@ -24,7 +24,7 @@ import grpc
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnauthenticatedError
 from globalstep.ps.access.authorization import METHODS, Authorization, Caller, Role
-from globalstep.ps.service.slow_senders import SlowSenders
+from globalstep.ps.service.slow_senders import SlowSenders, Stalled
 from globalstep.runtime.waiting import join_announced
 from globalstep.security.certificate_role import ROLE_URI
 from globalstep.security.credentials import is_loopback
@@ -123,7 +123,6 @@ class Seats:
         self._retry_secs = retry_secs
         # Guards the attribute below; a leaf.
         self._lock = threading.Lock()
-        self._taken = 0
         self._taken_by: Counter[str] = Counter()
 
     @contextmanager
@@ -140,20 +139,15 @@ class Seats:
         with self._lock:
             if whose:
                 check_share(whose, self._taken_by[whose], self._most)
-            if self._taken >= self._most + KEPT_SEATS * privileged:
+            if self._taken_by.total() >= self._most + KEPT_SEATS * privileged:
                 raise ResourceExhaustedError(self._text.format(most=self._most), retry_secs=self._retry_secs)
-            self._taken += 1
-            if whose:
-                self._taken_by[whose] += 1
+            self._taken_by[whose] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._taken -= 1
-                if whose:
-                    self._taken_by[whose] -= 1
-                    if not self._taken_by[whose]:
-                        del self._taken_by[whose]
+                self._taken_by[whose] -= 1
+                self._taken_by += Counter()  # who has none is forgotten
 
 
 class Door:
@@ -230,7 +224,7 @@ class Door:
         # Where there are no roles, the chief is known by what it asks for.
         role = caller.role or (Role.WORKER if Role.WORKER in METHODS.get(method, ()) else Role.CHIEF)
         with self._calls.taken(role is not Role.WORKER, whose_seat(caller) if role is Role.WORKER else ""):
-            with self.slow.watching(_Silent(context)):
+            with self.slow.watching(Stalled(context)):
                 raw: Any = next(requests, None)
             if raw is None:
                 raise InvalidArgumentError(f"{method} came without a message.")
@@ -241,21 +235,3 @@ class Door:
                     f"A message of {method} has {len(raw):,} bytes; {_MOST_BYTES:,} are the most."
                 )
             yield caller, raw
-
-
-class _Silent:
-    """A call whose message has not come yet; see slow_senders.Sender."""
-
-    slack_bytes = 0
-    needs_memory = False
-
-    def __init__(self, context: grpc.ServicerContext) -> None:
-        self._context = context
-
-    def under_way(self) -> tuple[object, int]:
-        """Wait for all of it."""
-        return self, 0
-
-    def cut_off(self, secs: float) -> None:
-        """End the call."""
-        self._context.cancel()

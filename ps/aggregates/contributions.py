@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.ps.budget import Account, Budget, Claim, Kind
 from globalstep.ps.shard.layouts import Layout
 from globalstep.ps.store.arena import ApplySpan, Total
 from globalstep.ps.store.ignoring import ignoring_float_errors
@@ -234,6 +235,16 @@ class Contributions:
         self._open: dict[str, _Held] = {}
         # Memory of a sum that has been applied: the next one's.
         self._spare: npt.NDArray[np.uint8] | None = None
+        #: What was claimed for it: bytes beyond those that the values take.
+        self.claimed_bytes = 0
+        self._claim: Claim | None = None
+
+    def claim(self, budget: Budget, value_bytes: int) -> None:
+        """Claim what is held now, beyond what the values take."""
+        nbytes = max(self.nbytes - value_bytes, 0)
+        if nbytes != self.claimed_bytes:
+            self.claimed_bytes, account = nbytes, Account(budget, "contributors")
+            self._claim = budget.try_claim(Kind.CONTRIBUTION, account, nbytes, forced=True)
 
     @property
     def nbytes(self) -> int:

@@ -212,9 +212,8 @@ class StepWaits:
     ) -> None:
         """Tell a contribution whose step has been made so, with what it reads."""
         memory, steps = call.memory, reply.push.outcome.steps
-        buffer = memory.buffer if memory.pull_buffer is None else memory.pull_buffer
         if wanted.layout is not None:
-            made = self._shard.handle(ReadMade(*asked[:4], wanted.layout, buffer))
+            made = self._shard.handle(ReadMade(*asked[:4], wanted.layout, memory.buffer))
             if made is not None:
                 steps.update(made.steps)
                 answer = Answer(wanted.reads, made.values, Packing(made.places, wanted.known))
@@ -224,7 +223,7 @@ class StepWaits:
         if wait.steps.get(asked.step) == asked.base:
             return
         steps.update(wait.steps)
-        values, _ = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, buffer))
+        values, _ = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, memory.buffer))
         codec.encode_values(wanted.reads, values, reply.push.values, tensors)
 
 

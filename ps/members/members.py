@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from globalstep.ps.budget import Budget
 from globalstep.ps.members.chief_lease import ChiefLease, ChiefLeaseView, Claim
 from globalstep.ps.members.presence import ClientView, LostClient, Presence
 from globalstep.runtime.clock import Clock
@@ -24,6 +25,7 @@ class Members:
     Args:
         clock: Tells how long clients have been silent.
         lock: The shard's.
+        budget: What is remembered of clients is claimed from it.
 
     Attributes:
         presence: The clients and their leases. Guarded by the lock.
@@ -31,9 +33,9 @@ class Members:
         known_progress: How far incarnations came, as far as clients, and this task itself, know. Thread-safe.
     """
 
-    def __init__(self, clock: Clock, lock: threading.Lock) -> None:
+    def __init__(self, clock: Clock, lock: threading.Lock, budget: Budget) -> None:
         self._lock = lock
-        self.presence = Presence(clock)
+        self.presence = Presence(clock, budget)
         self.lease = ChiefLease(clock)
         self.known_progress = KnownProgress()
         self._draining = False

@@ -16,6 +16,7 @@ from globalstep.cluster.process_place import NO_PROCESS, Process
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.task_state import State
 from globalstep.errors import ResourceExhaustedError
+from globalstep.ps.budget import Account, Budget, Claim, Kind
 from globalstep.ps.shard.statistics import MOST_COUNTED
 from globalstep.runtime.clock import Clock
 
@@ -44,6 +45,8 @@ MOST_DONE_SECS = 3600.0
 REPLACED_LEASE_SECS = 5.0
 #: Tasks that are remembered to have been here, of which a run may come to expect some.
 _MOST_SEEN = 1 << 14
+#: What is remembered of a client: all that it says of itself, and what became of its last pushes.
+_LEASE_BYTES = 40 << 10
 #: Losses that are remembered for a chief that has not asked yet.
 _LOSSES_KEPT = 64
 #: Clients that left, of which a sign of life may still be on its way.
@@ -86,6 +89,7 @@ class _Lease:
     #: Of the pushes, those in incarnations before this one.
     pushes_before: int = 0
     lost: bool = False
+    claim: Claim | None = None
 
     @property
     def trained(self) -> tuple[int, Mapping[str, int]]:
@@ -161,10 +165,12 @@ class Presence:
 
     Args:
         clock: Tells when a lease is over.
+        budget: What is remembered of clients is claimed from it; nobody counts by default.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, budget: Budget | None = None) -> None:
         self._clock = clock
+        self._budget = budget or Budget()
         #: How many clients may be here; a server says.
         self.most_leases = 1 << 62
         self._leases: dict[str, _Lease] = {}
@@ -251,8 +257,7 @@ class Presence:
         if client in self._departed:
             return
         lease = self._leases.get(client)
-        if lease is None:
-            self._evict()
+        claim = None if lease is not None else self._claimed(client)
         if lease is None and task:
             for other in self._leases.values():
                 if (other.task, other.standing.token) == (task, standing.token):
@@ -261,7 +266,7 @@ class Presence:
         lease_secs = min(max(lease_secs, 0.1), most)
         now = self._clock.monotonic()
         if lease is None:
-            lease = self._leases[client] = _Lease(task, lease_secs, now, now, standing)
+            lease = self._leases[client] = _Lease(task, lease_secs, now, now, standing, claim=claim)
         lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, now, False
         lease.standing = standing
         self._came = True
@@ -275,22 +280,24 @@ class Presence:
             self._seen_tasks.add(task)
         return not task or task in self._seen_tasks
 
-    def _evict(self) -> None:
-        """Where no lease more fits, drop the one that has been lost for longest."""
-        if len(self._leases) < self.most_leases:
-            return
-        gone = min(
-            (name for name, lease in self._leases.items() if lease.lost),
-            key=lambda name: self._leases[name].heard,
-            default=None,
+    def _claimed(self, client: str) -> Claim:
+        """Claim a lease more; where none more fits, the one goes that has been lost for longest."""
+        account = Account(self._budget, client)
+        while True:
+            claim = self._budget.try_claim(Kind.CLIENT, account, _LEASE_BYTES)
+            if claim is not None and len(self._leases) < self.most_leases:
+                return claim
+            lost = [name for name, lease in self._leases.items() if lease.lost]
+            if not lost:
+                break
+            self._drop(min(lost, key=lambda name: self._leases[name].heard))
+        if claim is None:
+            raise self._budget.refusal(Kind.CLIENT, account, _LEASE_BYTES)
+        raise ResourceExhaustedError(
+            f"{len(self._leases)} clients are here, and give signs of life; {self.most_leases} are the most "
+            "(four times --max-clients).",
+            retry_secs=REPLACED_LEASE_SECS,
         )
-        if gone is None:
-            raise ResourceExhaustedError(
-                f"{len(self._leases)} clients are here, and give signs of life; {self.most_leases} are the most "
-                "(four times --max-clients).",
-                retry_secs=REPLACED_LEASE_SECS,
-            )
-        self._drop(gone)
 
     def takes_part(self, client: str, run: RunIdentity) -> None:
         """Take note that a client is of a run; it says so itself with its next sign of life."""

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Budget
 from globalstep.ps.queues.queue_store import KINDS, QueueAnswer, QueueCall, QueueStore
 from globalstep.ps.queues.stored_queue import Attributes, Element, What
 from globalstep.runtime.clock import Clock
@@ -32,7 +33,7 @@ _MOST_TOLD = 100
 _MOST_COMPONENTS = 64
 _MOST_SHAPE = 256
 #: What an element takes besides its bytes.
-_BESIDES_BYTES = 128
+_BESIDES_BYTES = 256
 _WHAT = {
     pb.QUEUE_ENQUEUE: What.ENQUEUE,
     pb.QUEUE_DEQUEUE: What.DEQUEUE,
@@ -48,7 +49,7 @@ class QueueService:
         process: Identity of this process: queues live as long as it.
         alive: Gives the clients that have a live lease.
         clock: Time.
-        most_bytes: That all queues together may hold.
+        budget: From which the memory of queues and elements is claimed.
         rng: Makes the choices of queues that have no seed.
     """
 
@@ -57,7 +58,7 @@ class QueueService:
         process: str,
         alive: Callable[[], Collection[str]],
         clock: Clock,
-        most_bytes: int,
+        budget: Budget,
         rng: random.Random | None = None,
     ) -> None:
         self._process = process
@@ -65,13 +66,17 @@ class QueueService:
         self._clock = clock
         # Guards what follows; a leaf. Notified when a call that waits may be able to go on.
         self._changed = threading.Condition()
-        self._store = QueueStore(most_bytes, rng or random.Random())
+        self._store = QueueStore(budget, rng or random.Random())
         self._parked = 0
         self._looked = clock.monotonic()
         self._run = ""
 
-    def call(self, request: pb.QueueRequest) -> pb.QueueReply:
+    def call(self, request: pb.QueueRequest, limited: bool = False) -> pb.QueueReply:
         """Carry out a call, or say that it waits.
+
+        Args:
+            request: The call.
+            limited: See Account.
 
         Raises:
             OpError: What is wrong with it; nothing was changed.
@@ -82,7 +87,7 @@ class QueueService:
                 f"The PS task that had queue {request.queue.name!r} was started again: what was in its queues is lost. "
                 "The next call makes the queue anew."
             )
-        call = _decoded(request)
+        call = _decoded(request, limited)
         self._drop_gone()
         until = self._clock.monotonic() + min(request.wait_millis / 1000, PARKED_SECS)
         with self._changed:
@@ -164,7 +169,7 @@ class QueueService:
         ]
 
 
-def _decoded(request: pb.QueueRequest) -> QueueCall:
+def _decoded(request: pb.QueueRequest, limited: bool) -> QueueCall:
     """Read a request.
 
     Raises:
@@ -208,6 +213,7 @@ def _decoded(request: pb.QueueRequest) -> QueueCall:
         request.count,
         request.allow_fewer,
         request.cancel,
+        limited,
     )
     if what is not What.ENQUEUE:
         return call

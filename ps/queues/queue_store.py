@@ -13,7 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
-from globalstep.ps.queues.stored_queue import Attributes, Element, QueueMemory, SlotCall, StoredQueue, What
+from globalstep.ps.budget import Account, Budget, Kind
+from globalstep.ps.queues.stored_queue import Attributes, Element, SlotCall, StoredQueue, What
 
 __all__ = ["KINDS", "QueueAnswer", "QueueCall", "QueueStore", "QueueView"]
 
@@ -21,6 +22,8 @@ __all__ = ["KINDS", "QueueAnswer", "QueueCall", "QueueStore", "QueueView"]
 MOST_QUEUES = 1024
 MOST_SLOTS = 256
 MOST_CALLS = 1 << 16
+#: What a queue takes besides its elements: at most, with the texts of dtypes and shapes.
+_QUEUE_BYTES = 1 << 14
 #: Bytes that one dequeue may take.
 MOST_TAKEN_BYTES = 1 << 30
 #: A client whose lease is over, and that has not called for so long, is gone.
@@ -51,6 +54,8 @@ class QueueCall:
     allow_fewer: bool = False
     #: Of a close: cancel the enqueues that wait.
     cancel: bool = False
+    #: See Account.
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +102,17 @@ class QueueStore:
     """The queues of a PS task.
 
     Args:
-        most_bytes: That all of them may hold.
+        budget: From which the memory of queues and elements is claimed.
         rng: Makes the choices of queues that have no seed of their own.
 
     Attributes:
         changes: Counts what may let a call that waits go on.
     """
 
-    def __init__(self, most_bytes: int, rng: random.Random) -> None:
+    def __init__(self, budget: Budget, rng: random.Random) -> None:
         self.changes = 0
         self._rng = rng
-        self._memory = QueueMemory(most_bytes)
+        self._budget = budget
         self._queues: dict[str, StoredQueue] = {}
         self._clients: dict[str, _Caller] = {}
         self._departed: dict[str, None] = {}
@@ -126,24 +131,25 @@ class QueueStore:
         """
         if call.what is What.LOOK and call.queue.name not in self._queues:
             return QueueAnswer(waiting=False, space=False, entered=0, elements=(), size=0, closed=False)  # none is made
-        queue = self._queue_of(call)
+        account = Account(self._budget, call.client, call.limited)
+        queue = self._queue_of(call, account)
         if call.what is What.LOOK:
-            return self._answer(queue, SlotCall(0, What.LOOK, queue, now, over=True), call)
-        _check(call, self._memory.limit)
+            return self._answer(queue, SlotCall(0, What.LOOK, queue, now, over=True), call, account)
+        _check(call, self._budget.half)
         if call.client in self._departed:
             raise AbortedError(f"Client {call.client} has left; this is a late copy of one of its calls.")
         mine = self._slot_call(queue, call, now)
         place = call.client, call.slot
         if not mine.over:
             if call.what is What.ENQUEUE:
-                queue.enqueue(place, mine, call.elements, call.total, now)
+                queue.enqueue(place, mine, call.elements, call.total, account, now)
             elif call.what is What.DEQUEUE:
                 queue.dequeue(place, mine, call.count, call.allow_fewer, now)
                 self._refuse_large(queue, mine, call)
             else:
                 queue.close(place, mine, call.cancel, now)
             self.changes += 1
-        return self._answer(queue, mine, call)
+        return self._answer(queue, mine, call, account)
 
     def _slot_call(self, queue: StoredQueue, call: QueueCall, now: float) -> SlotCall:
         """Find the call in its client's slot; a new one takes the place of the one before.
@@ -182,12 +188,12 @@ class QueueStore:
             before.queue.give_up(place, before)
         self.changes += 1
 
-    def _queue_of(self, call: QueueCall) -> StoredQueue:
+    def _queue_of(self, call: QueueCall, account: Account) -> StoredQueue:
         """Find the queue that a call means, or make it.
 
         Raises:
             InvalidArgumentError: If it was made otherwise.
-            ResourceExhaustedError: If there are too many.
+            ResourceExhaustedError: If there are too many, or there is no memory.
         """
         asked = call.queue
         queue = self._queues.get(asked.name)
@@ -197,7 +203,8 @@ class QueueStore:
         if len(self._queues) >= MOST_QUEUES:
             raise ResourceExhaustedError(f"This PS task has {MOST_QUEUES} queues, and takes no more.")
         rng = random.Random(self._rng.random() if asked.seed is None else asked.seed)
-        queue = self._queues[asked.name] = StoredQueue(asked, self._memory, rng)
+        claim = self._budget.claim(Kind.QUEUE, account, _QUEUE_BYTES)
+        queue = self._queues[asked.name] = StoredQueue(asked, rng, claim)
         return queue
 
     def _refuse_large(self, queue: StoredQueue, mine: SlotCall, call: QueueCall) -> None:
@@ -207,16 +214,16 @@ class QueueStore:
             InvalidArgumentError: If it would be; the elements are put back.
         """
         nbytes = sum(element.nbytes for element in mine.kept)
-        most = min(MOST_TAKEN_BYTES, self._memory.limit // 2)
+        most = min(MOST_TAKEN_BYTES, self._budget.half // 2)
         if nbytes > most and call.count > 1:
             queue.give_up((call.client, call.slot), mine)
             raise InvalidArgumentError(
                 f"{call.count} elements of {queue.title} have more than {most:,} bytes; dequeue fewer at a time."
             )
 
-    def _answer(self, queue: StoredQueue, mine: SlotCall, call: QueueCall) -> QueueAnswer:
+    def _answer(self, queue: StoredQueue, mine: SlotCall, call: QueueCall, account: Account) -> QueueAnswer:
         waits = mine.what is What.ENQUEUE and not mine.over
-        space = waits and queue.has_space_for((call.client, call.slot), 0)
+        space = waits and queue.has_space_for((call.client, call.slot)) and self._budget.has_room(Kind.QUEUE, account)
         entered = mine.entered if mine.what is What.ENQUEUE else len(mine.kept)
         taken = mine.kept if mine.over else ()
         return QueueAnswer(not mine.over, space, entered, taken, len(queue.elements), queue.closed)
@@ -266,8 +273,9 @@ class QueueStore:
         for client in self._clients.values():
             for call in client.slots.values():
                 call.kept = []
+        for queue in self._queues.values():
+            queue.drop()
         self._queues.clear()
-        self._memory.used = 0
         self.changes += 1
 
     def views(self) -> list[QueueView]:
@@ -306,5 +314,5 @@ def _check(call: QueueCall, most_bytes: int) -> None:
     if largest > most_bytes:
         raise InvalidArgumentError(
             f"An element of {largest:,} bytes never fits into queue {call.queue.name!r}: the queues of this PS task "
-            f"have {most_bytes:,} bytes together. Raise --max-inflight-bytes, or put smaller elements in."
+            f"have {most_bytes:,} bytes together, half of --max-inflight-bytes. Raise it, or put smaller elements in."
         )

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from globalstep.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+from globalstep.ps.budget import Account, Claim, Kind
 
-__all__ = ["Attributes", "Element", "QueueMemory", "Place", "StoredQueue", "SlotCall", "What"]
+__all__ = ["Attributes", "Element", "Place", "StoredQueue", "SlotCall", "What"]
 
 #: A call that waits, and has not been heard of for so long, loses its place.
 PLACE_SECS = 3.0
@@ -57,6 +58,8 @@ class Element:
 
     value: Any
     nbytes: int
+    #: That memory, once it is inside, and until its consumer has it.
+    claim: Claim | None = None
 
 
 @dataclass(slots=True)
@@ -78,32 +81,16 @@ class SlotCall:
     cancelled: bool = False
 
 
-class QueueMemory:
-    """What all queues of a task hold together.
-
-    Args:
-        limit: Most bytes.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-    def fits(self, nbytes: int) -> bool:
-        """Whether so much more may be held."""
-        return self.used + nbytes <= self.limit
-
-
 class StoredQueue:
     """A queue.
 
     Args:
         attributes: What it is made with.
-        memory: That all queues share.
         rng: Makes the choices of a RandomShuffleQueue.
+        claim: The memory that it takes without elements.
     """
 
-    def __init__(self, attributes: Attributes, memory: QueueMemory, rng: random.Random) -> None:
+    def __init__(self, attributes: Attributes, rng: random.Random, claim: Claim | None = None) -> None:
         self.attributes = attributes
         self.closed = False
         self.elements: deque[Element] = deque()
@@ -112,8 +99,8 @@ class StoredQueue:
         self.leaving: OrderedDict[Place, SlotCall] = OrderedDict()
         #: Bytes of the elements inside, and how many elements are kept for those that took them.
         self.nbytes = self.kept = 0
-        self._memory = memory
         self._rng = rng
+        self._claim = claim
 
     @property
     def title(self) -> str:
@@ -144,7 +131,9 @@ class StoredQueue:
 
     # ---- Calls --------------------------------------------------------------------------------
 
-    def enqueue(self, place: Place, call: SlotCall, elements: Sequence[Element], total: int, now: float) -> None:
+    def enqueue(
+        self, place: Place, call: SlotCall, elements: Sequence[Element], total: int, account: Account, now: float
+    ) -> None:
         """Put in what there is space for.
 
         Args:
@@ -152,6 +141,7 @@ class StoredQueue:
             call: It; over once all its elements are in.
             elements: All of them; none to ask only whether there is space.
             total: How many they are.
+            account: For whom they are kept.
             now: Time.
 
         Raises:
@@ -163,21 +153,23 @@ class StoredQueue:
             text = "Enqueue operation was cancelled: " if call.cancelled else ""
             raise CancelledError(f"{text}{self.title} is closed.")
         self._wait(self.entering, place, call, now)
-        while elements and call.entered < total and self.has_space_for(place, elements[call.entered].nbytes):
+        while elements and call.entered < total and self.has_space_for(place):
             element = elements[call.entered]
-            self.elements.append(element)
+            claim = account.budget.try_claim(Kind.QUEUE, account, element.nbytes)
+            if claim is None:
+                break
+            self.elements.append(Element(element.value, element.nbytes, claim))
             self.nbytes += element.nbytes
-            self._memory.used += element.nbytes
             call.entered += 1
         if call.entered == total:
             call.over = True
             del self.entering[place]
 
-    def has_space_for(self, place: Place, nbytes: int) -> bool:
-        """Whether a call that waits is the first, and may put so many bytes in."""
+    def has_space_for(self, place: Place) -> bool:
+        """Whether a call that waits is the first, and the queue holds fewer elements than it may."""
         capacity = self.attributes.capacity
         full = 0 <= capacity <= len(self.elements)
-        return next(iter(self.entering), None) == place and not full and self._memory.fits(nbytes)
+        return next(iter(self.entering), None) == place and not full
 
     def dequeue(self, place: Place, call: SlotCall, count: int, allow_fewer: bool, now: float) -> None:
         """Take what may be taken.
@@ -252,9 +244,13 @@ class StoredQueue:
 
     def release(self, call: SlotCall) -> None:
         """Forget what a dequeue has taken: its consumer has it."""
-        self._memory.used -= sum(element.nbytes for element in call.kept)
         self.kept -= len(call.kept)
         call.kept = []
+
+    def drop(self) -> None:
+        """Hold nothing any more: calls that are remembered may refer to the queue yet."""
+        self.elements.clear()
+        self._claim = None
 
     def _wait(self, line: OrderedDict[Place, SlotCall], place: Place, call: SlotCall, now: float) -> None:
         """Keep a call's place, or give it the last one; who has not been heard of loses it."""

@@ -26,7 +26,7 @@ from globalstep.errors import (
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe, storage_for
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import CALLER
+from globalstep.ps.access.authorization import CALLER, Role
 from globalstep.ps.ledger import entries
 from globalstep.ps.members.chief_lease import ChiefLeaseView, Claim
 from globalstep.ps.members.presence import Standing
@@ -88,9 +88,9 @@ class Control:
     def __post_init__(self) -> None:
         self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, self.log_files)
         self.load = LoadReport(self.handler, SYSTEM_CLOCK)
-        members, in_flight = self.handler.shard.members, self.handler.in_flight
+        members = self.handler.shard.members
         self.queues = QueueService(
-            self.process, lambda: {view.client for view in members.clients()}, SYSTEM_CLOCK, in_flight.limit_bytes
+            self.process, lambda: {view.client for view in members.clients()}, SYSTEM_CLOCK, self.handler.budget
         )
 
     def call(self, method: str, request: Any) -> Any:
@@ -405,7 +405,7 @@ class Control:
         return reply
 
     def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
-        return self.queues.call(request)
+        return self.queues.call(request, CALLER.get().role is Role.WORKER)
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         shard = self.handler.shard

@@ -18,15 +18,15 @@ from globalstep.errors import (
     code_of,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import Authorization, Caller, TokenRevokedError
+from globalstep.ps.access.authorization import Authorization, Caller, Role, TokenRevokedError
 from globalstep.ps.aggregates.step_waits import StepWaits, await_slower
+from globalstep.ps.budget import RETRY_SECS, Account, Budget, ReplyMemory
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.links.parked_call import Line, OpenCall, ServedLine
 from globalstep.ps.links.voting import Voting
-from globalstep.ps.service.in_flight import RETRY_SECS, BufferInFlight, InFlightMemory, ShareInFlight
-from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
+from globalstep.ps.service.packed_data import pack_reply, unpack_request
 from globalstep.ps.service.push_decoding import (
     Decision,
     check_counts,
@@ -41,7 +41,6 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
-from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
@@ -62,26 +61,17 @@ class Handler:
         shard: The state machine.
         faults: What a test makes fail.
         limit_bytes: Largest tensor bytes of one message, unpacked.
-        in_flight: Memory for what is under way; unlimited by default.
 
     Attributes:
         shard: As given.
-        in_flight: As given.
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
         voting: The votes for pushes over several shards.
         step_waits: Calls that wait for a step.
     """
 
-    def __init__(
-        self,
-        shard: Shard,
-        faults: Faults = NO_FAULTS,
-        limit_bytes: int = 16 << 30,
-        in_flight: InFlightMemory | None = None,
-    ) -> None:
+    def __init__(self, shard: Shard, faults: Faults = NO_FAULTS, limit_bytes: int = 16 << 30) -> None:
         self.shard = shard
-        self.in_flight = in_flight or InFlightMemory(1 << 62, SYSTEM_CLOCK)
         self._limit_bytes = limit_bytes
         self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
@@ -112,15 +102,19 @@ class Handler:
         """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
         return self.shard.now.log is not NO_LOG or self._faults is not NO_FAULTS
 
-    def stream_memory(self, caller: Caller, buffer: ReplyBuffer | None = None) -> LayoutMemory:
-        """Make the memory of a new stream.
+    @property
+    def budget(self) -> Budget:
+        """What is kept for callers is claimed from it."""
+        return self.shard.resources.budget
 
-        Args:
-            caller: Whose it is.
-            buffer: Where values for its replies are to be put.
-        """
-        share = ShareInFlight(self.in_flight)
-        return LayoutMemory(buffer, BufferInFlight(self.in_flight, buffer, share), share, caller)
+    def account(self, caller: Caller, client: str = "") -> Account:
+        """Make an account of a caller; it bears the client's id as soon as that is known."""
+        return Account(self.budget, client or str(caller), caller.role is Role.WORKER)
+
+    def stream_memory(self, caller: Caller) -> LayoutMemory:
+        """Make the memory of a new stream of a caller."""
+        account = self.account(caller)
+        return LayoutMemory(ReplyMemory(account), ReplyMemory(account), account, caller)
 
     def begin(
         self,
@@ -180,7 +174,7 @@ class Handler:
                 plain(message, unpacked, reply, tensors, memory)
             pieces = tensors.pieces
             if pieces and request.reply_form != pb.FORM_RAW:
-                pieces = pack_reply(request, reply, tensors, memory.memory)
+                pieces = pack_reply(request, reply, tensors, memory.account)
             if not (log is self.shard.now.log is NO_LOG):
                 self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -220,7 +214,7 @@ class Handler:
             log = self.shard.log
             self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
-            pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
+            pieces = pack_reply(call.request, reply, tensors, call.memory.account)
             self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
         except Exception as error:
@@ -244,11 +238,6 @@ class Handler:
         if kind := request.WhichOneof("kind"):
             check_texts(getattr(request, kind))
         self.authorization.check_request(caller, request)
-
-    def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
-        """Whether `begin` would wait for memory now for what is packed; else it has what it needs."""
-        nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
-        return nbytes > 0 and not memory.reserve(nbytes)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
@@ -304,14 +293,14 @@ class Handler:
         check_counts(self.shard.variable_count, reads=message.reads)
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = floors_of(message.floors) if message.floors else None
-        buffer = memory.buffer if memory.pull_buffer is None else memory.pull_buffer
         who = message.incarnation, message.client
+        memory.account.name = message.client
         if message.cut_with:
-            pull = events.ConsistentPull(*who, reads, message.cut_with, floors, buffer)
+            pull = events.ConsistentPull(*who, reads, message.cut_with, floors, memory.buffer)
             values, applied, last = self.shard.handle(pull)
             reply.pull.last.update(last)
         else:
-            values, applied = self.shard.handle(events.Pull(*who, reads, floors, buffer))
+            values, applied = self.shard.handle(events.Pull(*who, reads, floors, memory.buffer))
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
@@ -338,6 +327,7 @@ class Handler:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
         self.voting.voter.say_if_full()
         parts = parts_of(message, data, memory, self.shard)
+        parts.buffer = memory.later
         not_finite = self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
         memory.remember()
         return not_finite

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +40,13 @@ class LoadReport:
     def __init__(self, handler: Handler, clock: Clock) -> None:
         self._handler = handler
         self._clock = clock
-        # Guards both attributes below; a leaf.
-        self._lock = threading.Lock()
+        # Each is replaced as a whole.
         self._written: tuple[PushId, str] | None = None
         self._last: _Save | None = None
 
     def wrote(self, snapshot: PushId, path: str) -> None:
         """Take note that this task has written its part of a snapshot."""
-        with self._lock:
-            self._written = (snapshot, path)
+        self._written = (snapshot, path)
 
     def releasing(self, incarnation: int, snapshot: PushId) -> None:
         """Take note that a snapshot is about to be given back; the shard still has it."""
@@ -59,9 +56,9 @@ class LoadReport:
             return  # it is gone already: a repeated call, or one of another life
         dumped = ledger()
         steps = json.loads(dumped).get("steps", {}) if dumped else {}
-        with self._lock:
-            path = self._written[1] if self._written is not None and self._written[0] == snapshot else ""
-            self._last = _Save(incarnation, self._clock.monotonic(), steps, path)
+        written = self._written
+        path = written[1] if written is not None and written[0] == snapshot else ""
+        self._last = _Save(incarnation, self._clock.monotonic(), steps, path)
 
     def fill(self, reply: pb.StatusReply, brief: bool) -> None:
         """Add to a Status reply what there is to say at this moment.
@@ -75,10 +72,13 @@ class LoadReport:
         load.value_bytes, load.resident_bytes = view.value_bytes, resident_bytes()
         load.staged_parts, load.staged_bytes = view.staged_parts, view.staged_bytes
         load.requests = self._handler.traffic.under_way
-        load.sent_away = self._handler.in_flight.refusals
+        budget = self._handler.budget
+        kinds, holders = budget.view()
+        load.kept.update(kinds)
+        load.holders.update(holders)
+        load.kept_limit, load.sent_away = budget.limit_bytes, budget.refusals
         reply.variable_pushes.update(view.variable_pushes)
-        with self._lock:
-            last = self._last
+        last = self._last
         if last is not None and last.incarnation == reply.incarnation:
             load.last_save.age_secs = self._clock.monotonic() - last.at
             load.last_save.path = last.path

@@ -82,8 +82,13 @@ def _gauges(reply: pb.StatusReply) -> Iterator[Metric]:
         ("staged_parts", "Parts of pushes that wait for their decision", load.staged_parts),
         ("staged_bytes", "Tensor bytes of those", load.staged_bytes),
         ("requests", "Data-plane requests that wait for their answer", load.requests),
+        ("kept_limit_bytes", "The most that may be kept for callers at a time", load.kept_limit),
     ):
         yield GaugeMetricFamily(f"globalstep_ps_{name}", what, value=float(value))
+    kept = GaugeMetricFamily("globalstep_ps_kept_bytes", "Bytes that are kept for callers", labels=["kind"])
+    for kind, nbytes in load.kept.items():
+        kept.add_metric([kind], nbytes)
+    yield kept
     if load.HasField("last_save"):
         yield GaugeMetricFamily(
             "globalstep_ps_last_save_age_seconds", "Since the last snapshot was given back", load.last_save.age_secs

@@ -16,24 +16,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.memory import Pool
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import padded
 
-__all__ = ["pack_reply", "unpack_request", "unpacked_bytes"]
+__all__ = ["pack_reply", "unpack_request"]
 
 #: What a request's data may unpack to, of what the task's Variables take, and of what came.
 _MOST_TIMES = 4
-
-
-def _most_bytes(came_bytes: int, value_bytes: int, limit_bytes: int) -> int:
-    """Give the most that may come of packed data: zeros take no bytes on the wire, but are of some Variable."""
-    return min(limit_bytes, _MOST_TIMES * (came_bytes + value_bytes))
-
-
-def unpacked_bytes(request: pb.Request, value_bytes: int, limit_bytes: int) -> int:
-    """Give how much memory `unpack_request` takes; 0 where it refuses."""
-    total = sum(padded(span.bytes) for span in request.spans)
-    came = sum(padded(span.packed_bytes) for span in request.spans)
-    return total if total <= _most_bytes(came, value_bytes, limit_bytes) else 0
 
 
 def unpack_request(
@@ -60,12 +47,13 @@ def unpack_request(
     if not request.spans:
         if own or not data.nbytes:
             return data
-        copy = memory.memory.take(data.nbytes)
+        copy = memory.account.take(data.nbytes)
         copy[:] = np.frombuffer(data, np.uint8)
         return copy.data
     packing: Any = importlib.import_module("globalstep.wire.packing")
-    most = _most_bytes(data.nbytes, value_bytes, limit_bytes)
-    unpacked: memoryview = packing.unpack(request.spans, data, memory.take_reserved, most)
+    # Zeros take no bytes on the wire, but are of some Variable.
+    most = min(limit_bytes, _MOST_TIMES * (data.nbytes + value_bytes))
+    unpacked: memoryview = packing.unpack(request.spans, data, memory.account.take, most)
     return unpacked
 
 

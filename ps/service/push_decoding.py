@@ -75,11 +75,12 @@ def parts_of(
     if message.known_layout:
         if message.rows:
             told = memory.recall_rows(message.layout)
-            return PushParts(*told.bind(message.rows, data), data, rows=told)
+            return PushParts(*told.bind(message.rows, data), data, rows=told, account=memory.account)
         layout = memory.recall(message.layout, data)
         # A client whose contributions were answered without values knows the layout, and not where they would lie.
         known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
-        return PushParts((), layout.reads, data, layout, known)
+        return PushParts((), layout.reads, data, layout, known, account=memory.account)
+    memory.account.name = message.id.client
     check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
     reads = [codec.decode_read(read, data) for read in message.reads]
     increments, uses = decision or ([], [])
@@ -90,8 +91,8 @@ def parts_of(
         message.DiscardUnknownFields()
         layout.ops = pb.LogPart(ops=message.ops).ops
         memory.tell(message.layout, layout, message.ByteSize())
-        return PushParts((), layout.reads, data, layout)
-    parts = PushParts(layout.bind(data), layout.reads, data)
+        return PushParts((), layout.reads, data, layout, account=memory.account)
+    parts = PushParts(layout.bind(data), layout.reads, data, account=memory.account)
     if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses, decision is not None)):
         memory.tell(message.layout, rows, message.ByteSize())
         parts.rows = rows

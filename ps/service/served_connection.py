@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller
+from globalstep.ps.budget import ReplyMemory
 from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
@@ -66,10 +67,12 @@ class ServedConnection:
         shown: What it has begun with, where that was received.
 
     Attributes:
+        whose: On whose account it is once its client has shown its token, see whose_seat.
         blocks: The memory that the connection shares with its client, once that has asked for some.
     """
 
     def __init__(self, server: SocketServer, accepted: socket.socket, name: str, shown: bytes = b"") -> None:
+        self.whose = ""
         self.blocks: SharedBlocks | None = None
         self._name = name
         self._shown = shown
@@ -127,11 +130,12 @@ class ServedConnection:
         if admitted is None:
             return False
         kind, caller = admitted
-        if kind == pb.LANE_SHM:
-            self.blocks = SharedBlocks(self._server.limit_bytes, self._handler.in_flight)
-        shares = self.blocks is not None
-        self._memory = self._handler.stream_memory(caller, self.blocks)
-        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._memory.memory)
+        self._memory = self._handler.stream_memory(caller)
+        account, shares = self._memory.account, kind == pb.LANE_SHM
+        if shares:
+            self.blocks = SharedBlocks(self._server.limit_bytes, account)
+            self._memory.buffer = ReplyMemory(account, self.blocks)
+        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=account)
         self._server.slow.watch(self)
         return True
 
@@ -235,8 +239,7 @@ class ServedConnection:
                     self._message = message
                     return Turn.TAKES_TIME
                 request = pb.Request.FromString(message.head)
-                packed = request.spans and message.refused is None
-                if packed and self._handler.waits_for_memory(request, self._memory):
+                if request.spans and message.refused is None:  # to unpack it one may have to wait for memory
                     self._message = message
                     return Turn.TAKES_TIME
                 if not alone and message.call != NO_CALL and self._handler.counts(request, self._memory):

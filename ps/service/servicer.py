@@ -20,9 +20,10 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, TokenRevokedError, UnprovenError
 from globalstep.ps.access.door import Door
 from globalstep.ps.access.log_limit import LogLimit
+from globalstep.ps.budget import SMALL_BYTES, Account, Kind
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import encode_error
-from globalstep.ps.service.in_flight import SMALL_BYTES
+from globalstep.ps.service.slow_senders import Stalled
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES
@@ -83,7 +84,9 @@ def _unary(
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             with door.call(name, requests, context) as (caller, raw):
-                claim = _claim(control, len(raw))
+                account = control.handler.account(caller)
+                # What the message takes counts while it is answered.
+                claim = account.claim(len(raw) * PARSED_BYTES) if len(raw) >= COUNTED_HEAD_BYTES else None
                 try:
                     request = kind.FromString(raw)
                     control.handler.authorization.check_method(caller, name, request)
@@ -94,7 +97,7 @@ def _unary(
                 finally:
                     # Before the client gets an error.
                     del claim
-                _hold(control, name, reply.ByteSize(), door, context)
+                _hold(account, name, reply.ByteSize(), door, context)
                 return reply
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
@@ -107,14 +110,7 @@ def _unary(
     return serve
 
 
-def _claim(control: Control, nbytes: int) -> object:
-    """Have what a message takes counted while it is answered."""
-    if nbytes < COUNTED_HEAD_BYTES:
-        return None
-    return control.handler.in_flight.claim(nbytes * PARSED_BYTES)
-
-
-def _hold(control: Control, name: str, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:
+def _hold(account: Account, name: str, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:
     """Have a reply counted, and looked at, until its client has taken it.
 
     Raises:
@@ -123,8 +119,8 @@ def _hold(control: Control, name: str, nbytes: int, door: Door, context: grpc.Se
     if nbytes < SMALL_BYTES:
         return
     # A status is answered also where memory is short: one that is not taken is ended in any case.
-    claim = control.handler.in_flight.claim(_REPLY_COPIES * nbytes) if name in _BRING_VALUES else None
-    unread = _Unread(nbytes, claim, context)
+    claim = account.budget.claim(Kind.REPLY, account, _REPLY_COPIES * nbytes) if name in _BRING_VALUES else None
+    unread = Stalled(context, nbytes, claim)
     door.slow.watch(unread)
 
     def taken() -> None:
@@ -146,26 +142,6 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> None:
         trailer.append((CHALLENGE_KEY, error.challenge))
     context.set_trailing_metadata(tuple(trailer))
     context.abort(_CODES[encoded.code], encoded.message)
-
-
-class _Unread:
-    """A unary reply that its client has not taken yet; see slow_senders.Sender."""
-
-    def __init__(self, nbytes: int, claim: object, context: grpc.ServicerContext) -> None:
-        #: It must be taken as fast as messages must come.
-        self.slack_bytes = nbytes
-        self.needs_memory = claim is not None
-        self.claim = claim
-        self._context = context
-
-    def under_way(self) -> tuple[object, int]:
-        """Wait for all of it to be taken."""
-        return self, 0
-
-    def cut_off(self, secs: float) -> None:
-        """End the call."""
-        _log.info("A call of %s was ended: its reply was not taken for %.0f s.", self._context.peer(), secs)
-        self._context.cancel()
 
 
 class _HalfWay:
@@ -199,7 +175,7 @@ def _exchange(
             except OpError as error:
                 refuse(context, error)
             memory = control.handler.stream_memory(caller)
-            assembler = Assembler(limit_bytes, memory.memory)
+            assembler = Assembler(limit_bytes, memory.account)
             # grpc keeps the error that ends the stream for a while, and so these; not what they hold.
             left.callback(assembler.close)
             left.enter_context(door.slow.watching(_HalfWay(assembler, context)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.ps.service.in_flight import InFlightMemory
+from globalstep.ps.budget import Account, Budget, Kind
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, padded
 from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes, create
@@ -49,12 +48,12 @@ class SharedBlocks:
 
     Args:
         limit_bytes: Largest tensor bytes of one message.
-        in_flight: Says whether there may be one block more, on all connections together; None for always.
+        account: For whom blocks are claimed; by default nobody counts them.
     """
 
-    def __init__(self, limit_bytes: int, in_flight: InFlightMemory | None = None) -> None:
+    def __init__(self, limit_bytes: int, account: Account | None = None) -> None:
         self._limit_bytes = block_bytes(limit_bytes)
-        self._in_flight = in_flight
+        self._account = account or Account(Budget())
         self._numbers = itertools.count(1)
         self._blocks: dict[int, Array] = {}
         #: Where each begins in this process.
@@ -127,7 +126,7 @@ class SharedBlocks:
             Its number, and what to tell the client. The descriptor is the caller's.
 
         Raises:
-            ResourceExhaustedError: If the connection has too many, or the block is too large.
+            ResourceExhaustedError: If the connection has too many, the block is too large, or there is no memory.
             OSError: If the machine gives no memory.
         """
         if len(self._blocks) >= MOST_BLOCKS or not 0 < nbytes <= self._limit_bytes or nbytes % SLACK_BYTES:
@@ -135,30 +134,14 @@ class SharedBlocks:
                 f"A block of {nbytes} bytes beside {len(self._blocks)} others; the most are {MOST_BLOCKS} blocks of "
                 f"{self._limit_bytes} bytes."
             )
-        descriptor, block = self._created(nbytes)
+        claim = self._account.budget.claim(Kind.SHARED, self._account, nbytes)
+        descriptor, claim.memory = create(nbytes)
+        # A view may outlive this connection: it holds the claim, and that the mapping.
+        block: Array = np.asarray(claim)
         number = next(self._numbers)
         self._blocks[number] = block
         self._addresses[number] = address_of(block)
         return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
-
-    def _created(self, nbytes: int) -> tuple[int, Array]:
-        """Make a block within the limit of all connections."""
-        if self._in_flight is None:
-            return create(nbytes)
-        if not self._in_flight.share(nbytes):
-            raise ResourceExhaustedError(
-                f"A block of {nbytes} bytes more: there may be {self._in_flight.limit_bytes} bytes of shared memory in "
-                "all (--max-inflight-bytes)."
-            )
-        try:
-            descriptor, block = create(nbytes)
-        except BaseException:
-            self._in_flight.unshare(nbytes)
-            raise
-        # Not the array: a view may outlive it, and holds the mapping.
-        mapping = block.base.obj if isinstance(block.base, memoryview) else block.base
-        weakref.finalize(mapping, self._in_flight.unshare, nbytes)
-        return descriptor, block
 
     def prepare(self, nbytes: Callable[[], int]) -> None:
         """See reading.ReplyBuffer: make a block where none that is offered fits."""

@@ -16,12 +16,15 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+import grpc
+
+from globalstep.ps.budget import Claim
 from globalstep.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["GRACE_SECS", "Sender", "SlowSenders"]
+__all__ = ["GRACE_SECS", "Sender", "SlowSenders", "Stalled"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,33 @@ class Sender(Protocol):
         ...
 
 
+class Stalled:
+    """A unary call whose client is to do something: to send its message, or to take its reply.
+
+    Args:
+        context: The call.
+        reply_bytes: What it is to take: as fast as messages must come.
+        claim: Of the memory that it keeps meanwhile, if any.
+    """
+
+    def __init__(self, context: grpc.ServicerContext, reply_bytes: int = 0, claim: Claim | None = None) -> None:
+        self._context, self.slack_bytes, self.claim = context, reply_bytes, claim
+
+    @property
+    def needs_memory(self) -> bool:
+        """See Sender."""
+        return self.claim is not None
+
+    def under_way(self) -> tuple[object, int]:
+        """Wait for all of it."""
+        return self, 0
+
+    def cut_off(self, secs: float) -> None:
+        """End the call."""
+        _log.info("A call of %s was ended: its client did nothing for %.0f s.", self._context.peer(), secs)
+        self._context.cancel()
+
+
 class SlowSenders:
     """See the module's text. Thread-safe.
 
@@ -65,8 +95,7 @@ class SlowSenders:
     def __init__(self, clock: Clock, is_short: Callable[[], bool]) -> None:
         self._clock = clock
         self._is_short = is_short
-        # Guards the attribute below; a leaf.
-        self._lock = threading.Lock()
+        # Changed, and copied, by any thread: each time by one call that no other thread's comes between.
         self._senders: set[Sender] = set()
         #: What each had under way when it was looked at first, and when that was. Only the thread's.
         self._seen: dict[Sender, tuple[object, float]] = {}
@@ -85,13 +114,11 @@ class SlowSenders:
 
     def watch(self, sender: Sender) -> None:
         """Look at a sender from now on."""
-        with self._lock:
-            self._senders.add(sender)
+        self._senders.add(sender)
 
     def forget(self, sender: Sender) -> None:
         """Look at it no more."""
-        with self._lock:
-            self._senders.discard(sender)
+        self._senders.discard(sender)
 
     @contextmanager
     def watching(self, sender: Sender) -> Iterator[None]:
@@ -108,12 +135,10 @@ class SlowSenders:
 
     def look(self) -> None:
         """Cut off senders that are too slow."""
-        with self._lock:
-            senders = list(self._senders)
         short = self._is_short()
         now = self._clock.monotonic()
         before, self._seen = self._seen, {}
-        for sender in senders:
+        for sender in list(self._senders):
             found = sender.under_way()
             if found is None:
                 continue

@@ -103,7 +103,7 @@ class SocketServer:
         tls: Callable[[], ssl.SSLContext | None] | None = None,
         slow: SlowSenders | None = None,
     ) -> None:
-        self.slow = slow or SlowSenders(clock, handler.in_flight.is_short)
+        self.slow = slow or SlowSenders(clock, handler.budget.is_short)
         self.said = LogLimit(SYSTEM_CLOCK)
         self.handler = handler
         self.limit_bytes = limit_bytes
@@ -123,9 +123,6 @@ class SocketServer:
         #: Those that have shown no token yet, oldest first.
         #: Each with who it is: a host, or a user of this one.
         self._strangers: dict[ServedConnection, str] = {}
-        #: Of connections that have shown their token: how many each has who is counted, see whose_seat.
-        self._holders: Counter[str] = Counter()
-        self._held_by: dict[ServedConnection, str] = {}
         #: Token -> when it is over, what it was given for, and to whom.
         self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
         #: The same -> the user of this machine to whom it was given; None where that is not known.
@@ -189,7 +186,8 @@ class SocketServer:
         whose = whose_seat(caller)
         if whose:
             asked = sum(whose_seat(given[2]) == whose for given in self._tokens.values())
-            check_share(whose, self._holders[whose] + asked, self._max_connections)
+            held = sum(isinstance(one, ServedConnection) and one.whose == whose for one in self._connections)
+            check_share(whose, held + asked, self._max_connections)
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
         """Listen, and start the thread that accepts. Caller holds the lock."""
@@ -326,23 +324,14 @@ class SocketServer:
         with self._lock:
             self._connections.discard(connection)
             self._threads.discard(threading.current_thread())
-            if isinstance(connection, SequencerLink):
-                return
-            self._strangers.pop(connection, None)
-            whose = self._held_by.pop(connection, "")
-            if whose:
-                self._holders[whose] -= 1
-                self._holders += Counter()  # who has none is forgotten
+            if isinstance(connection, ServedConnection):
+                self._strangers.pop(connection, None)
 
     def admitted(self, connection: ServedConnection, caller: Caller) -> bool:
         """Take note that a connection has shown its token, the caller's; gives False where it was closed before."""
         with self._lock:
-            found = connection in self._strangers
-            self._strangers.pop(connection, None)
-            if found and (whose := whose_seat(caller)):
-                self._held_by[connection] = whose
-                self._holders[whose] += 1
-            return found
+            connection.whose = whose_seat(caller)
+            return self._strangers.pop(connection, None) is not None
 
     def secured(self, accepted: socket.socket, handshake_secs: float) -> socket.socket | TlsSocket:
         """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""

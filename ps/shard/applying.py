@@ -17,6 +17,7 @@ from globalstep.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
+from globalstep.ps.budget import Account
 from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
 from globalstep.ps.shard.incarnation import Incarnation
@@ -26,6 +27,7 @@ from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.arena import Total
 from globalstep.ps.store.hypers import advance_scalars, check_covered
 from globalstep.ps.store.ignoring import ignoring_float_errors
+from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
 from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
@@ -191,6 +193,7 @@ class Applier:
         if not parts.reads:
             plan = None
         self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
+        held.claim(self._resources.budget, now.store.value_bytes)
 
     def _plan_of(self, now: Incarnation, parts: PushParts) -> PushPlan | None:
         """Give the plan that a part is applied by; None where it has none that is valid."""
@@ -273,7 +276,7 @@ class Applier:
         """
         try:
             if plan is not None and parts.data is not None:
-                return now.store.read_plan(plan, parts.data)
+                return now.store.read_plan(plan, parts.data, parts.buffer)
             return now.store.read(parts.reads, parts.buffer) if parts.reads else []
         except (MemoryError, ResourceExhaustedError):
             return None
@@ -294,7 +297,14 @@ class Applier:
             self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
         kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
-        now.replies.keep(kept, self._resources.most_held_bytes)
+        now.replies.keep(kept)
+        # What the sequencer read after a change is given out at once.
+        later = bool(values) and (now.ledger is None or not changed)
+        if kept.row_bytes or (later and (plan is None or plan.copied_bytes)):
+            budget = self._resources.budget
+            now.replies.claim(kept, budget, parts.account or Account(budget, entry.push.client))
+        elif later and parts.claim is not None:
+            now.replies.hold(kept, parts.claim)
 
     def _count_changes(self, parts: PushParts) -> None:
         """Count a push for the Variables that it changed."""
@@ -322,15 +332,15 @@ class Applier:
             advance_scalars(use, hypers[use.optimizer, use.after_increment], now.store)
         now.store.set_steps(ledger.steps)
 
-    def answer(self, now: Incarnation, push: PushId) -> Answer:
-        """Give out the reads of a client's last push."""
+    def answer(self, now: Incarnation, push: PushId, buffer: ReplyBuffer | None = None) -> Answer:
+        """Give out the reads of a client's last push; what is read anew goes to the buffer."""
         kept = now.replies.get(push)
         if kept is None or kept.forgotten:
             return Answer(applied=now.applied)
         values = kept.values
         if values is None:  # a retry: its reply was lost, and the values have moved on since
             # With the steps as admitted, which other clients may not see yet.
-            values = now.store.read(kept.reads) if kept.reads else []
+            values = now.store.read(kept.reads, buffer) if kept.reads else []
             return Answer(kept.reads, values, None, now.applied, now.applied, kept.apply_secs)
         if kept.changed:
             now.replies.let_go(kept)

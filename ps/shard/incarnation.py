@@ -20,7 +20,6 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     LostStateError,
-    ResourceExhaustedError,
 )
 from globalstep.ps.aggregates.arrival_times import ArrivalTimes
 from globalstep.ps.aggregates.contributions import Contributions
@@ -28,7 +27,6 @@ from globalstep.ps.aggregates.unit_claims import UnitClaims
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.members.leads import Leads
-from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import ReplyCache
@@ -36,12 +34,7 @@ from globalstep.ps.store.snapshots import Snapshots
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import PushId, VariableDecl
 
-__all__ = ["Incarnation", "Staged", "check_staging"]
-
-#: Parts of one client that wait for a decision. A client has a few pushes in flight.
-_MOST_PARTS = 64
-#: What a change, or a read, of a part takes besides its data.
-_CHANGE_BYTES = 512
+__all__ = ["Incarnation", "Staged"]
 
 
 @dataclass(slots=True)
@@ -51,35 +44,6 @@ class Staged:
     parts: PushParts
     #: When it came, by the clock's monotonic reading.
     since: float
-
-
-def _held_bytes(parts: PushParts) -> int:
-    """Give how much memory a part of a push takes. Where it has a layout, its changes are the layout's."""
-    nbytes = parts.data.nbytes if parts.data is not None else 0
-    return nbytes if parts.layout is not None else nbytes + _CHANGE_BYTES * (len(parts.ops) + len(parts.reads))
-
-
-def check_staging(staged: Mapping[PushId, Staged], push: PushId, parts: PushParts, most_bytes: int) -> None:
-    """Refuse a part for which there is no memory now.
-
-    Args:
-        staged: What waits already.
-        push: Whose part it is.
-        parts: It.
-        most_bytes: What parts may have in all; a single one may have more.
-
-    Raises:
-        ResourceExhaustedError: If there is none, until others have been decided on.
-    """
-    nbytes = _held_bytes(parts)
-    own = sum(other.client == push.client for other in staged)
-    held = sum(_held_bytes(item.parts) for item in staged.values())
-    if own >= _MOST_PARTS or (held and held + nbytes > most_bytes):
-        raise ResourceExhaustedError(
-            f"Parts of {len(staged)} pushes ({own} of client {push.client}) wait here to be decided on, with {held:,} "
-            f"bytes; there is no memory for {nbytes:,} more: the limit is {most_bytes:,} (--max-inflight-bytes).",
-            retry_secs=RETRY_SECS,
-        )
 
 
 class Incarnation:
@@ -145,10 +109,6 @@ class Incarnation:
         self.leads: Leads | None = None
         self.raised: dict[int, int] = {}
         self.behind = False
-
-    def has_too_much(self, most_bytes: int) -> bool:
-        """Whether contributions to steps that are not made yet have more than `most_bytes`, beyond what values have."""
-        return bool(self.contributions) and self.contributions.nbytes > most_bytes + self.store.value_bytes
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
         """Give what is left after a loss: vacant, but for which run and log it was."""

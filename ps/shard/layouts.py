@@ -14,29 +14,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from globalstep.errors import InvalidArgumentError, LayoutUnknownError, ResourceExhaustedError
+from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
+from globalstep.ps.budget import Account, Budget, Claim, Kind
 from globalstep.ps.shard.statistics import ChangeCount
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.store.store import PushPlan
-from globalstep.runtime.memory import MemoryPool, Pool
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read
 
 __all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
-#: Changes and reads in those of one stream: beyond it the client sends them again.
-_MOST_ITEMS = 1 << 18
 #: What a layout takes for each change and read, and for each byte of its message, with the plan that applies it.
 _ITEM_BYTES, _KEPT_BYTES = 512, 16
-#: Less is not counted: streams are limited in number.
-_COUNTED_BYTES = 1 << 16
-
 
 #: (Variable, optimizer, after_increment, first byte in the push's data) of each change.
 Places = tuple[tuple[str, str, bool, int], ...]
@@ -103,6 +95,8 @@ class Layout:
     known_places: Places = ()
     #: See `repeats`, once it was asked for.
     known_to_repeat: bool | None = None
+    #: What it takes while its stream remembers it.
+    claim: Claim | None = None
 
     @property
     def may_be_remembered(self) -> bool:
@@ -148,10 +142,14 @@ class PushParts:
     layout: Layout | None = None
     #: The worker knows the layout too: the answer need not say where in it each value lies.
     known: bool = False
-    #: Where what is read is to be put, if there is such a place; only for a push that is answered at once.
+    #: Where what is read is to be put.
     buffer: ReplyBuffer | None = None
     #: By what its changes and reads were bound, or will be those of later pushes, where some are of rows.
     rows: RowLayout | None = None
+    #: For whom it is kept where it is; None where nobody counts.
+    account: Account | None = None
+    #: What it takes while it waits for its decision; None where it does not.
+    claim: Claim | None = None
 
     @property
     def changes(self) -> bool:
@@ -173,36 +171,20 @@ class LayoutMemory:
 
     Attributes:
         buffer: Where values for the stream's replies are to be put; None for anywhere.
-        pull_buffer: The same, for replies to pulls, which may be refused if there is no memory for them.
-        memory: For data that is packed on the wire.
+        later: The same, for replies that are not sent at once.
+        account: For whom memory is claimed.
         caller: Whose stream it is.
         told: A layout that has come with a push that is not accepted yet: its number, it, and bytes of its message.
     """
 
     buffer: ReplyBuffer | None = None
-    pull_buffer: ReplyBuffer | None = None
-    memory: Pool = field(default_factory=MemoryPool)
+    later: ReplyBuffer | None = None
+    account: Account = field(default_factory=lambda: Account(Budget()))
     caller: Caller = ANONYMOUS
     told: tuple[int, Layout | RowLayout, int] | None = None
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     #: Of pushes of rows: no number is in both.
     _row_layouts: dict[int, RowLayout] = field(default_factory=dict[int, RowLayout])
-    #: Changes and reads of all that were remembered since there was none, and bytes of their messages.
-    _items: int = 0
-    _message_bytes: int = 0
-    #: Stands for the memory that they take.
-    _claim: npt.NDArray[np.uint8] | None = None
-    _reserved: npt.NDArray[np.uint8] | None = None
-
-    def reserve(self, nbytes: int) -> bool:
-        """Have memory for what a request unpacks to, without waiting; gives whether there is some."""
-        self._reserved = self.memory.take_at_once(nbytes)
-        return self._reserved is not None
-
-    def take_reserved(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Give what was reserved, or wait for as much; see memory.Pool."""
-        found, self._reserved = self._reserved, None
-        return found if found is not None and found.nbytes == nbytes else self.memory.take(nbytes)
 
     def only_counts(self, number: int) -> bool:
         """Whether a layout is known, and has increments and nothing else."""
@@ -258,36 +240,21 @@ class LayoutMemory:
             return
         number, layout, nbytes = told
         items = layout.items if isinstance(layout, RowLayout) else len(layout.ops) + len(layout.reads)
-        self._make_place(number, items)
-        self._message_bytes += nbytes
-        # Another claim takes the place of the one before.
-        self._claim, taken = None, self._items * _ITEM_BYTES + self._message_bytes * _KEPT_BYTES
-        if taken >= _COUNTED_BYTES:
-            try:
-                self._claim = self.memory.claim(taken, lasting=True)
-            except ResourceExhaustedError:
-                self._forget_all()  # the client sends them in full again
-                return
+        nbytes = items * _ITEM_BYTES + nbytes * _KEPT_BYTES
+        layout.claim = self.account.budget.try_claim(Kind.LAYOUT, self.account, nbytes)
+        if layout.claim is None or len(self._layouts) + len(self._row_layouts) >= _MAX_LAYOUTS:
+            # The client sends those in full again that it needs.
+            self._layouts.clear()
+            self._row_layouts.clear()
+        if layout.claim is None:
+            return
+        self._forget(number)
         if isinstance(layout, RowLayout):
             self._row_layouts[number] = layout
         else:
             self._layouts[number] = layout
 
-    def _make_place(self, number: int, items: int) -> None:
-        """Have a place for a layout of so many changes and reads."""
-        self._items += items
-        if len(self._layouts) + len(self._row_layouts) >= _MAX_LAYOUTS or self._items > _MOST_ITEMS:
-            self._forget_all()
-            self._items = items
-        self._forget(number)
-
     def _forget(self, number: int) -> None:
         """Forget a number's layout."""
         self._layouts.pop(number, None)
         self._row_layouts.pop(number, None)
-
-    def _forget_all(self) -> None:
-        self._items = self._message_bytes = 0
-        self._claim = None
-        self._layouts.clear()
-        self._row_layouts.clear()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from globalstep.ps.budget import Account, Budget, Claim, Kind
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
@@ -126,6 +127,8 @@ class Kept:
     forgotten: bool = False
     #: Bytes of the ids of rows that it reads.
     row_bytes: int = field(init=False, default=0)
+    #: The memory that it takes.
+    claim: Claim | None = None
 
     def __post_init__(self) -> None:
         for read in self.reads:
@@ -165,7 +168,7 @@ class ReplyCache:
     """The last reply to each client; the newest comes last.
 
     >>> cache = ReplyCache()
-    >>> cache.keep(Kept(PushId("a", 1), 1, (), []), most_bytes=0)
+    >>> cache.keep(Kept(PushId("a", 1), 1, (), []))
     >>> PushId("a", 1) in cache, PushId("a", 2) in cache
     (True, False)
     """
@@ -173,9 +176,8 @@ class ReplyCache:
     def __init__(self) -> None:
         #: Client -> its last reply.
         self.by_client: dict[str, Kept] = {}
-        # Bytes of the values and ids of rows that are kept, of each client that has some, and of all.
-        self._held: dict[str, int] = {}
-        self._held_bytes = 0
+        # Of these, the ones that have claimed memory.
+        self._held: dict[str, Kept] = {}
 
     def __contains__(self, push: PushId) -> bool:
         kept = self.by_client.get(push.client)
@@ -186,43 +188,54 @@ class ReplyCache:
         kept = self.by_client.get(push.client)
         return kept if kept is not None and kept.push == push else None
 
-    def keep(self, kept: Kept, most_bytes: int) -> None:
-        """Keep the reply to a client's newest push, and let go of the oldest where there are too many.
-
-        Args:
-            kept: It.
-            most_bytes: What values and ids of rows may have in all. Who asks for values that are gone is given those of
-                then; who has ids that are gone, nothing.
-        """
-        client, nbytes = kept.push.client, kept.row_bytes
-        for value in kept.values or ():
-            nbytes += value.nbytes
+    def keep(self, kept: Kept) -> None:
+        """Keep the reply to a client's newest push, and let go of the oldest where there are too many."""
+        client = kept.push.client
         # As its newest it comes last.
         self.by_client.pop(client, None)
         self.by_client[client] = kept
-        self._held_bytes += nbytes - self._held.pop(client, 0)
-        if nbytes:
-            self._held[client] = nbytes
+        self._held.pop(client, None)
         if not kept.changed:
             while len(self.by_client) > _MOST_KEPT:
                 self.drop(next(iter(self.by_client)))
+
+    def claim(self, kept: Kept, budget: Budget, account: Account) -> None:
+        """Claim what a reply keeps; where there is no memory, the oldest ones are let go of.
+
+        Who asks for values that are gone is given those of then; who has ids that are gone, nothing.
+        """
+        values = kept.values or ()
+        nbytes = kept.row_bytes + sum(value.nbytes for value in values)
+        while not budget.has_room(Kind.KEPT, account, nbytes) and self.let_go_oldest():
+            pass
         # The newest is about to be given out.
-        while self._held_bytes > most_bytes and len(self._held) > 1:
-            oldest = self.by_client[next(iter(self._held))]
-            self.let_go(oldest)
+        self.hold(kept, budget.keep(Kind.KEPT, account, values, kept.row_bytes, forced=True))
+
+    def hold(self, kept: Kept, claim: Claim | None) -> None:
+        """Have a reply keep the memory of a claim."""
+        kept.claim = claim
+        self._held[kept.push.client] = kept
+
+    def let_go_oldest(self) -> bool:
+        """Let go of the oldest reply that has memory; gives whether there was one."""
+        oldest = self._held.pop(next(iter(self._held), ""), None)
+        if oldest is not None:
+            oldest.values = oldest.claim = None
             if oldest.row_bytes:
                 oldest.reads, oldest.row_bytes, oldest.forgotten = (), 0, True
-                self._hold(oldest.push.client, 0)
+        return oldest is not None
 
     def let_go(self, kept: Kept) -> None:
         """Let go of the values of a reply, which have been given out, or will not be."""
         kept.values = None
-        self._hold(kept.push.client, kept.row_bytes)
+        if kept.claim is not None and not kept.row_bytes:
+            kept.claim = None
+            self._held.pop(kept.push.client, None)
 
     def drop(self, client: str) -> None:
         """Drop a client's reply."""
-        if self.by_client.pop(client, None) is not None:
-            self._hold(client, 0)
+        self.by_client.pop(client, None)
+        self._held.pop(client, None)
 
     def trim(self, here: Collection[str], expired: Collection[str]) -> None:
         """Drop replies to clients that have expired, and the values for those that are not here."""
@@ -230,12 +243,3 @@ class ReplyCache:
             self.let_go(self.by_client[client])
         for client in self.by_client.keys() & expired:
             self.drop(client)
-
-    def _hold(self, client: str, nbytes: int) -> None:
-        """Count what is kept of a client's reply, in place of what it had; one that has some keeps its place."""
-        before = self._held.get(client, 0)
-        self._held_bytes += nbytes - before
-        if nbytes:
-            self._held[client] = nbytes
-        elif before:
-            del self._held[client]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from globalstep.ps.budget import Budget
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.members.members import Members
 from globalstep.ps.shard.fail_stop import FailStop
@@ -31,13 +32,13 @@ class Resources:
         members: Who takes part in the run.
         fail_stop: Drops the incarnation where a change of it fails halfway.
         statistics: Counts pushes.
+        budget: What is kept for callers is claimed from it.
         changes: Counts pushes by the Variables that they change.
         replaying: Whether events come from a log. What they say was checked when it happened, so limits that depend on
             who else is there, and signatures, are not looked at again.
         faults: What a test makes fail.
         cores: Share the work of applying a large push; their owner ends them.
         most_read_bytes: What one message may read.
-        most_held_bytes: Of staged parts, and of kept replies.
         of_nothing: Admitted pushes whose parts were not here, so that nothing was applied; the last of them.
     """
 
@@ -45,11 +46,11 @@ class Resources:
     members: Members
     fail_stop: FailStop
     statistics: Statistics
+    budget: Budget
     replaying: bool = False
     faults: Faults = NO_FAULTS
     cores: Cores = ONE_CORE
     most_read_bytes: int = 1 << 62
-    most_held_bytes: int = 1 << 62
     changes: ChangeCounts = field(default_factory=ChangeCounts)
     of_nothing: deque[PushId] = field(default_factory=lambda: deque(maxlen=_OF_NOTHING_KEPT))
 

@@ -17,12 +17,12 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.ps.aggregates.closing import Closing
+from globalstep.ps.budget import RETRY_SECS, Account, Kind
 from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.leads import Leads
-from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import (
@@ -36,7 +36,7 @@ from globalstep.ps.shard.events import (
     Resolve,
     Stage,
 )
-from globalstep.ps.shard.incarnation import Incarnation, Staged, check_staging
+from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Admission
 from globalstep.ps.shard.resources import Resources
@@ -49,6 +49,10 @@ from globalstep.wire.names import shown
 
 __all__ = ["Sequencer"]
 
+#: Parts of one client that wait for a decision. A client has a few pushes in flight.
+_MOST_PARTS = 64
+#: What a part takes besides its data, and for each change, or read, that is not its layout's.
+_PART_BYTES = 512
 #: Snapshots that are not released: a chief has one, and one more where it saves in the background.
 _MOST_SNAPSHOTS = 4
 
@@ -84,11 +88,31 @@ class Sequencer:
         push, parts = event.push, event.parts
         if event.not_finite or push in now.staged or push in now.replies:
             return event.not_finite
-        if not self._resources.replaying:
-            check_staging(now.staged, push, parts, self._resources.most_held_bytes)
+        self._claim(now, push, parts)
         self._take_in(now, push, parts)
         now.log.append(event)
         return ""
+
+    def _claim(self, now: Incarnation, push: PushId, parts: PushParts) -> None:
+        """Claim what a part takes that waits for its decision; for it replies go that nobody has fetched.
+
+        Raises:
+            ResourceExhaustedError: If there is no memory, or its client has too many parts here.
+        """
+        staged, budget, forced = now.staged, self._resources.budget, self._resources.replaying
+        many = len(staged) >= _MOST_PARTS and not forced
+        if many and sum(one.client == push.client for one in staged) >= _MOST_PARTS:
+            raise ResourceExhaustedError(
+                f"{_MOST_PARTS} parts of client {push.client} wait here to be decided on, the most for one.",
+                retry_secs=RETRY_SECS,
+            )
+        account = parts.account or Account(budget, push.client)
+        besides = _PART_BYTES * (1 if parts.layout is not None else 1 + len(parts.ops) + len(parts.reads))
+        data = () if parts.data is None else (parts.data,)
+        while (claim := budget.keep(Kind.PART, account, data, besides, forced)) is None:
+            if not now.replies.let_go_oldest():
+                raise budget.refusal(Kind.PART, account, besides + sum(one.nbytes for one in data))
+        parts.claim = claim
 
     def _take_in(self, now: Incarnation, push: PushId, parts: PushParts) -> None:
         """Check a part, and keep it."""
@@ -131,7 +155,7 @@ class Sequencer:
         if known is not None:
             self._count_again(ledger, push, known)
             now.staged.pop(push, None)
-            return Admission(known, answer=self._applier.answer(now, push))
+            return Admission(known, answer=self._applier.answer(now, push, parts.buffer))
         if not event.not_finite and push not in now.staged:
             self._take_in(now, push, parts)
         staged = now.staged.get(push)
@@ -155,7 +179,7 @@ class Sequencer:
                 self._log(now, asked, outcome, raised, whole)
         if entry is None:
             return Admission(outcome)
-        return Admission(outcome, answer=self._applier.answer(now, push))
+        return Admission(outcome, answer=self._applier.answer(now, push, parts.buffer))
 
     def admit(self, now: Incarnation, event: Admit) -> Admission:
         """Decide on a push: give it its place, or refuse it.
@@ -321,8 +345,8 @@ class Sequencer:
         Raises:
             ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
         """
-        base, most = ledger.steps[wanted.step], self._resources.most_held_bytes
-        if now.shard in participants and now.has_too_much(most):
+        base, most = ledger.steps[wanted.step], self._resources.budget.half
+        if now.shard in participants and now.contributions.claimed_bytes > most:
             why = f"have {now.contributions.nbytes:,} bytes here, beyond the {now.store.value_bytes:,}"
         elif others := sorted(set(full).intersection(participants)):
             why = f"have more bytes on PS tasks {others} than those"
@@ -330,8 +354,9 @@ class Sequencer:
             return
         if not (ledger.aggregates.is_last(wanted, base) or ledger.aggregates.is_next(wanted, base)):
             raise ResourceExhaustedError(
-                f"The contributions to steps that are not made yet {why} of the values and --max-inflight-bytes "
-                f"{most:,}: there is no memory for another one to step {shown(wanted.step)}.",
+                f"The contributions to steps that are not made yet {why} of the values and {most:,}, half of "
+                f"--max-inflight-bytes: there is no memory for another one to step {shown(wanted.step)}. Wait until a "
+                "step is made, or raise it.",
                 retry_secs=RETRY_SECS,
             )
 

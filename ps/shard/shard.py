@@ -16,6 +16,7 @@ from typing import Any
 
 from globalstep.cluster.task_state import State
 from globalstep.ps.aggregates.closing import Closing
+from globalstep.ps.budget import SMALL_BYTES, Budget, Kind
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
@@ -55,6 +56,7 @@ class Shard:
     Args:
         clock: Tells how long parts have been staged and clients have been silent.
         replaying: Whether its events come from a log; see Resources.
+        budget: See Resources; without a limit by default.
 
     Attributes:
         members: Who takes part.
@@ -63,13 +65,16 @@ class Shard:
         spent_incarnations: Those up to this one may have been in force while this process knew nothing of them.
     """
 
-    def __init__(self, clock: Clock, replaying: bool = False) -> None:
+    def __init__(self, clock: Clock, replaying: bool = False, budget: Budget | None = None) -> None:
         # Guards the incarnation, the members, and what the parts share. A leaf: nothing else is taken under it, and no
         # I/O is done under it.
         self._lock = threading.Lock()
-        self.members = Members(clock, self._lock)
+        budget = budget or Budget()
+        # Who is here is not known from a log, and nobody is refused by it.
+        self.members = Members(clock, self._lock, Budget() if replaying else budget)
         statistics = Statistics(since=clock.monotonic())
-        self.resources = Resources(clock, self.members, FailStop(self._lose, not replaying), statistics, replaying)
+        fail_stop = FailStop(self._lose, not replaying)
+        self.resources = Resources(clock, self.members, fail_stop, statistics, budget, replaying)
         self.spent_incarnations = int(clock.time() * 1000)
         self.now = Incarnation(self.resources.most_read_bytes)
         applier = self._applier = Applier(self.resources)
@@ -111,8 +116,8 @@ class Shard:
         }
         # What takes long and needs no lock, or other locks, is done before it is taken.
         self._preparations: Mapping[type[Event[Any]], Callable[[Any], None]] = {
-            events.Push: self._look_for_nan,
-            events.Stage: self._look_for_nan,
+            events.Push: self._look_at_push,
+            events.Stage: self._look_at_push,
             events.Admit: self._prepare_snapshot,
             events.Decided: self._prepare_snapshot,
             events.Commit: self._prepare_snapshots,
@@ -168,11 +173,19 @@ class Shard:
 
     # ---- Before the lock ----------------------------------------------------------------------
 
-    def _look_for_nan(self, event: events.Push | events.Stage) -> None:
-        """Find a gradient that is not finite, where the policy asks for that."""
-        policy = self.now.policy
+    def _look_at_push(self, event: events.Push | events.Stage) -> None:
+        """Find a gradient that is not finite, where the policy asks for that; refuse more reads than have memory."""
+        policy, parts, account = self.now.policy, event.parts, event.parts.account
         if policy.on_nan and policy.looks_at_gradients:
-            event.not_finite = find_not_finite(event.parts)
+            event.not_finite = find_not_finite(parts)
+        if parts.reads and account is not None:
+            plan, store = parts.layout.plan if parts.layout is not None else None, self.now.store
+            if plan is None:
+                nbytes = bytes_of(parts.reads, store.declaration, store.most_read_bytes)
+            else:
+                nbytes = plan.copied_bytes
+            if nbytes >= SMALL_BYTES and not account.budget.has_room(Kind.REPLY, account, nbytes):
+                raise account.budget.refusal(Kind.REPLY, account, nbytes)
 
     def _prepare_room(self, event: events.Pull | events.ConsistentPull) -> None:
         """Have room ready for what is read."""
@@ -386,7 +399,7 @@ class Shard:
     def is_full(self) -> bool:
         """Whether contributions to steps that are not made yet have all the memory here that they may have."""
         with self._lock:
-            return self.now.has_too_much(self.resources.most_held_bytes)
+            return self.now.contributions.claimed_bytes > self.resources.budget.half
 
     @property
     def variable_count(self) -> int:

@@ -280,12 +280,6 @@ class Traffic:
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
 
-    def count(self, bytes_in: int, bytes_out: int) -> None:
-        """Count the tensor bytes of a request and its reply."""
-        with self._lock:
-            self._bytes_in += bytes_in
-            self._bytes_out += bytes_out
-
     @property
     def under_way(self) -> int:
         """How many requests have come and are not answered."""

@@ -179,11 +179,14 @@ class PushPlan:
     runs: Sequence[ApplySpan] = ()
     #: Bytes of all that is read.
     read_bytes: int = 0
+    #: Of these: what does not lie in the push's data once it is applied.
+    copied_bytes: int = 0
 
     def __post_init__(self) -> None:
         runs = [step for step in self.steps if isinstance(step, ApplySpan)]
         self.runs = runs if len(runs) == len(self.steps) else ()
         self.read_bytes = sum(piece.view.nbytes for piece in self.reads)
+        self.copied_bytes = sum(piece.view.nbytes for piece in self.reads if piece.left_at is None)
 
 
 def lay_out(fresh: Sequence[VariableDecl], optimizers: Iterable[OptimizerDecl]) -> dict[str, Held]:

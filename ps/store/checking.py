@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
-from globalstep.ps.service.in_flight import RETRY_SECS
+from globalstep.ps.budget import RETRY_SECS
 from globalstep.ps.store.arena import Held
 from globalstep.runtime.machine_memory import available_bytes
 from globalstep.wire.declarations import Op, OpKind, VariableDecl

@@ -31,7 +31,11 @@ class ReplyBuffer(Protocol):
         ...
 
     def take(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Give so many bytes; None where there are none."""
+        """Give so many bytes; None where they may be taken anywhere.
+
+        Raises:
+            ResourceExhaustedError: If there are none.
+        """
         ...
 
 

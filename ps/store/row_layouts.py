@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.ps.budget import Claim
 from globalstep.ps.store.checking import check_indices, too_much_read
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read, VariableDecl, padded
 
@@ -63,6 +64,7 @@ class RowLayout:
         items: How many changes and reads it has.
         appliers: See PushParts.optimizers.
         version: Of the store by which one such push was found good; see `check_rows`.
+        claim: What it takes while its stream remembers it.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RowLayout:
         self.items = len(changes) + len(reads)
         self.appliers = frozenset((change.optimizer, change.after_increment) for change in changes)
         self.version = -1
+        self.claim: Claim | None = None
 
     def bind(self, rows: Sequence[int], data: memoryview) -> tuple[list[Op], list[Read]]:
         """Give the changes and reads of a push.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import NotFoundError, ResourceExhaustedError
-from globalstep.ps.service.in_flight import RETRY_SECS
+from globalstep.ps.budget import RETRY_SECS
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import PushId, padded
 

@@ -23,7 +23,7 @@ from globalstep.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, lay_out, plan_reads, plan_runs
+from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, ReadSpan, Total, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
     check_memory,
@@ -281,16 +281,24 @@ class VariableStore:
             else:
                 step.apply(hypers[step.key], data, cores, total)
 
-    def read_plan(self, plan: PushPlan, data: memoryview) -> list[Array]:
+    def read_plan(self, plan: PushPlan, data: memoryview, buffer: ReplyBuffer | None = None) -> list[Array]:
         """Give the values of a planned push's reads, in flat pieces, each value from a multiple of 8 bytes.
 
         Args:
             plan: A plan whose changes have just been made.
             data: The push's, as `apply_plan` left it; some of the pieces may be views of it.
+            buffer: Where to put the others.
+
+        Raises:
+            ResourceExhaustedError: If there is no memory for them now.
         """
+        if data.readonly:
+            return _copies(plan.reads, buffer)
+        left = [piece for piece in plan.reads if piece.left_at is None]
+        copied = iter(_copies(left, buffer) if left else ())
         return [
-            piece.view.copy()
-            if piece.left_at is None or data.readonly
+            next(copied)
+            if piece.left_at is None
             else np.frombuffer(data, piece.view.dtype, piece.view.size, piece.left_at)
             for piece in plan.reads
         ]
@@ -462,14 +470,19 @@ def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
         ResourceExhaustedError: If there is no memory for them now.
     """
     try:
-        memory = buffer.take(plan.read_bytes) if buffer is not None else None
-        if memory is None:
-            return [piece.view.copy() for piece in plan.reads]
+        return _copies(plan.reads, buffer)
     except MemoryError:
         raise no_memory_to_read(len(plan.places)) from None
+
+
+def _copies(pieces: Sequence[ReadSpan], buffer: ReplyBuffer | None) -> list[Array]:
+    """Copy what pieces are of, one behind the other where there is a buffer."""
+    memory = buffer.take(sum(piece.view.nbytes for piece in pieces)) if buffer is not None else None
+    if memory is None:
+        return [piece.view.copy() for piece in pieces]
     found: list[Array] = []
     at = 0
-    for piece in plan.reads:
+    for piece in pieces:
         place: Array = np.ndarray(piece.view.shape, piece.view.dtype, memory.data, at)
         np.copyto(place, piece.view)
         at += place.nbytes

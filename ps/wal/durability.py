@@ -448,7 +448,7 @@ class Durability:
                 # After a sync that failed, the system takes pages for written that are not: they can be read, for a
                 # while.
                 until = before.on_disk
-            replay = play_again(folder, self._clock, until)
+            replay = play_again(folder, self._clock, until, self._handler.budget)
             _check_log(request, replay)
             floors = {floor.shard: floor.index for floor in request.floors}
             replay.shard.check_floors(floors)

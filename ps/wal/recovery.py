@@ -23,6 +23,7 @@ from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedErro
 from globalstep.files.shard_file import ShardReader
 from globalstep.files.storage import storage_for
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Budget
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.shard.events import Applied, Decided
 from globalstep.ps.shard.shard import Shard
@@ -47,6 +48,7 @@ class Replay:
         before: Called with each record before it is played; says whether to go on.
         start: The segment to begin with; default the newest one that has a base.
         until: The last record that is believed; default all that are whole.
+        budget: See Shard.
 
     Attributes:
         shard: What the log has been played to.
@@ -69,9 +71,10 @@ class Replay:
         before: Callable[[Replay, pb.LogRecord, memoryview], bool] = lambda replay, record, data: True,
         start: int | None = None,
         until: int | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.directory = directory
-        self.shard = Shard(clock, replaying=True)
+        self.shard = Shard(clock, replaying=True, budget=budget)
         self.begin = pb.BeginRequest()
         self.pushes = 0
         self.cut_bytes = 0
@@ -226,13 +229,14 @@ class Replay:
         return [name for name, value in zip(found, values, strict=True) if not np.isfinite(value).all()]
 
 
-def play_again(directory: Path, clock: Clock, until: int | None = None) -> Replay:
+def play_again(directory: Path, clock: Clock, until: int | None = None, budget: Budget | None = None) -> Replay:
     """Play a log to its end, from the newest base that is whole.
 
     Args:
         directory: Of the shard's log.
         clock: For the shard.
         until: The last record that is believed; default all that are whole.
+        budget: See Shard.
 
     Raises:
         NotFoundError: If there is no log.
@@ -240,7 +244,7 @@ def play_again(directory: Path, clock: Clock, until: int | None = None) -> Repla
         UnavailableError: If it cannot be read now.
         OSError: If it cannot be read now.
     """
-    replay = Replay(directory, clock, until=until)
+    replay = Replay(directory, clock, until=until, budget=budget)
     for older in [*reversed(bases_in(directory)[:-1]), None]:
         try:
             replay.run()
@@ -252,7 +256,7 @@ def play_again(directory: Path, clock: Clock, until: int | None = None) -> Repla
                 "%s The log is played from further back, from %s: everything since then is there.",
                 replay.damaged_base, segment_path(directory, older),
             )  # fmt: skip
-        replay = Replay(directory, clock, start=older, until=until)
+        replay = Replay(directory, clock, start=older, until=until, budget=budget)
     return replay
 
 

@@ -37,10 +37,11 @@ from globalstep import errors
 from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import ANONYMOUS, CALLER, Authorization, Caller, Role
+from globalstep.ps.budget import Budget
 from globalstep.ps.members.presence import State
+from globalstep.ps.queues import queue_store
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.in_flight import InFlightMemory
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import checking
@@ -90,9 +91,8 @@ class FuzzedTasks:
         self.tasks = [
             Control(
                 Handler(
-                    Shard(self.clock),
+                    Shard(self.clock, budget=Budget(4 * LIMIT_BYTES, self.clock, patience_secs=0.0)),
                     limit_bytes=LIMIT_BYTES,
-                    in_flight=InFlightMemory(4 * LIMIT_BYTES, self.clock, patience_secs=0.0),
                 ),
                 "p",
                 "h",
@@ -469,9 +469,10 @@ class FuzzedTasks:
         """What queues hold is what is counted, and within their bounds."""
         kept = [one for client in store._clients.values() for call in client.slots.values() for one in call.kept]
         inside = [one for queue in store._queues.values() for one in queue.elements]
-        held = sum(one.nbytes for one in (*kept, *inside))
-        if held != store._memory.used or held > store._memory.limit:
-            raise Finding(f"queues hold {held} bytes, and {store._memory.used} are counted\n{message}")
+        held = sum(one.nbytes for one in (*kept, *inside)) + queue_store._QUEUE_BYTES * len(store._queues)
+        counted = store._budget.view()[0].get("queues", 0)
+        if held != counted or held > store._budget.half:
+            raise Finding(f"queues hold {held} bytes, and {counted} are counted\n{message}")
         if any(len(queue.elements) > 64 >= queue.attributes.capacity >= 0 for queue in store._queues.values()):
             raise Finding(f"a queue holds more than its capacity\n{message}")
 

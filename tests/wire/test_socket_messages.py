@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.ps.service.in_flight import InFlightMemory
+from globalstep.ps.budget import Account, Budget
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.declarations import padded
 from globalstep.wire.socket_messages import Incoming, Outgoing
@@ -125,7 +125,7 @@ def test_what_has_come_is_taken_without_waiting(pair, seed):
 
 
 def test_where_memory_is_short_a_message_waits_unless_somebody_is_patient(pair):
-    memory = InFlightMemory(100_000, SYSTEM_CLOCK, patience_secs=0.01)
+    memory = Account(Budget(100_000, SYSTEM_CLOCK, patience_secs=0.01))
     held = memory.take(100_000)
     Outgoing(1, b"a", views(tensors([70_000])[0])).send(pair[0])
     incoming = Incoming(pair[1], LIMIT, pool=memory)

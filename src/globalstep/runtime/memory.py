@@ -24,9 +24,7 @@ __all__ = [
     "Pool",
     "address_of",
     "are_unused",
-    "fitting_block",
     "seal",
-    "unused_blocks",
 ]
 
 Array = npt.NDArray[np.uint8]
@@ -46,8 +44,8 @@ COUNTED_HEAD_BYTES = 1 << 13
 class Pool(Protocol):
     """Gives memory."""
 
-    def claim(self, nbytes: int, lasting: bool = False) -> Array | None:
-        """Take note of memory that is about to be taken elsewhere, while the result is referred to: `lasting` for long.
+    def claim(self, nbytes: int) -> object:
+        """Take note of memory that is about to be taken elsewhere, while the result is referred to.
 
         Raises:
             ResourceExhaustedError: If there is none.
@@ -81,11 +79,6 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unused_blocks(blocks: list[Array]) -> list[int]:
-    """Give the positions of the blocks to which only their list refers, in order."""
-    return list(compress(count(), are_unused(blocks)))
-
-
 #: With `write` by its position: `methodcaller("setflags", write=False)` takes three times as long.
 _set_writeable: Any = np.ndarray.setflags
 
@@ -101,17 +94,6 @@ def are_unused(blocks: Iterable[Array]) -> Iterable[bool]:
     No bytecode runs for a block: that would take longer, and refer to the block itself.
     """
     return map(_UNUSED.__eq__, map(sys.getrefcount, blocks))
-
-
-def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | None:
-    """Give the position of the idle block that was used last and holds so many bytes; None for none.
-
-    A much larger block is left alone: a small view that is kept must not hold a large one.
-    """
-    for at in reversed(idle):
-        if nbytes <= blocks[at].nbytes <= 2 * nbytes:
-            return at
-    return None
 
 
 class MemoryPool:
@@ -134,7 +116,7 @@ class MemoryPool:
         # Longest unused first.
         self._blocks: list[Array] = []
 
-    def claim(self, nbytes: int, lasting: bool = False) -> None:
+    def claim(self, nbytes: int) -> None:
         """Take note of nothing: there is no limit here."""
 
     def take(self, nbytes: int) -> Array:
@@ -149,8 +131,9 @@ class MemoryPool:
         if nbytes < _SMALL_BYTES:
             return np.empty(nbytes, np.uint8)
         blocks = self._blocks
-        idle = unused_blocks(blocks)
-        fitting = fitting_block(blocks, idle, nbytes)
+        idle = list(compress(count(), are_unused(blocks)))
+        # A much larger block is left alone: a small view that is kept must not hold a large one.
+        fitting = next((at for at in reversed(idle) if nbytes <= blocks[at].nbytes <= 2 * nbytes), None)
         if fitting is not None:
             block = blocks.pop(fitting)
         else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import sys
+import threading
+from collections.abc import Callable
 
 import grpc
 import numpy as np
@@ -18,7 +20,8 @@ from hostile_peers import resident_bytes
 from processes import Processes, free_addresses
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.frames import Assembler, frames_of
 from globalstep.wire.queue_elements import encode_element
@@ -65,6 +68,13 @@ class Task:
         """What it says of itself."""
         return self.chief.run.transports[0].unary("Status", pb.StatusRequest(brief=True), 10.0).result()
 
+    def until_kept(self, right: Callable[[int, int], bool]) -> None:
+        """Wait until the bytes of replies, and of those that are kept for a retry, are right."""
+        until = SYSTEM_CLOCK.monotonic() + 60.0
+        while not right(*(found := [self.status().load.kept[kind] for kind in ("replies", "kept replies")])):
+            assert SYSTEM_CLOCK.monotonic() < until, f"{found} bytes of replies"
+            SYSTEM_CLOCK.wait(threading.Event(), 0.05)
+
     @property
     def grown(self) -> int:
         """Bytes that it has more than before the attack."""
@@ -86,12 +96,16 @@ class Stream:
         self._assembler = Assembler(1 << 40)
         self._call = 0
 
-    def ask(self, request: pb.Request, *data: np.ndarray) -> pb.Reply:
-        """What the task answers."""
+    def send(self, request: pb.Request, *data: np.ndarray) -> None:
+        """Ask, and leave the answer where it is."""
         self._call += 1
         pieces = [memoryview(piece).cast("B") for piece in data]
         for frame in frames_of(self._call, request=request, pieces=pieces):
             self._requests.put(frame)
+
+    def ask(self, request: pb.Request, *data: np.ndarray) -> pb.Reply:
+        """What the task answers."""
+        self.send(request, *data)
         while True:
             message = self._assembler.add(next(self._replies))
             if message is not None:
@@ -127,8 +141,27 @@ def test_contributions_that_never_make_a_step(task):
             refused += "contributions to steps" in reply.error.message
         print(f"{task.grown >> 20} MiB more, {refused} of 150 contributions of 4 MiB refused")
         assert refused > 50
-        assert task.status().load.staged_bytes > INFLIGHT
+        assert task.status().load.staged_bytes > INFLIGHT // 2
         assert task.grown < INFLIGHT + SLACK
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+def test_replies_that_nobody_reads(task, kind):
+    with contextlib.ExitStack() as stack:
+        for connection in range(60):
+            channel = stack.enter_context(grpc.insecure_channel(task.address, _OWN_CONNECTION))
+            stream = stack.enter_context(contextlib.closing(Stream(channel)))
+            request = push(task, 1, f"mallory{connection}")
+            if kind == "pull":
+                request = pb.Request(pull=pb.PullRequest(incarnation=task.chief.incarnation, client="mallory"))
+            for _ in range(8):
+                getattr(request, kind).reads.add(variable="table")
+            stream.send(request)
+        task.until_kept(lambda replies, kept: replies + kept > INFLIGHT - 16 * MIB)
+        print(f"{task.grown >> 20} MiB more, {task.status().load.sent_away} sent away")
+        assert task.grown < INFLIGHT + SLACK
+    task.until_kept(lambda replies, kept: not replies and kept <= INFLIGHT // 2)
+    assert task.chief.pull([Read("table")])[0].size == 1 << 18
 
 
 def test_layouts_of_many_changes(task):

@@ -37,7 +37,7 @@ from processes import ROOT, Processes, free_addresses
 from globalstep.deploy.audit.audit import audit
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.service.in_flight import default_limit_bytes
+from globalstep.ps.server import default_limit_bytes
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security.credentials import Credentials
 from globalstep.worker.transport.grpc_transport import GrpcTransport

@@ -230,7 +230,7 @@ def test_one_stream_too_many_is_refused_in_words_and_a_seat_is_free_when_one_end
 def until_free(server, taken):
     clock = SystemClock()
     until = clock.monotonic() + 20.0
-    while server._door._streams._taken > taken:
+    while server._door._streams._taken_by.total() > taken:
         assert clock.monotonic() < until
         clock.wait(threading.Event(), 0.005)
 

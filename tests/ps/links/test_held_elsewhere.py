@@ -28,7 +28,7 @@ def test_units_that_wait_elsewhere_are_refused_where_there_is_no_memory(serving,
     initialize(client)
     step = linked(servers, client)
     shard = servers[1 - client.sequencer].control.handler.shard
-    shard.resources.most_held_bytes = MOST
+    shard.resources.budget.limit_bytes = 2 * MOST
     waiting: list[int] = []
 
     def wait_for_the_first():

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from globalstep.errors import AbortedError, OpError
-from globalstep.ps.queues.queue_store import GONE_SECS, QueueCall, QueueStore
+from globalstep.ps.budget import Budget
+from globalstep.ps.queues.queue_store import _QUEUE_BYTES, GONE_SECS, QueueCall, QueueStore
 from globalstep.ps.queues.stored_queue import Attributes, Element, What
 
 #: How long a client waits for an answer, and a PS task for a sign of life.
@@ -47,7 +48,7 @@ class SimulatedQueues:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.store = QueueStore(10_000, random.Random(seed))
+        self.store = QueueStore(Budget(2 * (10_000 + _QUEUE_BYTES)), random.Random(seed))
         self.queue = Attributes("q", "FIFOQueue", _CAPACITY, ("int32",), ("()",))
         self.now = 0.0
         self.names = itertools.count()
@@ -132,6 +133,8 @@ class SimulatedQueues:
         self.store.drop_gone(alive, self.now)
         try:
             answer: Any = self.store.call(sent, self.now)
+            # A message has the values alone.
+            answer = replace(answer, elements=[Element(element.value, 0) for element in answer.elements])
         except OpError as error:
             answer = error
         if self.rng.random() >= self.loss:
@@ -168,9 +171,9 @@ class SimulatedQueues:
     def _unsound(self) -> str:
         """Say what of the state cannot be."""
         inside = [element for queue in self.store._queues.values() for element in queue.elements]
-        held = 10 * (len(inside) + len(self._kept()))
-        if held != self.store._memory.used:
-            return f"{self.now:.2f}: {self.store._memory.used} bytes are counted, and {held} are held"
+        held = 10 * (len(inside) + len(self._kept())) + _QUEUE_BYTES * len(self.store._queues)
+        if held != self.store._budget.used_bytes:
+            return f"{self.now:.2f}: {self.store._budget.used_bytes} bytes are counted, and {held} are held"
         most = _CAPACITY + 3 * self.slots * len(self.clients)
         return f"{self.now:.2f}: {len(inside)} elements are inside" if len(inside) > most else ""
 

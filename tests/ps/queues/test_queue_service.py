@@ -9,8 +9,10 @@ import pytest
 
 from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Budget
 from globalstep.ps.queues import queue_service
 from globalstep.ps.queues.queue_service import QueueService
+from globalstep.ps.queues.queue_store import _QUEUE_BYTES
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.queue_elements import decode_element, encode_element
 
@@ -19,7 +21,7 @@ ELEMENT = encode_element([np.array([1.0, 2.0], np.float32), b"text"])
 
 @pytest.fixture
 def service():
-    return QueueService("this", set, SYSTEM_CLOCK, 1000)
+    return QueueService("this", set, SYSTEM_CLOCK, Budget(2 * (10_000 + _QUEUE_BYTES)))
 
 
 def request(what=pb.QUEUE_ENQUEUE, number=1, client="c", elements=(ELEMENT,), **attributes):
@@ -133,11 +135,11 @@ def test_queues_outlive_a_restore_but_not_their_run(service):
 
 
 def test_an_element_counts_with_what_it_takes_besides_its_bytes():
-    service = QueueService("this", set, SYSTEM_CLOCK, 10 * 1000)
+    service = QueueService("this", set, SYSTEM_CLOCK, Budget(2 * (10_000 + _QUEUE_BYTES)))
     small = encode_element([np.zeros((), np.float32), b""])
     reply = service.call(request(elements=[small] * 1000, capacity=-1))
-    assert (reply.waiting, reply.entered) == (True, 10 * 1000 // (len(small) + 128))
-    assert service.infos()[0].bytes == reply.entered * (len(small) + 128)
+    assert (reply.waiting, reply.entered) == (True, 10_000 // (len(small) + 256))
+    assert service.infos()[0].bytes == reply.entered * (len(small) + 256)
 
 
 def test_a_look_makes_no_queue(service):

@@ -14,6 +14,7 @@ from globalstep.errors import (
     OutOfRangeError,
     ResourceExhaustedError,
 )
+from globalstep.ps.budget import Budget
 from globalstep.ps.queues import queue_store
 from globalstep.ps.queues.queue_store import QueueCall, QueueStore
 from globalstep.ps.queues.stored_queue import PLACE_SECS, Attributes, Element, What
@@ -55,11 +56,11 @@ class Client:
 
 @pytest.fixture
 def store():
-    return QueueStore(1000, random.Random(1))
+    return QueueStore(Budget(2 * (1000 + queue_store._QUEUE_BYTES)), random.Random(1))
 
 
 def used(store):
-    return store._memory.used
+    return store._budget.used_bytes - queue_store._QUEUE_BYTES * len(store._queues)
 
 
 def test_elements_come_in_the_order_in_which_they_were_put(store):
@@ -305,13 +306,14 @@ def test_memory_is_bounded_and_comes_back(store):
     assert two.take() == [1]
     assert not one.ask(What.ENQUEUE, again=True).waiting
     with pytest.raises(InvalidArgumentError, match="never fits"):
-        two.ask(What.ENQUEUE, elements=[Element(0, 1001)], total=1)
+        two.ask(What.ENQUEUE, elements=[Element(0, 1001 + queue_store._QUEUE_BYTES)], total=1)
 
 
 def test_a_dequeue_of_more_than_fits_is_refused_and_changes_nothing(store):
     wide = replace(FIFO, capacity=-1)
+    store._budget.limit_bytes = 200_000
     one, two = Client(store, "one", wide), Client(store, "two", wide)
-    one.ask(What.ENQUEUE, elements=[Element(number, 300) for number in range(2)], total=2)
+    one.ask(What.ENQUEUE, elements=[Element(number, 30_000) for number in range(2)], total=2)
     with pytest.raises(InvalidArgumentError, match="dequeue fewer at a time"):
         two.take(3)
     assert two.take() == [0]
@@ -319,6 +321,7 @@ def test_a_dequeue_of_more_than_fits_is_refused_and_changes_nothing(store):
 
 def test_there_are_bounds_on_what_is_remembered(store, monkeypatch):
     monkeypatch.setattr(queue_store, "MOST_QUEUES", 2)
+    store._budget.limit_bytes = 200_000
     monkeypatch.setattr(queue_store, "MOST_CALLS", 2)
     Client(store, "one").put(1)
     Client(store, "two", replace(FIFO, name="r")).put(1)

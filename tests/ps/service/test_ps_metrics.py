@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Account
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.metrics import PSCollector
 from globalstep.runtime.metrics_port import MetricsPort, metrics_address, open_port
@@ -78,11 +79,11 @@ def test_a_ps_task_tells_what_it_counts(served):
 
 def test_a_ps_task_tells_how_many_it_sent_away(served):
     server, client = served
-    memory = server.control.handler.in_flight
-    memory.limit_bytes = 1
-    held = memory.take_now(1 << 20)
+    budget = server.control.handler.budget
+    budget.limit_bytes = 1 << 20
+    held = budget.reply(Account(budget, "c"), 1 << 20)
     with pytest.raises(ResourceExhaustedError):
-        memory.take_now(1 << 20)
+        budget.reply(Account(budget, "c"), 1 << 20)
     del held
     assert read(server._metrics.port)["globalstep_ps_sent_away_total",] == 1
     assert client.refresh()[0].load.sent_away == 1

@@ -14,8 +14,8 @@ from counting_run import initialize
 from served_sockets import Served, ask, with_gradient
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Account, Budget
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.ps.service.in_flight import InFlightMemory
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock, SystemClock
 from globalstep.security.credentials import Credentials
@@ -88,7 +88,7 @@ def test_what_begins_anew_has_its_time_again():
 def server():
     made = PSServer(PSOptions(grace_secs=0.2, max_inflight_bytes=LIMIT))
     made._slow._clock = Hasty()
-    made.control.handler.in_flight._patience_secs = 2.0
+    made.control.handler.budget._patience_secs = 2.0
     made.start()
     yield made
     made.close()
@@ -130,7 +130,7 @@ def test_a_header_that_announces_much_and_brings_nothing_gives_its_memory_back(s
 
 def until_used(server, nbytes):
     until = SYSTEM_CLOCK.monotonic() + 20.0
-    while server.control.handler.in_flight.used_bytes < nbytes:
+    while server.control.handler.budget.used_bytes < nbytes:
         assert SYSTEM_CLOCK.monotonic() < until
         SYSTEM_CLOCK.wait(threading.Event(), 0.005)
 
@@ -173,19 +173,19 @@ def test_the_thread_of_all_sockets_waits_for_no_memory():
     served = Served(big=True)
     try:
         handler = served.ps.controls[0].handler
-        handler.in_flight = InFlightMemory(1 << 20, SYSTEM_CLOCK, patience_secs=600.0)
+        budget = handler.shard.resources.budget = Budget(1 << 20, SYSTEM_CLOCK, patience_secs=600.0)
         greedy, honest = served.welcomed("unix"), served.welcomed("unix")
-        held = handler.in_flight.take(1 << 20)
+        held = budget.take(Account(budget), 1 << 20)
         request, _ = with_gradient(served, "push", "greedy", 1.0)
         request.spans.add(form=pb.FORM_NONZERO, bytes=200_000, packed_bytes=8)
         ask(greedy, request, bytes(8))
-        while not handler.in_flight._waiting:
+        while not budget._line:
             SYSTEM_CLOCK.wait(threading.Event(), 0.005)
         honest.settimeout(60.0)
         ask(honest, served.request())
         assert honest.recv(1)
         # The greedy client's push still waits for memory: the honest one did not wait for it.
-        assert handler.in_flight._waiting
+        assert budget._line
         del held
         assert greedy.recv(1)
     finally:
@@ -196,7 +196,7 @@ def test_a_reply_goes_unpacked_where_there_is_no_memory_to_pack_it():
     served = Served(big=True)
     try:
         handler = served.ps.controls[0].handler
-        handler.in_flight = InFlightMemory(1 << 20, SYSTEM_CLOCK, patience_secs=30.0)
+        budget = handler.shard.resources.budget = Budget(1 << 20, SYSTEM_CLOCK, patience_secs=30.0)
         memory = handler.stream_memory(served_caller())
         request = pb.Request(reply_form=pb.FORM_BFLOAT16)
         request.pull.incarnation = served.client.incarnation
@@ -206,7 +206,7 @@ def test_a_reply_goes_unpacked_where_there_is_no_memory_to_pack_it():
         assert reply.spans
         del pieces
         # Room for the values, and for nothing more.
-        held = handler.in_flight.take((1 << 20) - 4 * 50_000 - 1000)
+        held = budget.take(Account(budget), (1 << 20) - 4 * 50_000 - 1000)
         reply, pieces = handler.begin(request, memoryview(b""), memory)
         assert reply.HasField("pull")
         assert not reply.spans

@@ -13,6 +13,7 @@ import pytest
 from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word, with_gradient
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Account
 from globalstep.ps.service.shared_blocks import SharedBlocks
 from globalstep.ps.shard.events import CountTogether
 from globalstep.wire.declarations import Read
@@ -66,8 +67,9 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(serve, kind):
 
 def test_a_push_that_waits_for_memory_keeps_nobody_waiting(serve, kind):
     served = serve(big=True)
-    held = served.ps.controls[0].handler.in_flight.take(1 << 20)
-    served.ps.controls[0].handler.in_flight.limit_bytes = 1 << 20
+    budget = served.ps.controls[0].handler.budget
+    held = budget.take(Account(budget), 1 << 20)
+    budget.limit_bytes = 1 << 20
     waiting, other = served.welcomed(kind), served.welcomed(kind)
     ask(waiting, *with_gradient(served, "push", "a", 1.0))
     assert all(is_answered(served, other) for _ in range(3))
@@ -235,7 +237,7 @@ def test_a_connection_that_ended_leaves_no_memory_behind(serve):
 
 def test_half_a_push_leaves_no_memory_in_use(serve, kind):
     served = serve(big=True)
-    in_flight = served.ps.controls[0].handler.in_flight
+    budget = served.ps.controls[0].handler.budget
     connections = [served.welcomed(kind) for _ in range(3)]
     request, data = with_gradient(served, "push", "a", 1.0)
     for connection in connections[:2]:
@@ -245,7 +247,7 @@ def test_half_a_push_leaves_no_memory_in_use(serve, kind):
         assert ends_without_a_word(connection)
     served.threads_left(1)
     assert is_answered(served, connections[2])
-    assert in_flight.used_bytes == 0
+    assert budget.used_bytes == 0
 
 
 def test_threads_have_names(serve, kind):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from globalstep.errors import LayoutUnknownError
-from globalstep.ps.service.in_flight import InFlightMemory, ShareInFlight
+from globalstep.ps.budget import Account, Budget, Kind
 from globalstep.ps.shard.layouts import Layout, LayoutMemory
-from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Read
 
 
@@ -44,16 +43,16 @@ def test_a_layout_is_remembered_once_its_push_is_accepted():
 
 
 def test_what_a_stream_remembers_is_counted_and_forgotten_where_there_is_no_memory():
-    in_flight = InFlightMemory(1 << 20, ManualClock())
-    others = in_flight.claim(1000)
-    memory = LayoutMemory(memory=ShareInFlight(in_flight))
+    budget = Budget(1 << 20)
+    others = budget.claim(Kind.QUEUE, Account(budget, "others"), 1000)
+    memory = LayoutMemory(account=Account(budget, "c"))
     for number in (1, 2, 3):
         memory.tell(number, layout(16), 10_000)
         memory.remember()
-        assert in_flight.used_bytes == others.nbytes + number * (2 * 512 + 16 * 10_000)
+        assert budget.used_bytes == others.nbytes + number * (2 * 512 + 16 * 10_000)
     memory.tell(4, layout(16), 10_000)
     memory.remember()
-    assert in_flight.used_bytes == others.nbytes
+    assert budget.used_bytes == others.nbytes
     for number in (1, 2, 3, 4):
         with pytest.raises(LayoutUnknownError):
             memory.recall(number, memoryview(bytes(16)))

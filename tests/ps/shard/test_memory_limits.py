@@ -9,10 +9,10 @@ from served_tasks import TokenTasks
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import server as servers
 from globalstep.ps.access.authorization import Caller, Role
+from globalstep.ps.budget import Account, Budget
 from globalstep.ps.members.presence import Presence
-from globalstep.ps.service import in_flight
-from globalstep.ps.service.in_flight import InFlightMemory, default_message_bytes
 from globalstep.ps.shard.statistics import ChangeCounts
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES
@@ -57,10 +57,10 @@ def test_reads_that_name_a_variable_again_and_again(run, kind, rows):
         ids = None if rows is None else np.zeros(rows, np.int64)
         codec.encode_read(Read("table", ids), message.reads.add(), tensors)
     data = b"".join(map(bytes, tensors.pieces))
-    before = tasks.servers[0].control.handler.in_flight.used_bytes
+    before = tasks.servers[0].control.handler.budget.used_bytes
     said = asked(tasks, request, data).message
     assert "reads of 8,388,608 bytes in all are over this task's limit of 2,097,152" in said
-    assert tasks.servers[0].control.handler.in_flight.used_bytes == before
+    assert tasks.servers[0].control.handler.budget.used_bytes == before
     assert chief.pull([Read("table")])[0].size == 1 << 18
 
 
@@ -146,48 +146,38 @@ def test_steps_have_a_limit(run):
 
 
 def test_the_names_and_numbers_of_a_message_count_while_it_is_looked_at():
-    memory = InFlightMemory(4 * MIB, ManualClock())
+    budget = Budget(4 * MIB, ManualClock())
+    memory = Account(budget, "c")
     push = pb.PushRequest(ops=[pb.Op()] * COUNTED_HEAD_BYTES)
     (frame,) = frames_of(1, request=pb.Request(push=push))
     assembler = Assembler(MIB, memory)
     message = assembler.add(frame)
     assert message is not None
-    assert memory.used_bytes > 40 * len(frame)
+    assert budget.used_bytes > 40 * len(frame)
     kept = []
 
     def send_more():
         for _ in range(20):
             kept.append(Assembler(MIB, memory).add(frame))
 
-    with pytest.raises(ResourceExhaustedError, match="under way"):
+    with pytest.raises(ResourceExhaustedError, match="of requests of c"):
         send_more()
     del message, assembler
     kept.clear()
-    assert memory.used_bytes == 0
-
-
-def test_one_block_is_given_beyond_the_limit_up_to_half_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(in_flight, "available_bytes", lambda: 8 * MIB)
-    memory = InFlightMemory(MIB, ManualClock())
-    for ask in (memory.take, memory.take_at_once, memory.take_now, memory.claim):
-        with pytest.raises(ResourceExhaustedError, match="no memory for 4,194,305"):
-            ask(4 * MIB + 1)
-    assert not memory.share(4 * MIB + 1)
-    assert memory.share(4 * MIB)
-    assert memory.take(4 * MIB).nbytes == 4 * MIB
+    assert budget.used_bytes == 0
 
 
 def test_a_message_is_not_larger_than_half_of_the_machine(monkeypatch):
-    monkeypatch.setattr(in_flight, "memory_bytes", lambda: 3 << 30)
-    assert default_message_bytes() == 3 << 29
-    monkeypatch.setattr(in_flight, "memory_bytes", lambda: 1 << 40)
-    assert default_message_bytes() == 16 << 30
+    monkeypatch.setattr(servers, "memory_bytes", lambda: 3 << 30)
+    assert servers.default_message_bytes() == 3 << 29
+    monkeypatch.setattr(servers, "memory_bytes", lambda: 1 << 40)
+    assert servers.default_message_bytes() == 16 << 30
 
 
 def test_parts_count_with_their_changes(run):
     tasks, chief = run
     shard = tasks.servers[0].shard
-    shard.resources.most_held_bytes = 3000
+    shard.resources.budget = Budget(8000)
     stage = pb.StageRequest(incarnation=chief.incarnation, ops=[pb.Op(kind=pb.OP_ASSIGN, variable="b", fill=1)] * 5)
     found = []
     for number in range(3):
@@ -232,13 +222,13 @@ def test_few_bytes_unpack_to_no_more_than_the_variables_have_use_for(run):
     tasks, chief = run
     server = tasks.servers[0]
     server.control.handler._limit_bytes = 1 << 40  # no other limit is in the way
-    used = server.control.handler.in_flight.used_bytes
+    used = server.control.handler.budget.used_bytes
     bomb = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1)))
     bomb.spans.add(form=pb.FORM_NONZERO, bytes=9 * MIB, packed_bytes=8)
     error = asked(tasks, bomb, bytes(8))
     assert error.type == "ResourceExhaustedError"
     assert "9437184 bytes is larger than the limit of" in error.message
-    assert server.control.handler.in_flight.used_bytes == used
+    assert server.control.handler.budget.used_bytes == used
     whole = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=2)))
     whole.spans.add(form=pb.FORM_NONZERO, bytes=MIB, packed_bytes=0)
     op = whole.push.ops.add(kind=pb.OP_ASSIGN_ADD, variable="table")
@@ -249,7 +239,7 @@ def test_few_bytes_unpack_to_no_more_than_the_variables_have_use_for(run):
 def test_ids_of_rows_that_are_kept_for_a_retry_have_a_limit(run):
     tasks, chief = run
     shard, ids = tasks.servers[0].shard, np.zeros(1000, np.int64)
-    shard.resources.most_held_bytes = 5 * ids.nbytes
+    shard.resources.budget = Budget(10 * ids.nbytes)
 
     def push(number):
         request = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation))

@@ -64,8 +64,10 @@ def test_counters():
 
 def test_traffic_adds_up():
     traffic = Traffic()
-    traffic.count(8, 16)
-    traffic.count(24, 0)
+    traffic.arrive()
+    traffic.arrive()
+    traffic.leave(8, 16)
+    traffic.leave(24, 0)
     assert traffic.view() == (32, 16)
 
 

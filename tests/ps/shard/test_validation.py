@@ -30,7 +30,7 @@ WRONG = {
         now.ledger.under_way()[3].clear(),
         now.ledger.under_way()[2][1].clear(),
     ),
-    "a reply from the future": lambda now: now.replies.keep(Kept(PUSH, 99, (), []), 0),
+    "a reply from the future": lambda now: now.replies.keep(Kept(PUSH, 99, (), [])),
     "a reply to somebody else": lambda now: now.replies.by_client.update(x=Kept(PUSH, 1, (), [])),
     "a shard that has applied what was not admitted": lambda now: now.ledger.under_way()[0].__setitem__(1, 99),
     "a pending entry that was applied": lambda now: now.ledger.under_way()[2][1].append(
