@@ -81,13 +81,8 @@ class RunFiles:
         """Return which run the directory is of."""
         return kept_identity(self.directory)
 
-    def keep_identity(self, run: RunIdentity) -> int:
-        """Write which run the directory is of; returns its newest incarnation."""
-        return keep_identity(run)
-
-    def keep_incarnation(self, run: RunIdentity, incarnation: int, addresses: Sequence[str]) -> None:
-        """Write down an incarnation of the run that is about to be opened."""
-        keep_incarnation(run, incarnation, addresses)
+    keep_identity = staticmethod(keep_identity)
+    keep_incarnation = staticmethod(keep_incarnation)
 
     def last_stored(self, before: int) -> tuple[int, Known] | None:
         """Return how far the newest incarnation before another came, as far as the journal has it."""

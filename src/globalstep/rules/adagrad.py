@@ -39,10 +39,6 @@ class Adagrad(CompiledRule):
     dense_kernel = _dense
     rows_kernel = _rows
 
-    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
-        """See CompiledRule."""
-        return (real(hyper["learning_rate"]),)
-
     def reference(
         self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
     ) -> tuple[Array, tuple[Array, ...]]:

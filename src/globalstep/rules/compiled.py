@@ -9,7 +9,6 @@ Layer: shared. `globalstep.rules` imports a rule's module when its kind is first
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -39,9 +38,8 @@ class CompiledRule(Rule):
     rows_kernel: ClassVar[Kernel]
     flat_rows: ClassVar[bool] = False
 
-    @abc.abstractmethod
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
-        """Give the kernels' numbers.
+        """Give the kernels' numbers; here the hyper-parameters, in their order.
 
         Args:
             hyper: As for `reference`.
@@ -50,6 +48,7 @@ class CompiledRule(Rule):
         Returns:
             The numbers, in the kernels' order.
         """
+        return tuple(map(real, map(hyper.__getitem__, self.hypers)))
 
     def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
         """See Rule.dense."""

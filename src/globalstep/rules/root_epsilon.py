@@ -5,11 +5,12 @@ Layer: shared.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
+from globalstep.rules.rmsprop import RMSProp
 from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["ADAGRAD", "CENTERED_RMSPROP", "RMSPROP", "RootAdagrad", "RootCenteredRMSProp", "RootRMSProp"]
@@ -118,10 +119,6 @@ class RootAdagrad(CompiledRule):
     dense_kernel = _adagrad
     rows_kernel = _adagrad_rows
 
-    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
-        """See CompiledRule."""
-        return real(hyper["learning_rate"]), real(hyper["epsilon"])
-
     def reference(
         self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
     ) -> tuple[Array, tuple[Array, ...]]:
@@ -131,7 +128,7 @@ class RootAdagrad(CompiledRule):
         return values - rate * grad / (np.sqrt(accumulator) + epsilon), (accumulator,)
 
 
-class RootRMSProp(CompiledRule):
+class RootRMSProp(RMSProp):
     """PyTorch's RMSprop: `ms += (g^2 - ms)(1 - decay); b = momentum b + g / (sqrt(ms) + epsilon)`.
 
     Then `v -= learning_rate * b`. Sparse: touched rows only, without catching up. Source: Tieleman and Hinton, lecture
@@ -139,19 +136,8 @@ class RootRMSProp(CompiledRule):
     """
 
     kind = "root_rmsprop"
-    slots: ClassVar[tuple[str, ...]] = ("rms", "momentum")
-    hypers = ("learning_rate", "decay", "momentum", "epsilon")
     dense_kernel = _rmsprop
     rows_kernel = _rmsprop_rows
-
-    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
-        """See CompiledRule."""
-        return (
-            real(hyper["learning_rate"]),
-            real(1) - real(hyper["decay"]),
-            real(hyper["momentum"]),
-            real(hyper["epsilon"]),
-        )
 
     def reference(
         self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
