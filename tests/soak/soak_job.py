@@ -20,13 +20,16 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 from soak_windows import stay
 
 import globalstep as gs
-from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
-from globalstep.testing.recorded_history import RecordedHistory, extremes, in_file
+from globalstep.testing.recorded_history import extremes
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from session_history import SessionHistory
 
 #: How many tasks run sessions: the chief and the workers.
 TASKS = 5
@@ -134,60 +137,21 @@ class Windows(gs.train.CheckpointSaverListener):
         stay(self._folder, "saved", self._task)
 
 
-class History(gs.train.SessionRunHook):
-    """Writes down each run of a session as an operation: a push, a look at the step, a read of all in one cut.
+def history_of(model, path, number, last_step):
+    """Give the hook that writes down what a task does and is told."""
+    rows = [row for task in range(TASKS) for row in rows_of(task)]
 
-    Args:
-        path: File of this process.
-        model: The job's.
-        number: Of the task.
-        last_step: Where the job ends.
-    """
+    def seen(values):
+        step, counter, *sums, _, table = values
+        read = {"global_step": int(step), "counter": int(counter)}
+        for one, value in zip(model.sums, sums, strict=True):
+            read |= extremes(one.op_name, value)
+        return read | {f"table[{row}]": float(table[row, 0]) for row in rows}
 
-    def __init__(self, path, model, number, last_step):
-        self._history, self._model = RecordedHistory(in_file(path)), model
-        self._process = self._f = self._last = None
-        self._rows = [row for task in range(TASKS) for row in rows_of(task)]
-        ends = [name for one in model.sums for name in extremes(one.op_name, 0)]
-        self._add = {"global_step": 1, "counter": 2, **dict.fromkeys(ends, 1)}
-        self._add |= {f"table[{row}]": 1 for row in rows_of(number)}
-        start = dict.fromkeys(["global_step", "counter", *ends, *(f"table[{row}]" for row in self._rows)], 0)
-        durable = "durability=log" in os.environ[RUN_POLICY_VARIABLE]
-        rules = {"start": start, "limit": {"global_step": last_step}, "durable": durable}
-        in_file(path)({"f": "run", "value": rules})
-
-    def before_run(self, context):
-        """See SessionRunHook."""
-        fetches, cluster = context.original_args.fetches, context.session.cluster
-        if self._process == cluster.client_id:
-            self._end("info", {})
-        self._process = cluster.client_id
-        self._f = "look" if fetches is self._model.step else "read" if fetches is self._model.all else "push"
-        given = {"incarnation": cluster.incarnation, **({"add": self._add} if self._f == "push" else {})}
-        self._history.note(self._process, "invoke", self._f, given)
-        return None if self._f == "push" else gs.train.SessionRunArgs(fetches)
-
-    def after_run(self, context, values):
-        """See SessionRunHook."""
-        found, outcome = values.results, context.session.last_outcome
-        if self._f == "push" and outcome is not self._last:
-            self._last = outcome
-            told = {"index": outcome.index, "read": dict(outcome.steps)}
-            self._end("ok" if outcome.index else "fail", told if outcome.index else {})
-        elif self._f == "look" and found is not None:
-            self._end("ok", {"read": {"global_step": int(found)}})
-        elif self._f == "read" and found[0] is not None:
-            step, counter, *sums, _, table = found
-            read = {"global_step": int(step), "counter": int(counter)}
-            for one, value in zip(self._model.sums, sums, strict=True):
-                read |= extremes(one.op_name, value)
-            self._end("ok", {"read": read | {f"table[{row}]": float(table[row, 0]) for row in self._rows}})
-        else:
-            self._end("info", {})
-
-    def _end(self, kind, told):
-        self._history.note(self._process, kind, self._f, told)
-        self._process = None
+    start = seen([0, 0, *[0] * len(model.sums), 0, np.zeros((ROWS, 1))])
+    add = {name: 1 for name in start if not name.startswith("table")} | {"counter": 2}
+    add |= {f"table[{row}]": 1 for row in rows_of(number)}
+    return SessionHistory(path, model.all, model.step, seen, add, start, last_step)
 
 
 def fail(text):
@@ -216,7 +180,7 @@ def main():
     rng = random.Random(f"{args.seed}/{number}/{os.environ.get('GLOBALSTEP_FAULTS_START')}")
     model = Model(args.last_step)
     path = f"{args.answers}/{task['type']}-{task['index']}-{os.getpid()}.jsonl"
-    history = History(path, model, number, args.last_step)
+    history = history_of(model, path, number, args.last_step)
     pause, runs, step = threading.Event(), 0, 0
 
     def allowed():

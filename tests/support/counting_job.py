@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import threading
 import time
@@ -45,6 +46,22 @@ class Held(gs.train.CheckpointSaverListener):
                 threading.Event().wait(0.05)
 
 
+def history_of(args, everything):
+    """Give a hook that writes a history (docs/design/histories.md)."""
+    from session_history import SessionHistory
+
+    from globalstep.testing.recorded_history import extremes
+
+    def seen(values):
+        read = {"global_step": int(values[-1])}
+        for one, value in zip(everything[:-1], values, strict=False):
+            read |= extremes(one.op_name, value)
+        return read
+
+    path, start = Path(args.histories, f"{os.getpid()}.jsonl"), seen([0] * len(everything))
+    return SessionHistory(path, everything, None, seen, dict.fromkeys(start, 1), start, args.last_step)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--last-step", type=int, required=True)
@@ -56,6 +73,7 @@ def main():
     parser.add_argument(
         "--slow-until", nargs=2, metavar=("FILE", "LINES"), help="10 steps a second until FILE is so long"
     )
+    parser.add_argument("--histories", metavar="DIR", help="write down there what this process does and is told")
     parser.add_argument("--hold-last", metavar="FILE", help="hold the save of the last step until FILE is there")
     args = parser.parse_args()
     slow = args.slow_until is not None
@@ -67,6 +85,9 @@ def main():
     loss = -gs.add_n([gs.reduce_sum(one) for one in sums])
     train_op = gs.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=global_step)
     hooks = [gs.train.StopAtStepHook(last_step=args.last_step)]
+    everything = [*sums, global_step]
+    if args.histories:
+        hooks.append(history_of(args, everything))
     saving = {"save_checkpoint_steps": args.save_steps}
     if args.hold_last:
         held = Held(args.hold_last, args.last_step)
@@ -88,7 +109,7 @@ def main():
             before = now
             runs += 1
             if runs % args.say_steps == 0 and not session.should_stop():
-                *values, step = session.run([*sums, global_step])
+                *values, step = session.run(everything)
                 print(f"step {step}", flush=True)
                 if not agree(values, step):
                     print(f"wrong at step {step}: {[np.unique(value) for value in values]}", flush=True)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +82,13 @@ def played(tmp_path):
 
 
 def _play(processes, folder, plan, sleep_secs, last_step, more):
-    trace = folder / "trace"
+    trace, histories = folder / "trace", folder / "histories"
     trace.touch()
+    histories.mkdir()
     processes.start(
         "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", len(plan),
         JOB, "--last-step", last_step, "--dir", folder / "run", "--say-steps", 5, "--save-steps", 50,
-        "--slow-until", trace, len(plan), *more,
+        "--slow-until", trace, len(plan), "--histories", histories, *more,
         env={FAULTS_VARIABLE: "; ".join(plan), TRACE_VARIABLE: str(trace)},
     )  # fmt: skip
     for number, fault in enumerate(parse("; ".join(plan))):
@@ -111,6 +114,9 @@ def _play(processes, folder, plan, sleep_secs, last_step, more):
     reader = load_checkpoint(prefix)
     for name, _ in list_variables(prefix):
         assert np.all(reader.get_tensor(name) == last_step), name
+    audit = [sys.executable, "-m", "globalstep", "audit", folder / "run", "--history", *histories.iterdir()]
+    done = subprocess.run(audit, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return printed
 
 
