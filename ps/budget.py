@@ -6,9 +6,10 @@ out with it. So nothing has to be given back, whatever ends a call, a connection
 A call that needs memory for a request waits while there is none, and reads nothing from its socket meanwhile: so a PS
 task that cannot keep up slows its clients down. All others are refused at once.
 
-Shares: what lasts until a client or a decision lets go of it has three quarters of all, each kind of it half: so
-messages can always pass. While calls wait, no other client has messages beyond a quarter. Where callers have roles,
-workers have seven eighths together, and one of them a quarter of each kind that lasts.
+Shares: messages find room up to seven eighths of all, so that parts of pushes, and clients that come, find some too.
+Shared memory, layouts, queues and contributions have three quarters together, so that messages pass; every kind but
+messages has half. While calls wait, no other client has messages beyond a quarter. Where callers have roles, workers
+leave an eighth to the others, and one of them has a quarter of each kind but messages.
 
 Layer: ps. Threads: any number at once.
 """
@@ -49,7 +50,7 @@ _SHORT_SECS = 10.0
 
 
 class Kind(enum.StrEnum):
-    """What bytes are kept for. Requests and replies are messages under way; all others last."""
+    """What bytes are kept for. Requests and replies are messages under way."""
 
     REQUEST = "requests"
     REPLY = "replies"
@@ -62,6 +63,8 @@ class Kind(enum.StrEnum):
     CLIENT = "clients"
 
 
+#: What is kept for as long as a client wants, or a step takes.
+_LASTING = (Kind.SHARED, Kind.LAYOUT, Kind.QUEUE, Kind.CONTRIBUTION)
 #: The only one of its kind may be larger than the limits, up to half of what the machine has free.
 _ONE_MAY_BE_LARGE = (Kind.REQUEST, Kind.REPLY, Kind.PART, Kind.KEPT, Kind.SHARED)
 
@@ -227,7 +230,7 @@ class Budget:
 
     @property
     def half(self) -> int:
-        """The most that a kind may have which lasts."""
+        """The most that a kind may have, messages aside."""
         return self.limit_bytes // 2
 
     def has_room(self, kind: Kind, account: Account, nbytes: int = 1) -> bool:
@@ -375,9 +378,9 @@ class Budget:
         limit, of_kind = self.limit_bytes, self._of_kind
         flowing, flows = of_kind[Kind.REQUEST] + of_kind[Kind.REPLY], kind is Kind.REQUEST or kind is Kind.REPLY
         alone = not (flowing if flows else of_kind[kind]) and kind in _ONE_MAY_BE_LARGE
-        if flows and self._used - of_kind[Kind.SHARED] > limit - limit // 4:
-            alone = False  # replies that are sent, and kept for a retry too, are under way as well
-        most = limit - limit // 8 if account.limited else limit
+        if flows and of_kind[Kind.KEPT] + of_kind[Kind.PART] > limit // 2:
+            alone = False  # of these many may be under way, too
+        most = limit - limit // 8 * (flows + account.limited)
         if self._used + nbytes > most and not (alone and nbytes <= self._available() // 2):
             (of, whose), held = max(self._held.items(), key=lambda item: item[1], default=((kind, "nobody"), 0))
             return f"{self._used:,} bytes are kept for all callers, of {most:,}; {whose} has most, {held:,} of {of}"
@@ -390,8 +393,9 @@ class Budget:
         new, own = nbytes + moved, self._held.get((kind, account.name), 0)
         if of_kind[kind] + new > limit // 2:
             return f"{kind} have {of_kind[kind]:,}, and {limit // 2:,} at most"
-        if self._used - flowing + new > limit - limit // 4:
-            return f"all that lasts has {self._used - flowing:,}, and {limit - limit // 4:,} at most"
+        lasting = sum([of_kind[one] for one in _LASTING])
+        if kind in _LASTING and lasting + new > limit - limit // 4:
+            return f"all that lasts has {lasting:,}, and {limit - limit // 4:,} at most"
         if account.limited and own and own + new > limit // 4:
             return f"it has {own:,} of them, and one worker has {limit // 4:,} at most"
         return ""

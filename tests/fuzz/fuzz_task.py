@@ -383,6 +383,7 @@ class FuzzedTasks:
                 senses.enter_context(flipping(buffer, rng))
             reply, pieces = task.begin(request, memoryview(buffer), stream, shared=changes)
         self.canaries.look()
+        self._look_at_budget(task.shard, request)
         what = request.WhichOneof("kind") or ""
         self._answers[f"Exchange {what or None}", reply.error.type if reply.HasField("error") else "OK"] += 1
         if reply.HasField("error"):
@@ -463,6 +464,17 @@ class FuzzedTasks:
             self.canaries.look()
             if method.name in ("Queue", "Leave", "Begin"):
                 self._look_at_queues(self.tasks[shard].queues._store, message)
+
+    @staticmethod
+    def _look_at_budget(shard: Shard, message: Any) -> None:
+        """Once a call is answered, memory is claimed for what waits and what is kept for retries, and nothing else."""
+        claims = {one.parts.claim for one in shard.now.staged.values()}
+        claims |= {kept.claim for kept in shard.now.replies.by_client.values()}
+        held = sum(claim.nbytes for claim in claims if claim is not None)
+        kinds, _ = shard.resources.budget.view()
+        counted = sum(kinds.get(kind, 0) for kind in ("requests", "replies", "staged parts", "kept replies"))
+        if held != counted:
+            raise Finding(f"parts and replies hold {held} bytes, and {counted} are counted: {kinds}\n{message}")
 
     @staticmethod
     def _look_at_queues(store: Any, message: Any) -> None:
