@@ -107,9 +107,9 @@ class Handler:
         """What is kept for callers is claimed from it."""
         return self.shard.resources.budget
 
-    def account(self, caller: Caller, client: str = "") -> Account:
+    def account(self, caller: Caller) -> Account:
         """Make an account of a caller; it bears the client's id as soon as that is known."""
-        return Account(self.budget, client or str(caller), caller.role is Role.WORKER)
+        return Account(self.budget, str(caller), caller.role is Role.WORKER)
 
     def stream_memory(self, caller: Caller) -> LayoutMemory:
         """Make the memory of a new stream of a caller."""
@@ -294,7 +294,7 @@ class Handler:
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = floors_of(message.floors) if message.floors else None
         who = message.incarnation, message.client
-        memory.account.name = message.client
+        memory.account.name = message.client or memory.account.name
         if message.cut_with:
             pull = events.ConsistentPull(*who, reads, message.cut_with, floors, memory.buffer)
             values, applied, last = self.shard.handle(pull)

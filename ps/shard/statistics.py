@@ -266,24 +266,20 @@ class Traffic:
         self._lock = threading.Lock()
         self._bytes_in = 0
         self._bytes_out = 0
-        self._under_way = 0
+        #: How many requests have come and are not answered.
+        self.under_way = 0
 
     def arrive(self) -> None:
         """Take note of a request; `leave` is to follow."""
         with self._lock:
-            self._under_way += 1
+            self.under_way += 1
 
     def leave(self, bytes_in: int, bytes_out: int) -> None:
         """Take note that a request is answered, or never will be, and count the tensor bytes of both."""
         with self._lock:
-            self._under_way -= 1
+            self.under_way -= 1
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
-
-    @property
-    def under_way(self) -> int:
-        """How many requests have come and are not answered."""
-        return self._under_way
 
     def view(self) -> tuple[int, int]:
         """Give the bytes received and the bytes sent so far."""
