@@ -56,7 +56,7 @@ class Judgement:
     counts: Mapping[str, int]
 
     def lines(self) -> Iterator[str]:
-        """Give the verdict for people, its last line is PROVEN or NOT PROVEN."""
+        """Give it for people; the last line is PROVEN or NOT PROVEN."""
         yield "operations  " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
         if self.wrong:
             yield f"WRONG       {self.wrong}"
@@ -258,13 +258,14 @@ class JournalBook:
 
     def __init__(self, index: int = 0, values: Mapping[str, int] = _NONE, marks: Iterable[int] = ()) -> None:
         self.index, self.values = index, dict(values)
-        self._at = dict.fromkeys(marks, self.values)
+        self._at = {mark: dict(values) for mark in marks}
 
     def entry(self, index: int) -> str:
         """Take an accepted push, or a snapshot; gives what is wrong with its place."""
         before, self.index = self.index, index
-        if before in self._at:
-            self._at[before] = dict(self.values)
+        for mark in self._at:
+            if before <= mark < index:
+                self._at[mark] = dict(self.values)
         if index == before + 1:
             return ""
         if index <= before:
@@ -649,12 +650,12 @@ def main(paths: Sequence[str]) -> int:
     """Judge the histories of some files together; the exit code is 0 for proven, 1 if not, 2 if it cannot be judged."""
     gc.disable()  # nothing here refers to itself, and millions of operations would be looked through again and again
     try:
-        verdict = judge(event for path in paths for event in events_of(path))
+        judgement = judge(event for path in paths for event in events_of(path))
     except (BadHistoryError, OSError) as error:
         print(f"UNREADABLE  {error}\nNOT PROVEN")
         return UNREADABLE
-    print("\n".join(verdict.lines()))
-    return NOT_PROVEN if verdict.wrong else PROVEN
+    print("\n".join(judgement.lines()))
+    return NOT_PROVEN if judgement.wrong else PROVEN
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Report:
     Attributes:
         scenario: It.
         violation: What did not hold; None when all did.
-        verdict: What the checker of histories says of what clients saw; None where it cannot.
+        judgement: What the checker of histories says of what clients saw; None where it cannot.
         faults: Those that struck, by kind.
         messages: What the network did, by kind.
         events: How many things happened.
@@ -54,7 +54,7 @@ class Report:
 
     scenario: Scenario
     violation: BaseException | None
-    verdict: Judgement | None
+    judgement: Judgement | None
     faults: Counter[str]
     messages: Counter[str]
     events: int
@@ -164,11 +164,11 @@ class Simulation:
                 task.crash()
             if self._folder is not None:
                 self._folder.cleanup()
-        verdict = self._judge_history()
+        judgement = self._judge_history()
         return Report(
             self.scenario,
             self._failure,
-            verdict,
+            judgement,
             self.struck,
             Counter(self.network.counts),
             self.hub.events,
@@ -180,15 +180,15 @@ class Simulation:
     def _judge_history(self) -> Judgement | None:
         """Have what clients saw judged by itself."""
         run = {"limit": {STEP: self.limit}, "durable": self.logged and not self.damaged}
-        verdict, wrong = None, ""
+        judgement, wrong = None, ""
         try:
-            verdict = judge([{"f": "run", "value": run}, *self.events])
-            wrong = "" if not verdict.wrong else "\n".join([verdict.wrong, *verdict.operations])
+            judgement = judge([{"f": "run", "value": run}, *self.events])
+            wrong = "" if not judgement.wrong else "\n".join([judgement.wrong, *judgement.operations])
         except BadHistoryError as error:
             wrong = str(error)
         if wrong and self._failure is None:
             self._failure = Violation("history", wrong)
-        return verdict
+        return judgement
 
     # ---- Processes ----------------------------------------------------------------------------
 

@@ -77,9 +77,9 @@ def test_a_planted_bug_is_found_from_the_history_alone(name, monkeypatch):
     monkeypatch.setattr("simulated_task.problems", lambda now: [])
     with simulating(), planted(name):
         for seed in itertools.chain([FOUND_IN_HISTORY[name]], range(MOST_SEEDS)):
-            verdict = run(seed).verdict
-            if verdict is not None and verdict.wrong:
-                print(f"{name}: seed {seed}: {verdict.wrong}")
+            judgement = run(seed).judgement
+            if judgement is not None and judgement.wrong:
+                print(f"{name}: seed {seed}: {judgement.wrong}")
                 return
     pytest.fail(f"{MOST_SEEDS} seeds did not find: {name}")
 
