@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
@@ -47,7 +46,6 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
     target = known_target(target).target
     reached = has_been_client(target)
     silent_since = done_since = math.inf
-    never = threading.Event()
     wait = PollingWait(clock, math.inf)
     with contextlib.closing(ClusterClient(transports_to(target), member=False)) as client:
         while True:
@@ -66,6 +64,6 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
                 _log.warning("The job is done, and a session of this process is still open; it ends without that.")
                 return
             if answers or reached:
-                clock.wait(never, _POLL_SECS)
+                clock.sleep(_POLL_SECS)
             else:
                 wait.pause(f"waiting for the job's parameter servers: {replies[0]}", lambda: why_no_answer(client))

@@ -80,8 +80,6 @@ class LocalTransport:
         self._control = control
         self.label = f"/job:ps/task:{index} in this process"
         self.address = ""
-        #: What is sent is copied.
-        self.shares_memory = False
         self._memory = LayoutMemory()
 
     def buffer(self, nbytes: int) -> None:
@@ -111,6 +109,10 @@ class LocalTransport:
             data += piece
             data += bytes(-len(data) % 8)
         return _Done(Message(0, None, reply, memoryview(data)), None)
+
+    def tell(self, request: pb.Request) -> None:
+        """See Transport."""
+        self.send(request, ())
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Done:
         """See Transport."""

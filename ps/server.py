@@ -1,6 +1,6 @@
 """The process of a PS task: a grpc server around a shard, sockets beside it, health, a clean end.
 
-Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler", "globalstep-link" and
+Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler" and
 "globalstep-slow-senders", and those of the SocketServer.
 """
 
@@ -22,7 +22,6 @@ from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
 from globalstep.ps.budget import Budget
-from globalstep.ps.links.sequencer_link import LinkKeeper
 from globalstep.ps.members.ending import Patience, Vigil
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
@@ -40,7 +39,6 @@ from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.testing.faults import NO_FAULTS, Faults
-from globalstep.testing.planned_faults import PlannedFaults
 
 __all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "default_limit_bytes", "tcp_port_of"]
 
@@ -154,7 +152,6 @@ class PSServer:
         self.authorization = handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self.control.durability.most_bytes = options.max_log_bytes
-        # Of links, whatever the time of leases is.
         self._slow = SlowSenders(SYSTEM_CLOCK, budget.is_short)
         self._door = door = Door(security.authorization, self._slow, options.max_clients)
         beyond = KEPT_SEATS + SPARE_THREADS
@@ -209,8 +206,6 @@ class PSServer:
             slow=self._slow,
         )
         self.control.open_lane = self._sockets.open
-        self.control.votes = not isinstance(faults, PlannedFaults) or faults.votes
-        self._links = LinkKeeper(handler, self._sockets.serve_link, lambda: security.credentials)
 
     def start(self) -> None:
         """Begin to serve; returns at once."""
@@ -218,7 +213,6 @@ class PSServer:
         self._server.start()
         self._health.serves = True
         self._settler.start()
-        self._links.start()
         if can_be_open(self._options.metrics_port):
             from globalstep.ps.service.metrics import PSCollector
 
@@ -301,7 +295,6 @@ class PSServer:
             self._metrics.close()
             self._metrics = None
         self._settler.stop()
-        self._links.stop()
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)
         calls = f"the calls that are under way at {self.address}"

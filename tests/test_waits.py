@@ -75,11 +75,6 @@ ALLOWED = {
     ),
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
-    "ps/links/sequencer_link.py": {
-        "SequencerLink.end": "tells the kernel only",
-        "LinkKeeper.stop": _SHUT,
-        "LinkKeeper._run": "until a link is missed, or the task ends",
-    },
     "ps/service/settler.py": {"Settler.stop": _SHUT},
     "src/globalstep/security/dialing.py": {
         "_dial_unix": _TIMEOUT,

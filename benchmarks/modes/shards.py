@@ -5,10 +5,10 @@ PS tasks, and are all read back:
 
 - tasks: pushes/s of one worker, by the number of PS tasks; the clusters take turns.
 - workers: pushes/s of 32 workers beside those of 4, and how long a push takes; the two take turns on the same tasks.
-- delay: how long a push takes where every link has a delay of 0.5 ms each way, those between PS tasks too, and of
-  10 ms, beside which what the machine does is little: so the messages that wait for one another can be counted. A
-  process passes on what is sent (`benchmarks.harness.delayed_links`), and no task has a unix socket or shares memory;
-  what a byte really takes is measured beside it.
+- delay: how long a push takes where every connection has a delay of 0.5 ms each way, and of 10 ms, beside which what
+  the machine does is little: so the messages that wait for one another can be counted. A process passes on what is sent
+  (`benchmarks.harness.delayed_links`), and no task has a unix socket or shares memory; what a byte really takes is
+  measured beside it.
 
 Writes shards.jsonl and shards.md into --out; --publish puts the tables into docs/performance.md.
 """
@@ -121,14 +121,14 @@ def _delay(args: argparse.Namespace) -> Iterator[Record]:
 
 
 def _check_sockets(ports: Sequence[int]) -> None:
-    """Make sure that worker, chief and links have gone through the proxy to where tasks take TCP beside gRPC.
+    """Make sure that worker and chief have gone through the proxy to where tasks take TCP beside gRPC.
 
     Args:
-        ports: Where they do, the sequencer's first. Each connection has two ends there, the proxy's and the task's.
+        ports: Where they do. Each connection has two ends there, the proxy's and the task's.
     """
     table = Path("/proc/self/net/tcp").read_text()
     found = [connections_at(table, port) // 2 for port in ports]
-    wanted = [len(ports) + 1, *[2] * (len(ports) - 1)]
+    wanted = [2] * len(ports)
     if found != wanted:
         raise RuntimeError(f"The tasks have {found} connections through the proxy; {wanted} are needed.")
 

@@ -148,7 +148,7 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
             if holder:
                 break
             # Its holder has taken it just now, and writes next who it is.
-            clock.wait(threading.Event(), _LOOK_SECS)
+            clock.sleep(_LOOK_SECS)
             holder, since, others = _named(file)
         if take_over or (ps and (not set(ps).isdisjoint(others) or not _is_here(holder))):
             _log.debug("%s has the lock of %s since %s.", holder, directory, _at(since))

@@ -53,7 +53,6 @@ class Coordinator:
         self._clock = clock
         self._stop_event = threading.Event()
         # Never set: a clock waits on an event, and a grace period has nothing to wait for but time.
-        self._never = threading.Event()
         # Guards what follows; a leaf: nothing else is taken under it.
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -169,7 +168,7 @@ class Coordinator:
     def _wait_for_end(self, threads: Sequence[threading.Thread], grace_secs: float) -> None:
         wait_secs = _FIRST_STOP_WAIT_SECS
         while grace_secs >= 0.0 and any(thread.is_alive() for thread in threads):
-            self._clock.wait(self._never, wait_secs)
+            self._clock.sleep(wait_secs)
             grace_secs -= wait_secs
             wait_secs = max(min(2 * wait_secs, grace_secs), _FIRST_STOP_WAIT_SECS)
 

@@ -8,7 +8,6 @@ Layer: chief.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,14 +92,14 @@ class RunOfTask:
         if mine.is_chief and takes_over():
             _log.warning("The PS tasks serve %s; it is dropped, as this task takes over.", held)
             return True
-        began, never = self.clock.monotonic(), threading.Event()
+        began = self.clock.monotonic()
         while waiting := _members(statuses, held.id):
             waited_secs = self.clock.monotonic() - began
             alive = [member for member in waiting if member.silent_secs < waited_secs]
             if alive:
                 named = sorted(f"{m.name} ({m.process}, heard {m.silent_secs:.1f} s ago)" for m in alive)
                 raise FailedPreconditionError(other_run(_where(client, statuses, held), held, mine.identity, named))
-            self.clock.wait(never, _POLL_SECS)
+            self.clock.sleep(_POLL_SECS)
             statuses = client.refresh()
         if mine.is_chief:
             _log.warning(
@@ -146,7 +145,7 @@ class RunOfTask:
         if not client.task or client.membership.has_task:
             return
         client.membership.take_task()
-        began, never = self.clock.monotonic(), threading.Event()
+        began = self.clock.monotonic()
         while True:
             status = client.refresh()[0]
             mine = next((one.joined_secs for one in status.clients if one.client == client.client_id), 0.0)
@@ -171,7 +170,7 @@ class RunOfTask:
                     )
             if not rivals:
                 return
-            self.clock.wait(never, _POLL_SECS)
+            self.clock.sleep(_POLL_SECS)
 
 
 def _other_than(mine: TaskRun, statuses: Sequence[pb.StatusReply]) -> tuple[RunIdentity | None, bool]:

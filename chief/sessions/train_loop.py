@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -78,7 +77,6 @@ class TrainLoop:
         self._grace_secs = stop_grace_period_secs
         self._clock = clock
         self._recoveries = 0
-        self._never = threading.Event()
         self._closed = False
         self._drain = Drain()
         self._pid = os.getpid()
@@ -257,7 +255,7 @@ class TrainLoop:
         except Exception as late:
             _log.info("While closing the lost session: %s: %s", type(late).__name__, late)
         with self._drain.interruptible("had lost its session"):
-            self._clock.wait(self._never, backoff_secs)
+            self._clock.sleep(backoff_secs)
 
     def _close(self, failed: type[BaseException] | None) -> None:
         """End, and have the report say how the run went."""

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import threading
 
 from globalstep.deploy.status.cli import UNREACHABLE, add_addresses, exit_code, say_ended, screen
 from globalstep.deploy.status.cluster_status import read_cluster
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
     with watch:
         before = watch.ask(brief=False) if args.interval > 0 else []
         if before:
-            clock.wait(threading.Event(), args.interval)
+            clock.sleep(args.interval)
         now = watch.ask(brief=False)
     status = read_cluster(watch.addresses, now, before)
     variables = placed_variables(now, before)

@@ -61,8 +61,7 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "GetGlobalStep": _CLIENTS,
     # What comes in a stream, or on a connection, is looked at call by call: KINDS.
     "Exchange": _CLIENTS,
-    # A PS task has a link to its sequencer.
-    "OpenLane": _CLIENTS | _PS_TASKS,
+    "OpenLane": _CLIENTS,
     # A worker declares what its program has. While a run is being initialized, only the chief's client is served.
     "Declare": _CLIENTS,
     "ClaimChief": _CHIEFS,
@@ -87,11 +86,9 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "stage": _CLIENTS,
     "admit": _CLIENTS,
     "commit": _CLIENTS,
-    "complete": _CLIENTS,
     "await_step": _CLIENTS,
     "await_slower": _CLIENTS,
     "read_snapshot": _CHIEFS,
-    "vote": _PS_TASKS,
 }
 
 _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})
@@ -314,20 +311,12 @@ class Authorization:
             return
         message = getattr(request, kind)
         self._check_id(caller, kind, _client_of(message))
-        if kind in ("pull", "push", "stage", "admit"):
-            self._check_variables(caller, kind, message.part if kind == "admit" else message)
+        if kind in ("pull", "push", "stage"):
+            self._check_variables(caller, kind, message)
         if kind in ("push", "stage"):
             self._check_ops(caller, kind, message.ops)
-        elif kind == "admit":
-            if message.kind == pb.ENTRY_SNAPSHOT:
-                raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
-            self._check_ops(caller, kind, message.part.ops)
-
-    def may_push_as(self, caller: Caller, client: str) -> bool:
-        """Whether a caller may push under the id of a client; one without a role, where none is asked for, may."""
-        if caller.role is None or caller.role in _CHIEFS:
-            return True
-        return caller.role in KINDS["stage"] and client not in self._chiefs_ids and not _is_of_another(caller, client)
+        elif kind == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
+            raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
 
     def restricts(self, caller: Caller) -> bool:
         """Whether a caller may change values by gradients only, as the chief's program has declared."""

@@ -79,8 +79,9 @@ class _Sum:
             self.rows.append(op.value.copy())
             self.ids.append(op.indices.copy())
             self.rows_bytes += op.value.nbytes + op.indices.nbytes
-            # Two bytes' sums are rounded each time they are merged; those of more are the same whenever that is done.
-            if op.value.itemsize > 2 and self.rows_bytes > 2 * self.merged_bytes + _MERGED_BYTES:
+            # Two bytes' sums are rounded each time they are merged, as those of dense gradients are with each that is
+            # added; those of more are the same whenever that is done.
+            if op.value.itemsize <= 2 or self.rows_bytes > 2 * self.merged_bytes + _MERGED_BYTES:
                 self._merge()
         elif self.dense is None:
             self.dense = op.value.copy()
@@ -319,6 +320,15 @@ class Contributions:
         if held is not None:
             held.split()
         return [ignoring_float_errors.call(item.mean, contributions) for item in held.sums.values()] if held else []
+
+    def has_room(self, step: str, unit: int, most_bytes: int) -> bool:
+        """Whether one more may be kept, where all may have claimed `most_bytes`.
+
+        One that is no unit of work is added to those before it, and so is the next unit, which frees memory; the first
+        unit may be that of another value of the step.
+        """
+        held = self._open.get(step)
+        return unit <= 1 or self.claimed_bytes <= most_bytes or (held is not None and unit == held.folded + 1)
 
     def optimizers(self, step: str) -> Set[tuple[str, bool]]:
         """Give the optimizers that what is held of a step applies, and whether after the increment."""

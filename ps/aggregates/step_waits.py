@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.links.parked_call import Make, OpenCall, ParkedCall
+from globalstep.ps.service.parked_call import Make, OpenCall, ParkedCall
 from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull, ReadMade
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer, Packing, StepWait
@@ -74,20 +74,17 @@ class StepWaits:
     Args:
         shard: Its state.
         encode: Writes the reads of a push into its reply.
+
+    Attributes:
+        parked: The calls that wait; appended to and taken from at its ends only, each of which is atomic.
     """
 
     def __init__(self, shard: Shard, encode: Callable[[Answer, pb.PushReply, TensorWriter], None]) -> None:
         self._shard = shard
         self._encode_answer = encode
-        # Calls that wait; appended to and taken from at its ends only, each of which is atomic.
-        self._parked: deque[_Waiting] = deque()
+        self.parked: deque[_Waiting] = deque()
         # Step -> until when somebody is believed to be waited for, in which incarnation; see _is_over.
         self._believed: dict[str, tuple[int, float]] = {}
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no call waits."""
-        return not self._parked
 
     def await_step(
         self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
@@ -157,26 +154,27 @@ class StepWaits:
         if call.parked is None:
             return False
         until = call.parked.since + min(patience_ms, _MOST_PATIENCE_MS) / 1000
-        self._parked.append(_Waiting(call.parked, asked, until, make))
+        self.parked.append(_Waiting(call.parked, asked, until, make))
         return True
 
-    def look_after(self, now: float) -> float | None:
-        """Answer calls whose step has moved on, or that have waited for long enough.
+    def now(self) -> float:
+        """Give the time, by the clock that parked calls are looked after by."""
+        return self._shard.resources.clock.monotonic()
 
-        Args:
-            now: The clock's monotonic reading.
+    def look_after(self) -> float | None:
+        """Answer calls whose step has moved on, or that have waited for long enough.
 
         Returns:
             When to look again, in seconds; None for not at all.
         """
-        soonest = None
-        for _ in range(len(self._parked)):
-            waiting = self._parked.popleft()
+        soonest, now = None, self.now()
+        for _ in range(len(self.parked)):
+            waiting = self.parked.popleft()
             left = waiting.until - now
             if left <= 0.0 or self._has_moved_on(waiting.asked):
                 waiting.parked.resume(waiting.make)
             else:
-                self._parked.append(waiting)
+                self.parked.append(waiting)
                 soonest = left if soonest is None else min(soonest, left)
         return soonest
 

@@ -150,8 +150,6 @@ class Ledger:
         self.aggregates = Aggregates()
         self._last_of_shard = [0] * shards
         self._floors = [0] * shards
-        # At or above the floors: what is applied counts as visible, and may not be on the shard's disk yet.
-        self._applied = [0] * shards
         self._pending: list[deque[Entry]] = [deque() for _ in range(shards)]
         self._unfinished: deque[Unfinished] = deque()
 
@@ -286,7 +284,7 @@ class Ledger:
         for shard in participants:
             previous, self._last_of_shard[shard] = self._last_of_shard[shard], self.index
             if decision is None or shard == self.sequencer:
-                self._floors[shard] = self._applied[shard] = self.index
+                self._floors[shard] = self.index
             else:
                 signature = decision.for_shard(shard, previous)
                 self._pending[shard].append(Entry(self.index, kind, push, previous, hypers, signature, place))
@@ -345,7 +343,7 @@ class Ledger:
                 f"Shard {shard} cannot have applied entry {index}: there are {self.shards} shards and "
                 f"{self.index} entries."
             )
-        return index > self._applied[shard]
+        return index > self._floors[shard]
 
     def check_floors(self, floors: Mapping[int, int]) -> None:
         """Refuse a book that does not fit what shards say they have applied: its end, or a shard's, is missing.
@@ -370,34 +368,26 @@ class Ledger:
                     f"{self._floors[shard]}: the end of its log is missing, acknowledged pushes with it."
                 )
 
-    def raise_floor(self, shard: int, applied: int, durable: int | None = None) -> bool:
-        """Take note that a shard has applied every entry of its own up to `applied`; older news is ignored.
-
-        Args:
-            shard: Which.
-            applied: What it has applied is visible.
-            durable: What it will not forget is not kept for it any more; default all that it has applied.
+    def raise_floor(self, shard: int, applied: int) -> bool:
+        """Take note that a shard has applied every entry of its own up to `applied`, and will not forget that.
 
         Returns:
-            Whether news was what it will not forget.
+            Whether that is news.
 
         Raises:
             InvalidArgumentError: If there is no such shard or index.
         """
-        if self.is_news(shard, applied):
-            self._applied[shard] = applied
-            for item in self._unfinished:
-                if item.index > applied:
-                    break
-                item.waiting.discard(shard)
-            while self._unfinished and not self._unfinished[0].waiting:
-                self.visible = self._unfinished.popleft().steps
-        floor = applied if durable is None else durable
-        if floor <= self._floors[shard]:
+        if not self.is_news(shard, applied):
             return False
-        self._floors[shard] = floor
+        self._floors[shard] = applied
+        for item in self._unfinished:
+            if item.index > applied:
+                break
+            item.waiting.discard(shard)
+        while self._unfinished and not self._unfinished[0].waiting:
+            self.visible = self._unfinished.popleft().steps
         pending = self._pending[shard]
-        while pending and pending[0].index <= floor:
+        while pending and pending[0].index <= applied:
             pending.popleft()
         return True
 
@@ -435,7 +425,6 @@ class Ledger:
     ) -> None:
         """Go on with what was under way; as of `under_way`."""
         self._floors, self._last_of_shard, self._pending = floors, last_of_shard, pending
-        self._applied = list(floors)
         self._unfinished = unfinished
 
     def copied(self) -> Callable[[], dict[str, Any]]:
@@ -478,5 +467,5 @@ class Ledger:
             text = base64.b64encode(dumped[:60]).decode()
             raise InvalidArgumentError(f"Not a ledger: {error!r} in (base64) {text}...") from None
         ledger.visible = dict(ledger.steps)
-        ledger._floors[sequencer] = ledger._applied[sequencer] = ledger.index
+        ledger._floors[sequencer] = ledger.index
         return ledger

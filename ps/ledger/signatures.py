@@ -37,8 +37,6 @@ class Floor:
     index: int
     #: Of the shard; b"" where every caller is believed.
     signature: bytes = b""
-    #: Up to which entry it has all on its disk, where the shard itself says so; 0 where it does not.
-    durable: int = 0
 
 
 class Decision:
@@ -68,14 +66,12 @@ class Signer:
         incarnation: Its number.
     """
 
-    __slots__ = ("_applied", "_entries", "_floors", "_links")
+    __slots__ = ("_entries", "_floors")
 
     def __init__(self, key: bytes, incarnation: int) -> None:
         number = struct.pack("<Q", incarnation)
         self._entries = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-entry")
         self._floors = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-floor")
-        self._applied = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-appli")
-        self._links = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-links")
 
     def decision(
         self,
@@ -114,26 +110,6 @@ class Signer:
         hashed.update(_PLACE.pack(shard, index))
         return hashed.digest()
 
-    def applied(self, shard: int, index: int) -> bytes:
-        """Sign up to which entry a shard has applied all, which may not be on its disk yet."""
-        hashed = self._applied.copy()
-        hashed.update(_PLACE.pack(shard, index))
-        return hashed.digest()
-
-    def greeting(self, shard: int) -> bytes:
-        """Sign that the sender is a shard: with it a link to the sequencer begins."""
-        hashed = self._links.copy()
-        hashed.update(_PLACE.pack(shard, 0))
-        return hashed.digest()
-
-    def is_greeting(self, shard: int, signature: bytes) -> bool:
-        """Whether a shard of the incarnation has signed that."""
-        return hmac.compare_digest(self.greeting(shard), signature)
-
     def is_floor(self, shard: int, floor: Floor) -> bool:
         """Whether the shard itself has signed its floor."""
         return hmac.compare_digest(self.floor(shard, floor.index), floor.signature)
-
-    def is_applied(self, shard: int, floor: Floor) -> bool:
-        """Whether the shard itself has signed that it has applied so much."""
-        return hmac.compare_digest(self.applied(shard, floor.index), floor.signature)

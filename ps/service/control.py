@@ -67,7 +67,6 @@ class Control:
         log_dir: Where write-ahead logs are; "" for the run's directory.
         log_files: Writes them.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
-        votes: Whether this task has, or takes, links.
         recovered: Called when the task has come back from its log.
     """
 
@@ -78,7 +77,6 @@ class Control:
     log_dir: str = ""
     log_files: LogFiles = LOG_FILES
     open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
-    votes: bool = False
     recovered: Callable[[], object] = lambda: None
 
     durability: Durability = field(init=False)
@@ -133,7 +131,6 @@ class Control:
             steps=view.steps,
             limits=view.limits,
             applied=view.applied,
-            behind=view.behind,
             floors=[pb.Floor(shard=shard, index=index) for shard, index in enumerate(view.floors) if index],
             clients=[
                 pb.ClientInfo(
@@ -165,9 +162,6 @@ class Control:
             told=progress_messages(shard.members.known_progress),
             protocol=own_protocol(),
             open_steps=[_open_step(item) for item in shard.handle(events.GetOpenSteps())],
-            votes=self.votes,
-            row_layouts=True,
-            aggregates=True,
             run=view.run.encode(),
             statistics=pb.Statistics(
                 secs=view.secs,

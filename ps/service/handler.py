@@ -8,7 +8,7 @@ Layer: ps. Threads: any number at once; the shard's lock orders them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.errors import (
@@ -24,9 +24,8 @@ from globalstep.ps.budget import RETRY_SECS, Account, Budget, ReplyMemory
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.links.parked_call import Line, OpenCall, ServedLine
-from globalstep.ps.links.voting import Voting
 from globalstep.ps.service.packed_data import pack_reply, unpack_request
+from globalstep.ps.service.parked_call import OpenCall, ServedLine
 from globalstep.ps.service.push_decoding import (
     Decision,
     check_counts,
@@ -66,7 +65,6 @@ class Handler:
         shard: As given.
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
-        voting: The votes for pushes over several shards.
         step_waits: Calls that wait for a step.
     """
 
@@ -76,19 +74,17 @@ class Handler:
         self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard, _encode_answer)
-        self.voting = Voting(shard, _encode_commit, self.step_waits)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
-            "complete": lambda *given: _complete(self.shard, *given),
+            "stage": self._stage,
+            "admit": self._admit,
+            "commit": self._commit,
             "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
             "await_slower": lambda *given: await_slower(self.shard, *given),
         }
         # They may have to wait.
         self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {
-            "stage": self._stage_and_vote,
-            "admit": self._admit_by_votes,
             "await_step": self.step_waits.await_step,
-            "commit": self._commit,
             "push": self._push,
         }
 
@@ -157,14 +153,15 @@ class Handler:
                 )
             if self._faults is not NO_FAULTS:
                 self._faults.at(BEFORE, method)
-            reply = pb.Reply()
-            self._let_in(request, memory.caller)
+            reply, message = pb.Reply(), getattr(request, method)
+            check_texts(message)
+            if memory.caller.role is not None:
+                self.authorization.check_request(memory.caller, request)
             log = self.shard.now.log
             own = not (shared and log.keeps_data)  # what is logged must be what was checked and applied
             unpacked = data
             if request.spans or not own:
                 unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
-            message = getattr(request, method)
             if waiting is not None:
                 call = OpenCall(request, memory, line, number)
                 waiting(message, unpacked, reply, tensors, call)
@@ -176,7 +173,7 @@ class Handler:
             if pieces and request.reply_form != pb.FORM_RAW:
                 pieces = pack_reply(request, reply, tensors, memory.account)
             if not (log is self.shard.now.log is NO_LOG):
-                self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
+                self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
             if self._faults is not NO_FAULTS:
                 self._faults.at(AFTER, method)
@@ -184,24 +181,10 @@ class Handler:
             raise
         except Exception as error:
             bytes_out = 0
-            return self.turn_away(request, memory.caller, error) if call is None else _failed(error), []
+            return pb.Reply(error=encode_error(error)), []
         finally:
             self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
-
-    def turn_away(self, request: pb.Request, caller: Caller, error: Exception) -> pb.Reply:
-        """Give the reply to a request that was refused before it was looked at; who waits for its push is told."""
-        reply, message = pb.Reply(), request.stage if request.HasField("stage") else request.admit
-        try:
-            may_tell = self.authorization.may_push_as(caller, message.id.client)
-            if may_tell and (admit := self.voting.refused(request, error)) is not None:
-                log = self.shard.log
-                self._decide(admit, reply, TensorWriter())
-                self.shard.secure(log)
-                return reply
-        except Exception as other:
-            error = other
-        return _failed(error)
 
     def finish(self, call: OpenCall) -> tuple[pb.Reply, list[memoryview]]:
         """Give the reply to a call that was parked, and is resumed; raises as `begin`."""
@@ -212,7 +195,6 @@ class Handler:
         bytes_out = 0
         try:
             log = self.shard.log
-            self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
             pieces = pack_reply(call.request, reply, tensors, call.memory.account)
             self.shard.secure(log)
@@ -223,21 +205,6 @@ class Handler:
         finally:
             self.traffic.leave(0, bytes_out)
         return reply, pieces
-
-    def hear_votes(self, request: pb.Request, memory: LayoutMemory, line: Line) -> None:
-        """Take in what a participant says over its link.
-
-        Raises:
-            GlobalStepError: If that cannot be; the connection is to be ended.
-        """
-        self._let_in(request, memory.caller)
-        self.voting.count.hear(request.vote, line)
-
-    def _let_in(self, request: pb.Request, caller: Caller) -> None:
-        """Refuse a request with texts that cannot be, or that its caller may not make."""
-        if kind := request.WhichOneof("kind"):
-            check_texts(getattr(request, kind))
-        self.authorization.check_request(caller, request)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
@@ -264,7 +231,8 @@ class Handler:
         log = self.shard.log
         for at, (request, memory) in enumerate(asked):
             try:
-                self._let_in(request, memory.caller)
+                check_texts(request.push)
+                self.authorization.check_request(memory.caller, request)
                 pushes[at] = counting_push(request.push, memory)
             except GlobalStepError as error:
                 replies[at].error.CopyFrom(encode_error(error))
@@ -323,104 +291,53 @@ class Handler:
         if message.patience_ms:
             self.step_waits.await_made(increments, parts, reply, tensors, call)
 
-    def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
-        """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
-        self.voting.voter.say_if_full()
+    def _stage(
+        self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
         parts = parts_of(message, data, memory, self.shard)
         parts.buffer = memory.later
-        not_finite = self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
-        memory.remember()
-        return not_finite
-
-    def _stage_and_vote(
-        self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
-    ) -> None:
-        make = self.voting.stage(call, lambda: self._stage(message, data, call.memory))
-        if make is not None:
-            make(reply, tensors)
-
-    def _admit_by_votes(
-        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
-    ) -> None:
         push = codec.decode_push_id(message.id)
+        event = events.Stage(message.incarnation, push, parts, message.step, message.unit)
+        reply.stage.not_finite = self.shard.handle(event)
+        reply.stage.SetInParent()
+        memory.remember()
 
-        def admission() -> events.Admit:
-            return self._admission(message, push, data, call.memory)
-
-        if not message.votes:
-            self._decide(admission(), reply, tensors)
-        elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
-            make(reply, tensors)
-
-    def _admission(
-        self, message: pb.AdmitRequest, push: PushId, data: memoryview, memory: LayoutMemory
-    ) -> events.Admit:
-        """Decode an ADMIT, and keep the part that comes with it."""
+    def _admit(
+        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
         kind = entries.ENTRY_KINDS.get(message.kind)
         if kind not in (EntryKind.PUSH, EntryKind.SNAPSHOT):
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
-        not_finite = message.not_finite
-        if message.HasField("part"):
-            decision = None if message.part.known_layout else self._decision(message, memory.caller)
-            parts = parts_of(message.part, data, memory, self.shard, decision)
-            increments, uses = decision or known_decision(parts.layout or parts.rows)
-            not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
-            memory.remember()
-        else:
-            increments, uses = self._decision(message, memory.caller)
-        return events.Admit(
-            message.incarnation,
-            push,
-            kind,
-            sorted(set(message.participants)),
-            increments,
-            uses,
-            dict(message.seen_steps),
-            floors_of(message.floors),
-            not_finite,
-            message.reads_only,
-            self.voting.count.full(),
+        increments, uses = self._decision(message, memory.caller)
+        admission = self.shard.handle(
+            events.Admit(
+                message.incarnation,
+                codec.decode_push_id(message.id),
+                kind,
+                sorted(set(message.participants)),
+                increments,
+                uses,
+                dict(message.seen_steps),
+                floors_of(message.floors),
+                message.not_finite,
+                message.reads_only,
+            )
         )
-
-    def _decide(
-        self, admit: events.Admit, reply: pb.Reply, tensors: TensorWriter, voters: Collection[int] = ()
-    ) -> None:
-        """Have the ledger decide, and tell those who have voted."""
-        log = self.shard.log
-        admission = self.shard.handle(admit)
-        told: Collection[int] = ()
-        if voters:
-            self.shard.secure(log)
-            found = {shard: admission.pending.get(shard, ()) for shard in voters}
-            told = self.voting.count.announce(admit.push, admission.outcome, found)
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():
-            if shard not in told:
-                item = reply.admit.pending.add(shard=shard)
-                item.entries.extend(entries.encode(entry) for entry in pending)
+            item = reply.admit.pending.add(shard=shard)
+            item.entries.extend(entries.encode(entry) for entry in pending)
         reply.admit.as_of = admission.answer.as_of
         _encode_answer(admission.answer, reply.admit, tensors)
 
     def _commit(
-        self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+        self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         found = [entries.decode(entry) for entry in message.entries]
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
-        _encode_commit(answer, reply.commit, tensors)
-
-
-def _complete(
-    shard: Shard,
-    message: pb.CompleteRequest,
-    data: memoryview,
-    reply: pb.Reply,
-    tensors: TensorWriter,
-    memory: LayoutMemory,
-) -> None:
-    steps = shard.handle(events.GetSteps(message.incarnation, floors_of(message.floors)))
-    reply.complete.SetInParent()
-    for name, value in steps.items():
-        reply.complete.steps[name] = value
+        reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
+        reply.commit.signature = answer.signature
+        _encode_answer(answer, reply.commit, tensors)
 
 
 def _read_snapshot(
@@ -443,10 +360,6 @@ def _read_snapshot(
     )
 
 
-def _failed(error: Exception) -> pb.Reply:
-    return pb.Reply(error=encode_error(error))
-
-
 def encode_error(error: Exception) -> pb.Error:
     """Write an error for the wire; one that is not ours says so, since it is a bug here."""
     text = str(error) if isinstance(error, (GlobalStepError, ValueError)) else f"{type(error).__name__}: {error}"
@@ -458,12 +371,6 @@ def encode_error(error: Exception) -> pb.Error:
     return pb.Error(
         code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
     )
-
-
-def _encode_commit(answer: Answer, into: pb.CommitReply, tensors: TensorWriter) -> None:
-    """Write what a shard that is not the sequencer answers to a push."""
-    into.as_of, into.applied, into.signature = answer.as_of, answer.applied, answer.signature
-    _encode_answer(answer, into, tensors)
 
 
 def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:

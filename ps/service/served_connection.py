@@ -12,9 +12,8 @@ import logging
 import os
 import socket
 import ssl
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -23,8 +22,8 @@ from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.budget import ReplyMemory
-from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.handler import encode_error
+from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
 from globalstep.ps.service.turns import Turn
 from globalstep.ps.shard.layouts import LayoutMemory
@@ -92,9 +91,6 @@ class ServedConnection:
         self._parked = 0
         # The call that came last.
         self._asked = NO_CALL
-        #: Keeps decisions whole on their way out: only they are sent by threads without the turn. A leaf.
-        self._telling = threading.Lock()
-        self._ended: Callable[[], None] | None = None
         #: Of tensors in the last reply: what is asked for next is most often alike.
         self._replied_bytes = 0
         self._took_time = False
@@ -195,11 +191,7 @@ class ServedConnection:
         self._server.slow.forget(self)
         if self.blocks is not None:
             self.blocks.forget_unannounced()
-        with self._telling:
-            self._socket.close()
-            ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()
+        self._socket.close()
         # Another object may refer to this one yet; the memory goes now.
         self._incoming.close()
         self._forget_unsent()
@@ -328,13 +320,9 @@ class ServedConnection:
     def _serve(self, message: SocketMessage, request: pb.Request, flags: int = 0) -> None:
         """Answer a request. With MSG_DONTWAIT, what the socket does not take at once is kept in `_unsent`."""
         if message.refused is not None:
-            reply = self._handler.turn_away(request, self._memory.caller, message.refused)
-            self._reply(message.call, reply, (), flags)
+            self._refuse(message, message.refused, flags)
             return
         blocks = self.blocks
-        if request.HasField("vote"):
-            self._handler.hear_votes(request, self._memory, self)
-            return
         data = message.data if blocks is None else blocks.data_of(message)
         if blocks is not None and message.place is not None and message.place.new_bytes:
             self._give_block(message, blocks, message.place.new_bytes, flags)
@@ -358,7 +346,7 @@ class ServedConnection:
             self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces])
             self._send_placed(number, reply, placed, self._replied_bytes, flags)
 
-    # ---- Calls that wait, and decisions -------------------------------------------------------
+    # ---- Calls that wait ----------------------------------------------------------------------
 
     def park(self, call: OpenCall) -> ParkedCall | None:
         """See parked_call.ServedLine."""
@@ -379,26 +367,6 @@ class ServedConnection:
             self._say(error)
             self.end(socket.SHUT_RDWR)
         return Turn.SENDS if self._unsent else Turn.RECEIVES
-
-    def tell(self, decisions: pb.Decisions) -> None:
-        """See parked_call.Line."""
-        outgoing = Outgoing(NO_CALL, pb.Reply(decisions=decisions).SerializeToString(), ())
-        try:
-            with self._telling:
-                outgoing.send(self._socket, socket.MSG_DONTWAIT)
-        except OSError as error:
-            # Where it takes no more: it connects anew, and is told all.
-            _log.info("%s: decisions could not be sent: %s", self._name, error)
-            self.end(socket.SHUT_RDWR)
-
-    def when_ended(self, ended: Callable[[], None]) -> None:
-        """See parked_call.Line."""
-        with self._telling:
-            gone = self._socket.fileno() < 0
-            if not gone:
-                self._ended = ended
-        if gone:
-            ended()
 
     def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int, flags: int) -> None:
         """Answer the wish for a block."""

@@ -194,8 +194,7 @@ def _exchange(
             if message is None:
                 continue
             if message.refused is not None:
-                reply = control.handler.turn_away(message.request or pb.Request(), memory.caller, message.refused)
-                yield from frames_of(message.call, reply=reply)
+                yield from frames_of(message.call, reply=pb.Reply(error=encode_error(message.refused)))
                 continue
             try:
                 answered = control.handler.begin(message.request or pb.Request(), message.data, memory)

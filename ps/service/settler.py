@@ -36,8 +36,6 @@ OVERDUE_SECS = 10.0
 #: A part is overdue when it has been staged this long, whatever its worker does: its call has been given up.
 LONGEST_SECS = 90.0
 _PERIOD_SECS = 2.0
-#: Between two rounds of a shard that serves nothing before it has asked the sequencer.
-_BEHIND_SECS = 0.1
 _DEADLINE_SECS = 5.0
 
 
@@ -104,7 +102,7 @@ class Settler:
 
     def _run(self) -> None:
         while True:
-            self._clock.wait(self._due, _BEHIND_SECS if self._shard.now.behind else _PERIOD_SECS)
+            self._clock.wait(self._due, _PERIOD_SECS)
             self._due.clear()
             if self._stopping:
                 return
@@ -126,14 +124,14 @@ class Settler:
         log = self._shard.log
         view = self._shard.view(brief=True)
         # What the shard reports to the sequencer must not be forgotten here.
-        self._shard.secure(log, all_of_it=True)
+        self._shard.secure(log)
         address = view.sequencer_address
         if not view.incarnation or (not address and view.shard != view.sequencer):
             return False
         overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
         if view.shard == view.sequencer:
             return self._settle_here(view, overdue)
-        if not overdue and not view.behind and (view.incarnation, view.applied, log) == self._reported:
+        if not overdue and (view.incarnation, view.applied, log) == self._reported:
             return False
         request = pb.SettleRequest(
             incarnation=view.incarnation,
@@ -151,9 +149,9 @@ class Settler:
             )
             return True
         self._reported = view.incarnation, view.applied, log
-        if overdue or view.behind:
+        if overdue:
             found = [entries.decode(entry) for entry in reply.entries]
-            self._shard.handle(Resolved(view.incarnation, overdue, found, complete=True))
+            self._shard.handle(Resolved(view.incarnation, overdue, found))
         if overdue:
             _log.info("Settled %d parts of silent workers", len(overdue))
         return True

@@ -23,7 +23,6 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TypeAlias
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -31,9 +30,8 @@ from globalstep.ps.access.authorization import CALLER, Caller
 from globalstep.ps.access.door import check_share, whose_seat
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.strangers import Stranger, Strangers
-from globalstep.ps.links.parked_call import OpenCall, ParkedCall
-from globalstep.ps.links.sequencer_link import SequencerLink
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.served_connection import HELLO_SECS, ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns
@@ -45,9 +43,6 @@ from globalstep.wire.shared_memory import is_offered
 from globalstep.wire.socket_messages import TOKEN_BYTES
 
 __all__ = ["SocketServer"]
-
-#: One that a client has opened, or that this task has, to the sequencer.
-Connection: TypeAlias = ServedConnection | SequencerLink
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +103,7 @@ class SocketServer:
         self.handler = handler
         self.limit_bytes = limit_bytes
         # None where each connection is served by its own thread.
-        self._turns: Turns[Connection] | None = Turns(handler) if hasattr(select, "epoll") else None
+        self._turns: Turns[ServedConnection] | None = Turns(handler) if hasattr(select, "epoll") else None
         self._clock = clock
         self._host = host
         self._port = port
@@ -119,7 +114,7 @@ class SocketServer:
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._threads: set[threading.Thread] = set()
-        self._connections: set[Connection] = set()
+        self._connections: set[ServedConnection] = set()
         #: Those that have shown no token yet, oldest first.
         #: Each with who it is: a host, or a user of this one.
         self._strangers: dict[ServedConnection, str] = {}
@@ -290,23 +285,7 @@ class SocketServer:
         """Have a call of a connection wait without a thread; None where this thread is to wait."""
         return None if self._turns is None else self._turns.park(connection, call)
 
-    def serve_link(self, link: SequencerLink) -> None:
-        """Serve a link to the sequencer, in a thread of its own or in turns.
-
-        Raises:
-            UnavailableError: If the task is closing down.
-            RuntimeError: If the system gives no thread.
-        """
-        with self._lock:
-            if self._closed:
-                raise UnavailableError("This PS task is closing down.")
-            name = f"globalstep-connection-{next(self._numbers)}"
-            thread = threading.Thread(target=self._serve, args=(link,), name=name, daemon=True)
-            thread.start()
-            self._connections.add(link)
-            self._threads.add(thread)
-
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ServedConnection) -> None:
         """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
         try:
             if connection.let_in():
@@ -318,14 +297,13 @@ class SocketServer:
         finally:
             self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: ServedConnection) -> None:
         """Close a connection, and take note that this thread ends with it."""
         connection.close()
         with self._lock:
             self._connections.discard(connection)
             self._threads.discard(threading.current_thread())
-            if isinstance(connection, ServedConnection):
-                self._strangers.pop(connection, None)
+            self._strangers.pop(connection, None)
 
     def admitted(self, connection: ServedConnection, caller: Caller) -> bool:
         """Take note that a connection has shown its token, the caller's; gives False where it was closed before."""

@@ -22,8 +22,8 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.shard.layouts import LayoutMemory
 
 __all__ = ["Served", "Turn", "Turns"]
@@ -107,7 +107,7 @@ class Turns(Generic[S]):
         """Have a call wait without a thread, if this thread has the turn."""
         if self._at_turn != threading.get_ident():
             return None
-        return ParkedCall(self._handler.voting.now(), lambda _: self._resume(connection, call))
+        return ParkedCall(self._handler.step_waits.now(), lambda _: self._resume(connection, call))
 
     def _resume(self, connection: S, call: OpenCall) -> None:
         self._resumed.append((connection, call))
@@ -162,7 +162,7 @@ class Turns(Generic[S]):
         self._waiting[descriptor] = connection, select.EPOLLIN
         self._poller.register(descriptor, select.EPOLLIN)
         # What this thread has done may be what a call waits for.
-        if self._resumed or not self._handler.step_waits.is_idle:
+        if self._resumed or self._handler.step_waits.parked:
             self._wake_up()
 
     def _next(self) -> S:
@@ -172,7 +172,8 @@ class Turns(Generic[S]):
                 if self._counting:
                     self._count()
                 else:
-                    wait_secs = self._handler.voting.look_after_calls()
+                    waits = self._handler.step_waits
+                    wait_secs = waits.look_after() if waits.parked else None
                     if self._resumed:  # of calls that have waited for too long
                         wait_secs = 0.0
                     for descriptor, _ in self._poller.poll(wait_secs):

@@ -56,7 +56,6 @@ class Applier:
         brought_by: PushId,
         entries: Sequence[Entry],
         dropped: Sequence[PushId] = (),
-        kept: bool = False,
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted.
 
@@ -65,7 +64,6 @@ class Applier:
             brought_by: The push whose client brought them; without a client where none did.
             entries: They, in order.
             dropped: Whose parts are dropped.
-            kept: Whether the sequencer keeps the entries until they are on the disk here.
 
         Raises:
             InvalidArgumentError: On the sequencer, whose entries are its own. Nothing is changed.
@@ -84,7 +82,8 @@ class Applier:
         for entry in new:
             with fail_stop.during(entry.push):
                 if entry.kind is not EntryKind.SNAPSHOT and not self._can_apply(now, entry):
-                    now.staged.pop(entry.push, None)
+                    if now.staged.pop(entry.push, None) is not None:
+                        now.log.append(Applied(entry.push, (), (entry.push,)))
                     self._resources.of_nothing.append(entry.push)
                 self.apply_entry(now, entry)
                 done.append(entry)
@@ -96,7 +95,7 @@ class Applier:
             now.staged.pop(push, None)
         if done or dropped:
             with fail_stop.during(brought_by):
-                now.log.append(Applied(brought_by, done, dropped), awaited=not kept or bool(dropped))
+                now.log.append(Applied(brought_by, done, dropped))
 
     def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
@@ -123,6 +122,11 @@ class Applier:
     def _can_apply(self, now: Incarnation, entry: Entry) -> bool:
         """Whether the part of an admitted push is here, and the decision has all that applying it takes."""
         staged = now.staged.get(entry.push)
+        if staged is not None and entry.place is not None and not self._resources.replaying:
+            step, unit, most = entry.place.step, entry.place.unit, self._resources.budget.half
+            # A part that was staged as another push's has not been refused for want of room.
+            if (staged.step, staged.unit) != (step, unit) and not now.contributions.has_room(step, unit, most):
+                return False
         if entry.kind is EntryKind.CONTRIBUTION:
             return staged is not None  # its numbers come with what closes the aggregate
         try:

@@ -48,31 +48,18 @@ class EventLog:
 
     keeps_data = False
 
-    def append(self, event: Event[Any], awaited: bool = True) -> None:
-        """Take an event of one of the classes of `events.LOGGED`: the shard has carried it out.
-
-        Args:
-            event: It.
-            awaited: Whether `secure` waits for it. It need not where another task would bring it again.
-        """
+    def append(self, event: Event[Any]) -> None:
+        """Take an event of one of the classes of `events.LOGGED`: the shard has carried it out."""
 
     def begin_base(self, snapshot: PushId, image: Image) -> None:
         """Take note of a snapshot: with it and this image no event from before is needed."""
 
-    def secure(self, all_of_it: bool = False) -> None:
+    def secure(self) -> None:
         """Return once what was appended so far will not be forgotten. Not under the shard's lock.
-
-        Args:
-            all_of_it: Wait for what is not awaited as well.
 
         Raises:
             LostStateError: If it will be forgotten: the task must not acknowledge it to any client.
         """
-
-    @property
-    def durable(self) -> int:
-        """The last entry of another shard's sequence that is known to be on the disk as applied; 0 for none."""
-        return 0
 
 
 NO_LOG = EventLog()

@@ -9,7 +9,7 @@ Layer: ps. Pure: nothing but data. An event is not changed once it is given to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LOGGED", "Admit", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
     "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
-    "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
-    "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
+    "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
+    "Release", "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -171,6 +171,9 @@ class Stage(Event[str]):
     incarnation: int
     push: PushId
     parts: PushParts
+    #: Of a contribution: whose step, and its unit of work; 0 for none.
+    step: str = ""
+    unit: int = 0
     #: As the reply; found before the shard's lock is taken.
     not_finite: str = ""
 
@@ -209,8 +212,6 @@ class Admit(Event[Admission]):
     not_finite: str = ""
     #: No participant changes anything: it is counted as a read.
     reads_only: bool = False
-    #: Shards that have no memory for more contributions to steps that are not made yet.
-    full: Collection[int] = ()
 
 
 @dataclass(slots=True)
@@ -233,8 +234,6 @@ class Commit(Event[Answer]):
     incarnation: int
     push: PushId
     entries: Sequence[Entry]
-    #: Whether the sequencer keeps the entries until they are on this shard's disk.
-    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -298,32 +297,12 @@ class Resolve(Event[list[Entry]]):
 
 
 @dataclass(slots=True)
-class Recorded(Event[Outcome | None]):
-    """Replies with what was decided of a push; None where that is not known, or this is not the sequencer."""
-
-    push: PushId
-
-
-@dataclass(slots=True)
-class Greet(Event[bool]):
-    """On the sequencer: replies whether the sender of a greeting is the shard that it says to be."""
-
-    incarnation: int
-    shard: int
-    greeting: bytes
-
-
-@dataclass(slots=True)
 class Resolved(Event[int]):
     """On another shard: the sequencer's answer to a Resolve; replies with the last entry applied now."""
 
     incarnation: int
     asked: Sequence[PushId]
     entries: Sequence[Entry]
-    #: As of Commit.
-    kept: bool = False
-    #: Whether these are all entries that the sequencer has for it: a shard that is behind is not any more.
-    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -477,8 +456,6 @@ class Adopt(Event[bool]):
     sequencer_address: str
     #: On the sequencer: what the other shards have applied; see Ledger.check_floors.
     floors: Mapping[int, int]
-    #: On the sequencer: those of them that serve nothing until they have heard of it what they missed.
-    behind: Sequence[int] = ()
 
 
 #: What a log holds, besides an incarnation's Begin and the images that its segments begin with.

@@ -44,6 +44,9 @@ class Staged:
     parts: PushParts
     #: When it came, by the clock's monotonic reading.
     since: float
+    #: As of Stage.
+    step: str = ""
+    unit: int = 0
 
 
 class Incarnation:
@@ -76,11 +79,10 @@ class Incarnation:
         claims: On the sequencer: which units of work are being computed, and by whom.
         leads: Where the fast are to wait for the slow: how far each worker is ahead, on the sequencer; else None.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
-        behind: Whether it came back from its log, and may have applied more before than it has applied now.
     """
 
     __slots__ = (
-        "applied", "arrivals", "begun_at", "behind", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
+        "applied", "arrivals", "begun_at", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
         "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
@@ -108,7 +110,6 @@ class Incarnation:
         self.claims = UnitClaims()
         self.leads: Leads | None = None
         self.raised: dict[int, int] = {}
-        self.behind = False
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
         """Give what is left after a loss: vacant, but for which run and log it was."""
@@ -118,16 +119,15 @@ class Incarnation:
         left.policy, left.run, left.begun_at = self.policy, self.run, self.begun_at
         return left
 
-    def check(self, number: int, client: str, even_behind: bool = False) -> None:
+    def check(self, number: int, client: str) -> None:
         """Refuse a call that does not belong to this incarnation.
 
         Args:
             number: The incarnation that the call says it belongs to.
             client: Of the call.
-            even_behind: Not where this shard only has less than it had answered.
 
         Raises:
-            LostStateError: If there is none here, or less than this shard had answered.
+            LostStateError: If there is none here.
             AbortedError: If it is another one, or is being initialized by another client.
         """
         if self.state is State.VACANT:
@@ -148,12 +148,6 @@ class Incarnation:
         if self.state is State.INITIALIZING and client != self.owner:
             raise AbortedError(
                 f"PS task {self.shard} is being initialized by client {self.owner}; wait until it is ready."
-            )
-        if self.behind and not even_behind:
-            # So the client looks whether the sequencer, too, has to come back.
-            raise LostStateError(
-                f"PS task {self.shard} is back from its log at entry {self.applied}, and asks the sequencer, PS task "
-                f"{self.sequencer}, which entries it has to apply again. Until then it serves nothing."
             )
 
     def check_floors(self, floors: Mapping[int, int]) -> None:

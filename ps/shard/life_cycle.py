@@ -78,7 +78,7 @@ class LifeCycle:
     def finish(self, now: Incarnation, event: Finish) -> list[str]:
         """See Finish."""
         if now.number:
-            now.check(event.incarnation, event.client, even_behind=True)
+            now.check(event.incarnation, event.client)
             now.log.append(event)
         elif event.not_meant:
             raise FailedPreconditionError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from globalstep.errors import (
-    AbortedError,
     FailedPreconditionError,
     InvalidArgumentError,
     PermissionDeniedError,
@@ -30,9 +29,7 @@ from globalstep.ps.shard.events import (
     Applied,
     CountTogether,
     Decided,
-    Greet,
     Push,
-    Recorded,
     Resolve,
     Stage,
 )
@@ -88,8 +85,13 @@ class Sequencer:
         push, parts = event.push, event.parts
         if event.not_finite or push in now.staged or push in now.replies:
             return event.not_finite
+        half = self._resources.budget.half
+        # The sequencer looks when it decides: it knows which contribution is the last.
+        own_room = now.ledger is None and bool(event.step) and not self._resources.replaying
+        if own_room and not now.contributions.has_room(event.step, event.unit, half):
+            raise ResourceExhaustedError(_no_room(now, event.step, half), retry_secs=RETRY_SECS)
         self._claim(now, push, parts)
-        self._take_in(now, push, parts)
+        self._take_in(now, push, parts, event.step, event.unit)
         now.log.append(event)
         return ""
 
@@ -114,7 +116,7 @@ class Sequencer:
                 raise budget.refusal(Kind.PART, account, besides + sum(one.nbytes for one in data))
         parts.claim = claim
 
-    def _take_in(self, now: Incarnation, push: PushId, parts: PushParts) -> None:
+    def _take_in(self, now: Incarnation, push: PushId, parts: PushParts, step: str = "", unit: int = 0) -> None:
         """Check a part, and keep it."""
         layout, rows, store = parts.layout, parts.rows, now.store
         if rows is not None and rows.version == store.version:
@@ -131,7 +133,7 @@ class Sequencer:
                 rows.version = store.version
         if now.log.keeps_data and parts.data is not None:
             parts.data = parts.data.toreadonly()
-        now.staged[push] = Staged(parts, self._resources.clock.monotonic())
+        now.staged[push] = Staged(parts, self._resources.clock.monotonic(), step, unit)
 
     def overdue(self, now: Incarnation, silent_secs: float, longest_secs: float) -> list[PushId]:
         """Parts that have waited for a decision too long; see Shard.overdue."""
@@ -332,11 +334,11 @@ class Sequencer:
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:
-                self._check_contributed(now, ledger, contribution, participants, asked.full)
+                self._check_contributed(now, ledger, contribution, participants)
         return hypers, contribution
 
     def _check_contributed(
-        self, now: Incarnation, ledger: Ledger, wanted: Increment, participants: Sequence[int], full: Collection[int]
+        self, now: Incarnation, ledger: Ledger, wanted: Increment, participants: Sequence[int]
     ) -> None:
         """Refuse a contribution that would be kept where there is no memory for it.
 
@@ -346,19 +348,10 @@ class Sequencer:
             ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
         """
         base, most = ledger.steps[wanted.step], self._resources.budget.half
-        if now.shard in participants and now.contributions.claimed_bytes > most:
-            why = f"have {now.contributions.nbytes:,} bytes here, beyond the {now.store.value_bytes:,}"
-        elif others := sorted(set(full).intersection(participants)):
-            why = f"have more bytes on PS tasks {others} than those"
-        else:
+        if now.shard not in participants or now.contributions.claimed_bytes <= most:
             return
         if not (ledger.aggregates.is_last(wanted, base) or ledger.aggregates.is_next(wanted, base)):
-            raise ResourceExhaustedError(
-                f"The contributions to steps that are not made yet {why} of the values and {most:,}, half of "
-                f"--max-inflight-bytes: there is no memory for another one to step {shown(wanted.step)}. Wait until a "
-                "step is made, or raise it.",
-                retry_secs=RETRY_SECS,
-            )
+            raise ResourceExhaustedError(_no_room(now, wanted.step, most), retry_secs=RETRY_SECS)
 
     def _make_place(self, ledger: Ledger, client: str) -> None:
         """Have a place for a client's pushes in the table.
@@ -441,7 +434,7 @@ class Sequencer:
     def raise_floors(self, now: Incarnation, floors: Mapping[int, Floor] | None) -> None:
         """Take note of low-water marks that are news.
 
-        What a shard has applied counts as visible; entries are kept for it until it will not forget them.
+        What a shard has applied counts as visible, and its entries are kept for it no more.
 
         Raises:
             InvalidArgumentError: If there is no such shard or index. Nothing is changed.
@@ -450,37 +443,18 @@ class Sequencer:
         ledger = now.ledger
         if not floors or ledger is None:
             return
-        news: list[tuple[int, int, int]] = []
+        news: list[tuple[int, int]] = []
         for shard, floor in floors.items():
-            if ledger.is_news(shard, floor.index) or floor.index > ledger.floors[shard]:
-                durable = floor.index if self._resources.replaying else self._check_floor(now, shard, floor)
-                news.append((shard, floor.index, durable))
-        for shard, index, durable in news:
-            if ledger.raise_floor(shard, index, durable):
-                now.raised[shard] = durable
-
-    def _check_floor(self, now: Incarnation, shard: int, floor: Floor) -> int:
-        """Refuse a low-water mark that the shard has not signed; gives up to where the shard will not forget it."""
-        if now.signer.is_floor(shard, floor):
-            return floor.index
-        if now.signer.is_applied(shard, floor):
-            return min(floor.durable, floor.index)
-        raise PermissionDeniedError(
-            f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
-            "signature of its CommitReply, which this is not."
-        )
-
-    def greet(self, now: Incarnation, event: Greet) -> bool:
-        """Look whether a link is the shard's that it says to be of; see Greet."""
-        is_other = now.ledger is not None and 0 <= event.shard < now.shards and event.shard != now.shard
-        return is_other and now.number == event.incarnation and now.signer.is_greeting(event.shard, event.greeting)
-
-    def recorded(self, now: Incarnation, event: Recorded) -> Outcome | None:
-        """Give what was decided of a push; see Recorded."""
-        try:
-            return None if now.ledger is None else now.ledger.recorded(event.push)
-        except AbortedError:
-            return Outcome(OutcomeKind.ABANDONED)  # its number is older than what is remembered
+            if ledger.is_news(shard, floor.index):
+                if not (self._resources.replaying or now.signer.is_floor(shard, floor)):
+                    raise PermissionDeniedError(
+                        f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass "
+                        "on the signature of its CommitReply, which this is not."
+                    )
+                news.append((shard, floor.index))
+        for shard, index in news:
+            if ledger.raise_floor(shard, index):
+                now.raised[shard] = index
 
     def resolve(self, now: Incarnation, event: Resolve) -> list[Entry]:
         """Tell a shard what became of its overdue parts; see Ledger.settle."""
@@ -493,6 +467,16 @@ class Sequencer:
             if event.pushes:
                 now.log.append(event)
         return found
+
+
+def _no_room(now: Incarnation, step: str, most_bytes: int) -> str:
+    """Say why a contribution is refused."""
+    return (
+        f"The contributions to steps that are not made yet have {now.contributions.nbytes:,} bytes on PS task "
+        f"{now.shard}, beyond the {now.store.value_bytes:,} of the values and {most_bytes:,}, half of "
+        f"--max-inflight-bytes: there is no memory for another one to step {shown(step)}. Wait until a step is made, "
+        "or raise it."
+    )
 
 
 def _check_steps(ops: Sequence[Op], steps: Collection[str]) -> None:

@@ -91,8 +91,6 @@ class Shard:
             events.AwaitSlower: life.await_slower,
             events.GetLeads: life.leads,
             events.GetOpenSteps: closing.open_steps,
-            events.Recorded: sequencer.recorded,
-            events.Greet: sequencer.greet,
             events.Resolved: self._resolved,
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,
@@ -154,12 +152,8 @@ class Shard:
         """Where events are written."""
         return self.now.log
 
-    def secure(self, before: EventLog, all_of_it: bool = False) -> None:
+    def secure(self, before: EventLog) -> None:
         """Return once what a call did, and what it saw, will not be forgotten; `before` was the log before it.
-
-        Args:
-            before: As said.
-            all_of_it: Not by this task alone either: what the sequencer keeps for it is on the disk here, too.
 
         Raises:
             LostStateError: If it was forgotten.
@@ -167,9 +161,9 @@ class Shard:
         log = self.now.log
         if log is before is NO_LOG:
             return
-        before.secure(all_of_it)
+        before.secure()
         if log is not before:
-            log.secure(all_of_it)
+            log.secure()
 
     # ---- Before the lock ----------------------------------------------------------------------
 
@@ -279,20 +273,18 @@ class Shard:
         now.check(event.incarnation, push.client)
         # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
         refused = push in now.staged and all(entry.push != push for entry in entries)
-        self._applier.apply_entries(now, push, entries, (push,) if refused else (), event.kept)
+        self._applier.apply_entries(now, push, entries, (push,) if refused else ())
         answer = self._applier.answer(now, push)
-        sign = now.signer.applied if event.kept else now.signer.floor
-        answer.signature = sign(now.shard, answer.applied)
+        answer.signature = now.signer.floor(now.shard, answer.applied)
         return answer
 
     def _resolved(self, now: Incarnation, event: events.Resolved) -> int:
-        now.check(event.incarnation, now.owner, even_behind=True)
-        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked, event.kept)
-        now.behind = now.behind and not event.complete
+        now.check(event.incarnation, now.owner)
+        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked)
         return now.applied
 
     def _drop_short(self, now: Incarnation, event: events.DropShort) -> bool:
-        now.check(event.incarnation, now.owner, even_behind=True)
+        now.check(event.incarnation, now.owner)
         short = now.applied < event.floor
         if short:
             self._lose()
@@ -328,10 +320,7 @@ class Shard:
         if new.ledger is not None:
             new.ledger.check_floors(event.floors)
             for shard, index in event.floors.items():
-                # What a shard that is behind had applied, nobody knows; but nobody sees it as long as it is behind.
-                new.ledger.raise_floor(shard, new.ledger.index if shard in event.behind else index, durable=0)
-        # Only what came over a link was answered before it was on the disk, and a link takes an address.
-        new.behind = new.ledger is None and bool(event.sequencer_address)
+                new.ledger.raise_floor(shard, index)
         presence = self.members.presence
         new.store.most_read_bytes = self.resources.most_read_bytes
         new.log, new.sequencer_address = event.log, event.sequencer_address
@@ -364,7 +353,6 @@ class Shard:
                 sequencer_address=now.sequencer_address,
                 owner=now.owner,
                 applied=now.applied,
-                behind=now.behind,
                 floors=list(ledger.floors) if ledger else [],
                 variables=[] if brief else now.store.variables,
                 optimizers=[] if brief else now.store.optimizers,
@@ -394,12 +382,6 @@ class Shard:
                 sum(data.nbytes for data in staged if data is not None) + self.now.contributions.nbytes,
                 {} if brief else self.resources.changes.by_variable(),
             )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether contributions to steps that are not made yet have all the memory here that they may have."""
-        with self._lock:
-            return self.now.contributions.claimed_bytes > self.resources.budget.half
 
     @property
     def variable_count(self) -> int:

@@ -224,7 +224,6 @@ class ShardView:
     owner: str
     applied: int
     #: See Incarnation.
-    behind: bool
     #: On the sequencer, by shard: up to which entry it is known to have applied its own, and not to forget that.
     floors: list[int]
     variables: list[VariableDecl]

@@ -320,7 +320,7 @@ class Durability:
             return
         try:
             values, _ = self._shard.handle(ReadSnapshot(incarnation, snapshot))
-            log.secure(all_of_it=True)
+            log.secure()
             log.check_writer()
             folder, segment = log.directory, begun.segment
             self._with_reserve(folder, lambda: _keep_base(self._files, folder, segment, values, file))
@@ -386,7 +386,7 @@ class Durability:
         with self._changing:
             view = self._shard.view(brief=True)
             if view.incarnation == request.incarnation:
-                return pb.RecoverReply(applied=view.applied, behind=view.behind)
+                return pb.RecoverReply(applied=view.applied)
             began = self._clock.monotonic()
             folder = self._folder(request, request.run)
             before = self._shard.log
@@ -422,7 +422,6 @@ class Durability:
             pushes=replay.pushes,
             cut_bytes=replay.cut_bytes,
             secs=secs,
-            behind=view.behind,
         )
 
     def _with_reserve(self, folder: Path, write: Callable[[], T]) -> T:
@@ -456,9 +455,7 @@ class Durability:
             log.on_failure, log.now = self._on_failure, self._clock.monotonic
             log.check_writer()
             was = replay.shard.members.presence
-            adopt = Adopt(
-                replay.shard.now, was.expected, was.last_leaves, log, request.sequencer_address, floors, request.behind
-            )
+            adopt = Adopt(replay.shard.now, was.expected, was.last_leaves, log, request.sequencer_address, floors)
             if not self._shard.handle(adopt):
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
         except BaseException:

@@ -98,7 +98,7 @@ def _resolve(event: events.Resolve) -> Callable[[], Encoded]:
 
 def _stage(event: events.Stage) -> Callable[[], Encoded]:
     def encode() -> Encoded:
-        record = pb.LogRecord(stage=pb.LogStage(id=codec.encode_push_id(event.push)))
+        record = pb.LogRecord(stage=pb.LogStage(id=codec.encode_push_id(event.push), step=event.step, unit=event.unit))
         pieces = _encode_parts(event.parts, record)
         return record.SerializeToString(), pieces
 
@@ -291,7 +291,8 @@ class Records:
             return events.Release(record.release.incarnation, codec.decode_push_id(record.release.snapshot))
         if kind == "stage":
             push = codec.decode_push_id(record.stage.id)
-            return events.Stage(self._incarnation, push, self._parts(record.part, data))
+            parts = self._parts(record.part, data)
+            return events.Stage(self._incarnation, push, parts, record.stage.step, record.stage.unit)
         if kind == "push":
             return self._decided(record, data)
         if kind == "entries":

@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.shard.event_log import EventLog, Image
-from globalstep.ps.shard.events import Applied, Event, Stage
+from globalstep.ps.shard.events import Event, Stage
 from globalstep.ps.wal.log_file import (
     LOG_FILES,
     NO_ROOM,
@@ -138,11 +137,6 @@ class WriteAheadLog(EventLog):
         self._changed = threading.Condition(self._lock)
         self._queue: list[_Queued] = []
         self._last = self._on_disk = after.first - 1 + len(after.copied)
-        # The last record that `secure` waits for.
-        self._awaited = self._last
-        # Records of applied entries that are not known to be on the disk: number, and last entry.
-        self._applied: deque[tuple[int, int]] = deque()
-        self._durable = 0
         # The thread that commits; 0 for none.
         self._committing = 0
         self._failure: BaseException | None = None
@@ -164,10 +158,9 @@ class WriteAheadLog(EventLog):
 
     # ---- Events, in order; under the shard's lock ----------------------------------------------
 
-    def append(self, event: Event[Any], awaited: bool = True) -> None:
+    def append(self, event: Event[Any]) -> None:
         """See EventLog."""
-        entry = event.entries[-1].index if isinstance(event, Applied) and event.entries else 0
-        self._append(encoder(event), awaited=awaited, entry=entry)
+        self._append(encoder(event))
 
     def begin_base(self, snapshot: PushId, image: Image) -> None:
         """See EventLog: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
@@ -178,41 +171,22 @@ class WriteAheadLog(EventLog):
             self._newest_segment += 1
             self._begun_by[snapshot] = Beginning(self._newest_segment, journal_index)
         for push, staged in image.staged.items():
-            self.append(Stage(self._begin.incarnation, push, staged.parts))
+            self.append(Stage(self._begin.incarnation, push, staged.parts, staged.step, staged.unit))
 
-    def _append(
-        self, encode: Callable[[], Encoded], begins: bool = False, awaited: bool = True, entry: int = 0
-    ) -> None:
+    def _append(self, encode: Callable[[], Encoded], begins: bool = False) -> None:
         with self._lock:
             self._last += 1
-            if awaited:
-                self._awaited = self._last
-            if entry:
-                self._applied.append((self._last, entry))
             if self._failure is None and not self._retired:
                 self._queue.append(_Queued(self._last, encode, begins))
 
     # ---- To the disk ---------------------------------------------------------------------------
 
-    def secure(self, all_of_it: bool = False) -> None:
+    def secure(self) -> None:
         """See EventLog."""
         with self._lock:
             if self._retired:
                 return
-            wanted = self._last if all_of_it else self._awaited
-            later = self._last > max(wanted, self._on_disk)
-        self._secure(wanted)
-        if later:
-            try:
-                # What is not on the disk yet may be told only as long as no other process has come back from the log.
-                self._held.check()
-            except (LostStateError, OSError):
-                self.secure(all_of_it=True)
-
-    def _secure(self, wanted: int) -> None:
-        """Return once a record is on the disk."""
-        with self._lock:
-            refusals = self._refusals
+            wanted, refusals = self._last, self._refusals
         batch: list[_Queued] | None = None
         try:
             while (batch := self._next_batch(wanted, refusals)) is not None:
@@ -241,8 +215,6 @@ class WriteAheadLog(EventLog):
             was_full, self._full = self._full, ""
             self._committing = 0
             self._on_disk = batch[-1].number
-            while self._applied and self._applied[0][0] <= self._on_disk:
-                self._durable = self._applied.popleft()[1]
             self._changed.notify_all()
         if was_full:
             _log.warning("There is room again for the write-ahead log in %s: calls go on.", self.directory)
@@ -349,11 +321,6 @@ class WriteAheadLog(EventLog):
         with self._lock:
             return self._on_disk
 
-    @property
-    def durable(self) -> int:
-        """See EventLog."""
-        return self._durable
-
     def begun_by(self, snapshot: PushId) -> Beginning | None:
         """Give what begins right after a snapshot; None where there is nothing."""
         with self._lock:
@@ -376,7 +343,7 @@ class WriteAheadLog(EventLog):
     def close(self) -> None:
         """Write what is left, if that can be done, and close the file."""
         with contextlib.suppress(LostStateError, ResourceExhaustedError):
-            self.secure(all_of_it=True)
+            self.secure()
         self._release()
 
     def retire(self) -> None:

@@ -26,9 +26,12 @@ class CountingClock:
         return self.secs
 
     def wait(self, event, secs):
+        self.sleep(secs)
+        return False
+
+    def sleep(self, secs):
         self.at(self.secs)
         self.secs += secs
-        return False
 
 
 @pytest.fixture

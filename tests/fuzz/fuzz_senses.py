@@ -18,11 +18,11 @@ from fuzz_choices import EDGES, Finding
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import ANONYMOUS, Caller, Role
-from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.layouts import LayoutMemory, PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import arena
 from globalstep.wire import codec
-from globalstep.wire.declarations import OpKind
+from globalstep.wire.declarations import OpKind, PushId
 from globalstep.wire.frames import padded
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ PS_TASK = Caller(Role.PS, "p")
 OWNER = "owner"
 
 _WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "OpenLane", "Declare", "Queue"}
-_WORKERS_KINDS = {"pull", "push", "stage", "admit", "commit", "complete", "await_step", "await_slower"}
+_WORKERS_KINDS = {"pull", "push", "stage", "admit", "commit", "await_step", "await_slower"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 
 
@@ -55,8 +55,8 @@ def forbidden(caller: Caller, what: str, message: Any, workers_assign: bool) -> 
         return f"a worker may not {what} as chief"
     if what == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
         return "a worker may not take a snapshot"
-    ops = [*getattr(message, "ops", ()), *(message.part.ops if what == "admit" else ())]
-    if not workers_assign and what.lower() in ("push", "stage", "admit") and any(op.kind in _ASSIGNS for op in ops):
+    ops = getattr(message, "ops", ())
+    if not workers_assign and what.lower() in ("push", "stage") and any(op.kind in _ASSIGNS for op in ops):
         return f"a worker may not assign ({what})"
     return ""
 
@@ -96,21 +96,24 @@ class Model:
         self._spans = bool(request.spans)
         self._data = data
         self.before = Picture(shard)
-        self._may_change = (
-            self._named(memory) if self._kind in ("push", "admit", "commit", "complete", "pull") else set()
-        )
+        self._may_change = self._named(memory) if self._kind in ("push", "admit", "commit", "pull") else set()
         self._expected = self._assigned() if self._kind == "push" else None
+        #: On the sequencer: the part that an ADMIT decides on.
+        self._staged = PushParts()
+        if self._kind == "admit":
+            push = PushId(request.admit.id.client, request.admit.id.sequence)
+            if push in shard.now.staged:
+                self._staged = shard.now.staged[push].parts
 
     def _named(self, memory: LayoutMemory) -> set[str]:
         """What this request, and the parts that wait here, name."""
         message = self._message
-        part = message.part if self._kind == "admit" else message
-        ops: list[Any] = [*getattr(part, "ops", ())]
-        number = getattr(part, "layout", 0)
+        ops: list[Any] = [*getattr(message, "ops", ())]
+        number, known = getattr(message, "layout", 0), getattr(message, "known_layout", False)
         told, rows = memory._layouts.get(number), memory._row_layouts.get(number)
-        if told is not None and part.known_layout:
+        if told is not None and known:
             ops += told.ops
-        if rows is not None and part.known_layout:
+        if rows is not None and known:
             ops += rows.changes
             told = told or rows
         uses = [*getattr(message, "uses", ()), *(told.uses if told is not None else ())]
@@ -193,10 +196,14 @@ class Model:
 
     def _judge_steps(self, after: Picture) -> None:
         message = self._message
-        part = message.part if self._kind == "admit" else message
-        if message.known_layout if self._kind == "push" else message.part.known_layout:
-            return
-        assigned = {op.variable for op in part.ops if op.kind in _ASSIGNS}
+        if self._kind == "push":
+            if message.known_layout:
+                return
+            assigned = {op.variable for op in message.ops if op.kind in _ASSIGNS}
+        else:
+            if self._staged.layout is not None:
+                return
+            assigned = {op.variable for op in self._staged.ops if op.kind is not OpKind.APPLY}
         for step, value in self.before.steps.items():
             by = sum(increment.by for increment in message.increments if increment.step == step)
             if step not in assigned and after.steps.get(step) != value + by:

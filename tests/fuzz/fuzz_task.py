@@ -314,8 +314,8 @@ class FuzzedTasks:
             request.pull.reads.add(variable=name)
             return shard, request, b""
         if kind == 7:
-            request.complete.incarnation = 7
-            request.complete.floors.add(shard=1, index=self._index())
+            request.pull.incarnation, request.pull.client = 7, client
+            request.pull.floors.add(shard=1, index=self._index())
             return 0, request, b""
         if kind == 8:
             request.read_snapshot.incarnation = 7

@@ -34,7 +34,6 @@ from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse
 from globalstep.wire.expressions import constant
 from globalstep.wire.frames import CHUNK_BYTES
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.transport.grpc_transport import transports_to
 
 #: Transport -> what carries the data of tasks on this machine.
@@ -355,7 +354,6 @@ def test_the_settler_finishes_what_a_dead_worker_left(clusters):
     # The settler's own thread would spin on a manual clock: it is run by hand.
     for server in cluster.servers:
         server._settler.stop()
-        server.control.votes = False
     client = cluster.client(member=False)
     initialize(client)
 
@@ -376,17 +374,14 @@ def test_the_settler_finishes_what_a_dead_worker_left(clusters):
 
 
 @pytest.fixture
-def half_pushed(clusters, monkeypatch):
+def half_pushed(clusters):
     """Two tasks, on a clock that is moved by hand, that hold the parts of a push that nobody asks to admit."""
-    # As with parts that are too large to come with ADMIT.
-    monkeypatch.setattr(PushProtocol, "_piggybacked", lambda self, requests: None)
 
     def make(member):
         clock = ManualClock()
         cluster = clusters(2, clock=clock)
         for server in cluster.servers:
             server._settler.stop()
-            server.control.votes = False
         client = cluster.client(member=False)
         initialize(client)
 

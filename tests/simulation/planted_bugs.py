@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from unittest import mock
 
-from globalstep.errors import AbortedError, GlobalStepError, NotFoundError
-from globalstep.proto import globalstep_pb2 as pb
+from globalstep.errors import AbortedError, NotFoundError
 from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.aggregates.step_waits import StepWaits
-from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.push_table import PushTable
-from globalstep.ps.links import vote_count
-from globalstep.ps.links.vote_count import VoteCount
-from globalstep.ps.links.voter import Voter
+from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.presence import State
+from globalstep.ps.service import settler
 from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
-from globalstep.ps.shard.events import Pull, Recorded, Resolved
+from globalstep.ps.shard.events import Pull, Resolved
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.reads import StateReader
-from globalstep.ps.shard.replies import Answer
-from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.wal import durability, write_ahead_log
 from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
-from globalstep.wire import codec
 from globalstep.wire.declarations import OutcomeKind, padded
 from globalstep.worker.client import membership
 from globalstep.worker.protocol.push_protocol import PushProtocol
@@ -200,41 +196,7 @@ def _entries_believed() -> Patch:
 
 
 def _floors_believed() -> Patch:
-    return Sequencer, "_check_floor", lambda self, now, shard, floor: floor.index
-
-
-def _forgotten_once_applied() -> Patch:
-    check = Sequencer._check_floor
-
-    def forgetful(self: Any, now: Any, shard: int, floor: Any) -> int:
-        check(self, now, shard, floor)
-        return int(floor.index)
-
-    return Sequencer, "_check_floor", forgetful
-
-
-def _served_while_behind() -> Patch:
-    check = Incarnation.check
-
-    def careless(now: Incarnation, number: int, client: str, even_behind: bool = False) -> None:
-        check(now, number, client, even_behind=True)
-
-    return Incarnation, "check", careless
-
-
-def _recovered_as_if_none_were_behind() -> Patch:
-    call = Control.call
-
-    def careless(self: Any, method: str, request: Any) -> Any:
-        if method == "Recover":
-            del request.behind[:]
-        return call(self, method, request)
-
-    return Control, "call", careless
-
-
-def _on_disk_once_applied() -> Patch:
-    return WriteAheadLog, "durable", property(lambda self: self._applied[-1][1] if self._applied else self._durable)
+    return Signer, "is_floor", lambda self, shard, floor: True
 
 
 def _waits_for_a_part() -> Patch:
@@ -268,34 +230,6 @@ def _numbered_by_clocks_alone() -> Patch:
     return membership, "_newest_known", lambda ledger, progress: 0
 
 
-def _decided_at_a_vote_less() -> Patch:
-    def hasty(self: Any) -> bool:
-        return self.call is not None and len(self.needed - self.voted) <= 1
-
-    return vote_count._Round, "is_complete", hasty
-
-
-def _a_vote_for_a_part_that_was_refused() -> Patch:
-    def kind(self: Any, link: Any, push: Any, not_finite: str = "") -> None:
-        self._send(link, pb.Vote(push=codec.encode_push_id(push)))
-
-    return Voter, "object", kind
-
-
-def _a_vote_is_looked_for_twice() -> Patch:
-    take = VoteCount._take
-
-    def hasty(self: Any, held: Any, shard: int, push: Any, not_finite: str) -> None:
-        is_there = push in self._rounds
-        self._shard.handle(Recorded(push))
-        if not is_there and self._asked.get(push.client, 0) >= push.sequence:
-            held.leave(push)
-            return
-        take(self, held, shard, push, not_finite)
-
-    return VoteCount, "_take", hasty
-
-
 def _rows_that_repeat_where_those_told_did_not() -> Patch:
     bind = RowLayout.bind
 
@@ -304,32 +238,6 @@ def _rows_that_repeat_where_those_told_did_not() -> Patch:
         return [replace(op, unique=True) for op in ops], reads
 
     return RowLayout, "bind", hasty
-
-
-def _a_sequencers_error_counts_as_a_fence() -> Patch:
-    refuse = VoteCount.refuse
-
-    def careless(self: Any, *args: Any) -> bool:
-        with contextlib.suppress(GlobalStepError):
-            refuse(self, *args)
-        return False
-
-    return VoteCount, "refuse", careless
-
-
-def _answered_before_it_is_applied() -> Patch:
-    def early(self: Any, incarnation: int, message: Any, answered: Any) -> None:
-        for item in message.entries:
-            call = self._take(codec.decode_push_id(item.push))
-            if call is not None:
-                now = self._shard.now
-                staged = now.staged.get(codec.decode_push_id(item.push))
-                reads = staged.parts.reads if staged is not None else ()
-                answer = Answer(reads, now.store.read(reads), None, item.index, item.index)
-                answered.append((call, self._answer(answer)))
-            self._shard.handle(Resolved(incarnation, (), [entries.decode(item)]))
-
-    return Voter, "_carry_out", early
 
 
 def _a_contribution_counts_twice() -> Patch:
@@ -428,6 +336,117 @@ def _values_of_before_the_step() -> Patch:
     return StepWaits, "await_made", hasty
 
 
+def _a_ledger_of_after_the_snapshot() -> Patch:
+    def lazy(self: Any) -> Callable[[], bytes]:
+        return lru_cache(maxsize=None)(lambda: json.dumps(self.copied()(), sort_keys=True).encode())
+
+    return Ledger, "dumped_later", lazy
+
+
+def _read_before_it_is_applied() -> Patch:
+    apply = Applier.apply_entry
+
+    def hasty(self: Any, now: Any, entry: Any, *more: Any) -> None:
+        staged = now.staged.get(entry.push)
+        reads = staged.parts.reads if staged is not None else ()
+        early = [value.copy() for value in now.store.read(reads)]
+        apply(self, now, entry, *more)
+        kept = now.replies.get(entry.push)
+        if kept is not None and early and kept.values:
+            kept.values[:], kept.packing = early, None
+
+    return Applier, "apply_entry", hasty
+
+
+def _dropped_without_asking() -> Patch:
+    def hasty(self: Any) -> bool:
+        view = self._shard.view(brief=True)
+        overdue = self._shard.overdue(settler.OVERDUE_SECS, settler.LONGEST_SECS)
+        if view.shard == view.sequencer:
+            return settle_once(self)
+        self._shard.handle(Resolved(view.incarnation, overdue, ()))
+        return settle_once(self)
+
+    settle_once = settler.Settler.settle_once
+    return settler.Settler, "settle_once", hasty
+
+
+def _one_shard_speaks_for_all() -> Patch:
+    raise_floor = Ledger.raise_floor
+
+    def generous(self: Any, shard: int, applied: int) -> bool:
+        for item in self._unfinished:
+            if item.index <= applied:
+                item.waiting = {shard}
+        return raise_floor(self, shard, applied)
+
+    return Ledger, "raise_floor", generous
+
+
+def _entries_forgotten_once_told() -> Patch:
+    pending = Ledger.pending
+
+    def forgetful(self: Any, shard: int, up_to: int) -> Any:
+        found = pending(self, shard, up_to)
+        self._pending[shard].clear()
+        return found
+
+    return Ledger, "pending", forgetful
+
+
+def _values_of_now_under_the_pushes_place() -> Patch:
+    answer = Applier.answer
+
+    def careless(self: Any, now: Any, push: Any) -> Any:
+        found, kept = answer(self, now, push), now.replies.get(push)
+        return replace(found, as_of=kept.index) if kept is not None and found.as_of else found
+
+    return Applier, "answer", careless
+
+
+def _a_gap_is_passed_over() -> Patch:
+    check = Applier._check_entry
+
+    def careless(self: Any, now: Any, entry: Any, applied: int) -> None:
+        check(self, now, entry, max(applied, entry.previous))
+
+    return Applier, "_check_entry", careless
+
+
+def _cuts_that_do_not_fit() -> Patch:
+    def trusting(self: Any, reads: Any, shards: Any) -> Any:
+        asked = sorted(shards | {self.run.sequencer})
+        wanted: dict[int, list[Any]] = {shard: [] for shard in asked}
+        for read in reads:
+            wanted[self.run.where[read.variable]].append(read)
+        replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
+        return self.messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+
+    return PushProtocol, "_pull_at_once", trusting
+
+
+def _newest_first() -> Patch:
+    apply = Applier.apply_entries
+
+    def reversed_(self: Any, now: Any, brought_by: Any, entries: Sequence[Any], *more: Any) -> None:
+        before, turned = now.applied, []
+        new = [entry for entry in entries if entry.index > before]
+        for slot, entry in zip(new, reversed(new), strict=True):
+            if any(item.kind is not EntryKind.PUSH for item in new):
+                turned.append(slot)
+            else:
+                turned.append(replace(slot, push=entry.push, hypers=entry.hypers))
+        with mock.patch.object(Applier, "_check_signed", return_value=None):
+            apply(self, now, brought_by, turned, *more)
+
+    return Applier, "apply_entries", reversed_
+
+
+def _only_the_newest_entries_are_told() -> Patch:
+    pending = Ledger.pending
+    return Ledger, "pending", lambda self, shard, up_to: pending(self, shard, up_to)[-1:]
+
+
 class _Shard:
     """A shard that answers what has been read before."""
 
@@ -457,10 +476,6 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "torn record accepted": _torn_record_accepted,
     "adopted without a sync": _adopted_without_a_sync,
     "recovered without floors": _recovered_without_floors,
-    "forgotten once it is applied": _forgotten_once_applied,
-    "served while it is behind": _served_while_behind,
-    "recovered as if none were behind": _recovered_as_if_none_were_behind,
-    "on the disk once it is applied": _on_disk_once_applied,
     "a forged entry is believed": _entries_believed,
     "a forged floor is believed": _floors_believed,
     "ADMIT without STAGE stops the run": _waits_for_a_part,
@@ -468,12 +483,17 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "unreadable counts as lost": _unreadable_counts_as_lost,
     "damage taken for a torn end": _damage_taken_for_a_torn_end,
     "numbered by clocks alone": _numbered_by_clocks_alone,
-    "decided at a vote less": _decided_at_a_vote_less,
-    "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
-    "a vote is looked for twice": _a_vote_is_looked_for_twice,
     "rows that repeat where those told did not": _rows_that_repeat_where_those_told_did_not,
-    "a sequencer's error counts as a fence": _a_sequencers_error_counts_as_a_fence,
-    "answered before it is applied": _answered_before_it_is_applied,
+    "a ledger of after the snapshot": _a_ledger_of_after_the_snapshot,
+    "read before it is applied": _read_before_it_is_applied,
+    "dropped without asking the sequencer": _dropped_without_asking,
+    "one shard speaks for all": _one_shard_speaks_for_all,
+    "entries forgotten once they were told": _entries_forgotten_once_told,
+    "values of now under the push's place": _values_of_now_under_the_pushes_place,
+    "a gap between entries is passed over": _a_gap_is_passed_over,
+    "cuts that do not fit are believed": _cuts_that_do_not_fit,
+    "entries are applied newest first": _newest_first,
+    "only the newest entries are told": _only_the_newest_entries_are_told,
     "a contribution counts twice after a retry": _a_contribution_counts_twice,
     "a late contribution counts": _a_late_contribution_counts,
     "shards with different sets of contributions": _shards_with_different_sets,

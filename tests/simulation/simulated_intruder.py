@@ -66,6 +66,7 @@ class Intruder:
                         self._change_entry,
                         self._forge_floor,
                         self._say_again,
+                        self._leave_out,
                     ]
                 )()
             except OpError:
@@ -82,7 +83,9 @@ class Intruder:
         request = pb.Request()
         message = getattr(request, method)
         message.incarnation = self._statuses[self._sequencer].incarnation
-        if method != "complete":
+        if method == "pull":
+            message.client = _CLIENT
+        else:
             message.id.client, message.id.sequence = _CLIENT, self._sequence
         return request
 
@@ -139,10 +142,21 @@ class Intruder:
 
     def _forge_floor(self) -> None:
         """A shard is said to have come as far as the sequencer."""
-        request = self._request("complete")
+        request = self._request("pull")
         index = self._statuses[self._sequencer].applied
-        request.complete.floors.add(shard=self._another(), index=index, signature=bytes(16))
+        request.pull.floors.add(shard=self._another(), index=index, signature=bytes(16))
         self._send(self._sequencer, request)
+
+    def _leave_out(self) -> None:
+        """A COMMIT with its own entry, without those of others that come before it."""
+        self._sequence += 1
+        shard = self._another()
+        self._send(shard, self._request("stage"))
+        answer = self._admit(shard)
+        request = self._request("commit")
+        request.commit.entries.extend(entry for told in answer.pending for entry in told.entries[-1:])
+        self._sent.append((shard, request))
+        self._send(shard, request)
 
     def _say_again(self) -> None:
         """A message that was genuine when it was said first."""

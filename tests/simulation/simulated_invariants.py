@@ -28,7 +28,7 @@ __all__ = ["Checkpoint", "Entry", "Life", "Onlooker", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "admit", "commit"})
-_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "read_snapshot"})
 
 
 @dataclass(eq=False, slots=True)
@@ -254,8 +254,6 @@ class Watch:
             raise Violation("I4", f"{where} was served, and it holds no state")
         if request.incarnation != shard.now.number:
             raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard.now.number}")
-        if shard.now.behind:
-            raise Violation("I2", f"{where} was served, and it may be behind what it had answered")
         if task.index in self.lives[shard.now.number].emptied:
             raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard.now.number}")
 
@@ -362,7 +360,7 @@ class Watch:
         )
         for other, last in zip(self._tasks, entry.last, strict=True):
             now = other.shard.now
-            if now.number == life.number and now.applied < last and not now.behind:
+            if now.number == life.number and now.applied < last:
                 raise Violation(
                     "I2",
                     f"step {visible} is visible; task {other.index} has applied {now.applied} of {last}",
@@ -375,10 +373,9 @@ class Watch:
             return
         if any(push.client != "intruder" for push in task.shard.resources.of_nothing):
             raise Violation("I1", f"task {task.index} applied nothing for {list(task.shard.resources.of_nothing)}")
-        if not task.shard.now.behind:
-            if applied < life.applied.get(task.index, 0):
-                raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
-            life.applied[task.index] = applied
+        if applied < life.applied.get(task.index, 0):
+            raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
+        life.applied[task.index] = applied
         entry = life.entries.get(applied)
         if applied < life.base or entry is None:
             if applied and applied != life.base - 1:

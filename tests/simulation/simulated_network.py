@@ -302,7 +302,6 @@ class SimulatedTransport:
     ) -> None:
         self.label = f"/job:ps/task:{shard}"
         self.address = f"simulated:{shard}"
-        self.shares_memory = False
         self._network = network
         self._client = client
         self._shard = shard
@@ -327,6 +326,10 @@ class SimulatedTransport:
         self._connection.calls.append(call)
         self._network.send(call, self._network.weather.deadline_secs)
         return call
+
+    def tell(self, request: pb.Request) -> None:
+        """See Transport."""
+        self.send(request, ())
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> Call:
         """See Transport."""

@@ -62,7 +62,6 @@ class Scenario:
         whole_pushes: Whether every push has a part on every shard.
         logged: Whether the run has durability="log".
         intruder: Whether a worker lies.
-        votes: Whether PS tasks take votes for pushes.
         contributions: Of how many contributions a step is made; 0 where each push moves it on by itself.
         units: Whether these are units of work.
         most_lead: By how many pushes a worker may be ahead of the slowest; None where none waits.
@@ -84,7 +83,6 @@ class Scenario:
     whole_pushes: bool = False
     logged: bool = False
     intruder: bool = False
-    votes: bool = False
     contributions: int = 0
     units: bool = False
     most_lead: int | None = None
@@ -133,7 +131,7 @@ def _whole_pushes(scenario: Scenario, rng: random.Random) -> None:
 
 
 #: What a PS task is asked in the course of a run, and a client sends: the points of the protocol.
-_METHODS = ("stage", "admit", "commit", "push", "complete")
+_METHODS = ("stage", "admit", "commit", "push", "pull")
 _RARE_METHODS = ("Begin", "Declare", "Open", "read_snapshot", "Status", "Settle", "ReleaseSnapshot")
 
 
@@ -251,26 +249,6 @@ def _clocks_back(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault("past", who, where, _frequent(scenario, rng), rng.randrange(6, 16), 0.05))
 
 
-def _votes(scenario: Scenario, rng: random.Random) -> None:
-    """Pushes over several shards are decided by votes; PS tasks die, or stop, around messages of their links."""
-    scenario.votes = True
-    for _ in range(rng.choice([0, 0, 1, 2])):
-        who = f"ps {rng.randrange(scenario.shards)}"
-        method, count = rng.choice(["vote", "decisions"]), 1 + int(20 * rng.random() ** 2)
-        kind, secs = rng.choice([("kill", 0.05), ("kill", 1.0), ("stop", 2.0), ("stop", 12.0)])
-        scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
-
-
-def _answered_before_the_sync(scenario: Scenario, rng: random.Random) -> None:
-    """A machine fails right after a push by votes was applied and answered there, or all machines do."""
-    scenario.logged = scenario.votes = scenario.whole_pushes = True
-    others = [shard for shard in range(scenario.shards) if shard != scenario.sequencer]
-    for _ in others:
-        who, kind = f"ps {rng.choice(others)}", rng.choice(["kill", "kill", "power"])
-        where, method = rng.choice([("handled", "decisions"), ("arrive", "stage"), ("arrive", "stage")])
-        scenario.faults.append(Fault(kind, who, where, method, 2 + rng.randrange(20), rng.choice([0.05, 1.0])))
-
-
 def _contributions(scenario: Scenario, rng: random.Random) -> None:
     """Steps are made of the mean of several workers' gradients."""
     scenario.whole_pushes = True
@@ -314,11 +292,9 @@ _LATER = (
     "log damaged",
     "log unreadable",
     "clocks set back",
-    "votes",
     "contributions",
     "bounded staleness",
     "units of work",
-    "answered before the sync",
     "threads",
 )
 
@@ -346,11 +322,9 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "log damaged": (0.05, _log_damaged),
     "log unreadable": (0.05, _log_unreadable),
     "clocks set back": (0.1, _clocks_back),
-    "votes": (0.5, _votes),
     "contributions": (0.25, _contributions),
     "bounded staleness": (0.2, _bounded_staleness),
     "units of work": (0.12, _work_units),
-    "answered before the sync": (0.1, _answered_before_the_sync),
     "threads": (0.3, _threads),
 }
 

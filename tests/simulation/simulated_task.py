@@ -9,15 +9,15 @@ from random import Random
 from typing import Any
 
 from greenlet import getcurrent
+from simulated_calls import SimulatedLine, WaitingCalls
 from simulated_disk import Crashed, Disk
-from simulated_links import Links, SimulatedLine
 from simulated_network import LATER, PARKED, Answer, Call, Network, SimulatedTransport
 from simulated_time import Hub, Process, ProcessClock, Threads, Violation
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.links.parked_call import OpenCall
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler, encode_error
+from globalstep.ps.service.parked_call import OpenCall
 from globalstep.ps.service.settler import Settler
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
@@ -42,7 +42,6 @@ class SimulatedTask:
         handled: Told of every call that was carried out, with the error that it got, if any.
         interrupted: Told of every call within which the process was killed.
         disk: Where its logs are; None for a run without.
-        votes: Whether it takes votes for pushes.
         turns: Decides when its threads leave each other the turn; None where one carries out all that comes.
         decided: Told of a call that has had a push decided, by a thread that goes on with it.
 
@@ -64,14 +63,12 @@ class SimulatedTask:
         handled: Callable[[SimulatedTask, Call | None, pb.Error | None], None],
         interrupted: Callable[[SimulatedTask, Call], None],
         disk: Disk | None = None,
-        votes: bool = False,
         turns: Random | None = None,
         decided: Callable[[SimulatedTask, Call], None] = lambda *_: None,
     ) -> None:
         self._decided = decided
         self._turns = turns
         self.is_calm = False
-        self.votes = votes
         self.index = index
         self.up = False
         self.starts = 0
@@ -106,13 +103,12 @@ class SimulatedTask:
             log_files=LOG_FILES if self._disk is None else self._disk.files,
         )
         self._control.durability._clock = clock
-        self._control.votes = self.votes
         self.threads = None
         if self._turns is not None:
             decided = self._has_decided if self._disk is None else None
             self.threads = Threads(self.process, self._turns, self.shard, decided)
             self._control.durability._changing = self.threads.lock()
-        self.links = Links(self, self.process, self._control.handler, self.threads)
+        self.waiting = WaitingCalls(self, self.process, self._control.handler)
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
         self.process.start(Settler(self.shard, clock, partial(self._ask, self.process))._run)
@@ -130,7 +126,6 @@ class SimulatedTask:
         self.process.kill()
         if self.threads is not None:
             self.threads.lose_all()
-        self.links.crash()
         if self._disk is not None:
             log = self.shard.log
             if isinstance(log, WriteAheadLog):
@@ -176,7 +171,6 @@ class SimulatedTask:
             lambda *_: None,
             lambda *_: None,
             disk,
-            self.votes,
         )
         disk.at = at
         self._routes.clear()
@@ -197,8 +191,8 @@ class SimulatedTask:
         self._control, twin._control = twin._control, self._control
         self._clock, twin._clock = twin._clock, self._clock
         self._memories, twin._memories = twin._memories, self._memories
-        self.links, twin.links = twin.links, self.links
-        self.links.task, twin.links.task = self, twin
+        self.waiting, twin.waiting = twin.waiting, self.waiting
+        self.waiting.task, twin.waiting.task = self, twin
         self._routes = {connection: not to_twin for connection, to_twin in self._routes.items()}
 
     def _end_twin(self) -> None:
@@ -240,7 +234,7 @@ class SimulatedTask:
 
     def _handle(self, call: Call, data: memoryview) -> Answer | None:
         twin = self._twin if self._twin is not None and self._leads_to_twin(call) else None
-        links = (twin or self).links
+        waiting = (twin or self).waiting
         try:
             answer = (twin or self)._carry_out(call, data)
         except Crashed:
@@ -258,9 +252,9 @@ class SimulatedTask:
         elif call.method == "push":
             self._handled(self, call, None)  # a contribution, which is decided, and waits for its step
         if self.threads is not None:
-            links.answer_resumed()  # of other threads' doing, too, so what this one has done is checked first
+            waiting.answer_resumed()  # of other threads' doing, too, so what this one has done is checked first
         if call.connection is not None:
-            links.look()
+            waiting.look()
         return answer
 
     def _has_decided(self, call: Call) -> None:
@@ -270,11 +264,11 @@ class SimulatedTask:
         except Violation as violation:
             self._failed(self.process, violation)
 
-    def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
+    def finish(self, waiting: WaitingCalls, call: OpenCall, asked: Call) -> None:
         """Answer a call that was parked, and is resumed."""
         before = self.threads.carry_out(asked) if self.threads is not None else None
         try:
-            reply, pieces = links.handler.finish(call)
+            reply, pieces = waiting.handler.finish(call)
         except Crashed:
             self._interrupted(self, asked)
             self._network._notice(asked, "the task died")
@@ -286,10 +280,10 @@ class SimulatedTask:
         self._handled(self, asked, error)
         self._network.answer(asked, self, (reply, error, pieces))
 
-    def heard(self, links: Links) -> None:
-        """Check what a message of a link has come to."""
-        if self.links is links and self.shard.now.number:
-            self._check("a message of a link")
+    def heard(self, waiting: WaitingCalls) -> None:
+        """Check what looking after calls that wait has come to."""
+        if self.waiting is waiting and self.shard.now.number:
+            self._check("a look after calls that wait")
             self._handled(self, None, None)
 
     def _check(self, what: str) -> None:
@@ -303,10 +297,10 @@ class SimulatedTask:
         if self.threads is not None:
             self.threads.carry_out(call)
         if call.connection is not None:
-            memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
+            memory, line = self._memories[call.connection], SimulatedLine(self.waiting, call)
             answered = self._control.handler.begin(call.request, data, memory, line=line)
             if self.threads is None:
-                self.links.answer_resumed()
+                self.waiting.answer_resumed()
             if answered is None:
                 return PARKED
             value, pieces = answered

@@ -5,7 +5,7 @@ left in the middle of a wait and gone on with when its event comes. Nothing runs
 run is decided by its seed alone.
 
 A PS task may have a thread for each connection, too. Such a thread loses its turn only where it takes a lock: between
-two events of its shard, and between two looks into what counts votes. In between it does what it does as a whole.
+two events of its shard. In between it does what it does as a whole.
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ class ProcessClock:
         if not event.is_set():
             self._process.sleep(timeout_secs)
         return event.is_set()
+
+    def sleep(self, secs: float) -> None:
+        """See Clock."""
+        self._process.sleep(secs)
 
 
 class Process:

@@ -113,7 +113,6 @@ class Simulation:
                     watch.handled,
                     watch.interrupted,
                     disk,
-                    scenario.votes,
                     random.Random(f"{scenario.seed} turns {index}") if scenario.threads else None,
                     watch.decided,
                 )

@@ -16,14 +16,11 @@ MOST_SEEDS = 600
 FOUND_BY = {
     "torn record accepted": 224,
     "adopted without a sync": 226,
-    "forgotten once it is applied": 92,
-    "recovered as if none were behind": 99,
-    "on the disk once it is applied": 92,
     "a log without a lock": 141,
+    "a gap between entries is passed over": 96,
     "unreadable counts as lost": 69,
     "damage taken for a torn end": 206,
     "numbered by clocks alone": 66,
-    "a vote is looked for twice": 85,
 }
 #: The same, where nothing is looked at but the history of what clients saw.
 FOUND_IN_HISTORY = {
@@ -37,16 +34,18 @@ FOUND_IN_HISTORY = {
     "reply before fsync": 4,
     "torn record accepted": 110,
     "adopted without a sync": 226,
-    "forgotten once it is applied": 92,
-    "on the disk once it is applied": 92,
     "a forged entry is believed": 47,
     "a forged floor is believed": 110,
     "damage taken for a torn end": 72,
     "numbered by clocks alone": 66,
-    "decided at a vote less": 44,
-    "a vote for a part that was refused": 16,
-    "a sequencer's error counts as a fence": 16,
-    "answered before it is applied": 0,
+    "a ledger of after the snapshot": 65,
+    "read before it is applied": 0,
+    "dropped without asking the sequencer": 112,
+    "values of now under the push's place": 8,
+    "a gap between entries is passed over": 96,
+    "cuts that do not fit are believed": 3,
+    "entries forgotten once they were told": 15,
+    "entries are applied newest first": 6,
     "a contribution counts twice after a retry": 14,
     "a late contribution counts": 9,
     "shards with different sets of contributions": 16,
@@ -54,15 +53,15 @@ FOUND_IN_HISTORY = {
     "values of before the step": 46,
 }
 _STOPS = ("commit applies only its own entry", "incarnation not checked", "ADMIT without STAGE stops the run",
-          "unreadable counts as lost", "a unit of work counts twice", "the dead are waited for")  # fmt: skip
-_BEHIND = ("recovered without floors", "served while it is behind", "recovered as if none were behind")
+          "unreadable counts as lost", "a unit of work counts twice", "the dead are waited for",
+          "only the newest entries are told")  # fmt: skip
 #: Why clients do not see the others.
 NOT_IN_HISTORY = {
     **dict.fromkeys(_STOPS, "the run stops, or a program fails; nobody is told anything that is wrong"),
-    **dict.fromkeys(_BEHIND, "the task is behind for a moment, in which no client here reads from it"),
+    "recovered without floors": "the task is behind for a moment, in which no client here reads from it",
+    "one shard speaks for all": "a step is early for a moment, in which no client here reads from the other shards",
     "a log without a lock": "two processes serve for a moment, in which no client here reads from both",
     "ids lost in a restore": "no client tries a push again in another incarnation",
-    "a vote is looked for twice": "a push takes 5 s, and is right",
     "rows that repeat where those told did not": "only values under momentum are wrong, which are no sums of pushes",
     "a free push too many": "who is ahead of whom depends on leases, which no client sees",
     "who comes back is where it was": "the same",

@@ -103,16 +103,3 @@ def sent_by(client):
 
         transport.send = watched
     return kinds
-
-
-def linked(servers, client):
-    """Push until all tasks but the sequencer have links, and the sequencer has heard of them."""
-    others = [server for at, server in enumerate(servers) if at != client.sequencer]
-    lines = servers[client.sequencer].control.handler.voting.count._lines
-    pushes = 0
-    while len(lines) < len(others) or not all(server.control.handler.voting.voter._link for server in others):
-        client.push(step_push())
-        pushes += 1
-        client._protocol._by_votes._pause_secs = 0.0
-    client._protocol._by_votes._pause_secs = 0.0
-    return pushes

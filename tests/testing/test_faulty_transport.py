@@ -24,7 +24,7 @@ WRAPPERS = {
     "TimedTransport": lambda transport: TimedTransport(transport, Laps()),
 }
 #: What carries messages, and may do something about them.
-CARRIES = ("send", "unary", "break_off", "give_up", "close", "expire")
+CARRIES = ("send", "tell", "unary", "break_off", "give_up", "close", "expire")
 MEMBERS = [name for name in vars(Transport) if not name.startswith("_")]
 
 
@@ -48,8 +48,8 @@ class Inner:
 
 
 def test_the_protocol_says_all_that_a_transport_can_do():
-    assert set(MEMBERS) == {*CARRIES, "label", "address", "shares_memory", "buffer"}
-    local = {*vars(LocalTransport), "label", "address", "shares_memory"}  # those it sets itself
+    assert set(MEMBERS) == {*CARRIES, "label", "address", "buffer"}
+    local = {*vars(LocalTransport), "label", "address"}  # those it sets itself
     assert not set(MEMBERS) - local
     assert not set(MEMBERS) - {*vars(GrpcTransport), "label", "address"}
 

@@ -8,7 +8,6 @@ Layer: tf1.
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook
@@ -105,7 +104,6 @@ class GlobalStepWaiterHook(SessionRunHook):
     def __init__(self, wait_until_step: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._wait_until_step = wait_until_step
         self._clock = clock
-        self._never = threading.Event()
         self._started = False
         self._step: Any = None
 
@@ -142,4 +140,4 @@ class GlobalStepWaiterHook(SessionRunHook):
                     step,
                 )
                 last_logged = step
-            self._clock.wait(self._never, _WAITER_POLL_SECS)
+            self._clock.sleep(_WAITER_POLL_SECS)

@@ -167,7 +167,7 @@ class Candidate:
                 tasks that are not known to be of one job say that they are the chief. Names both.
             UnavailableError: If PS task 0 cannot be reached.
         """
-        began, never, had_term = clock.monotonic(), threading.Event(), self._term
+        began, had_term = clock.monotonic(), self._term
         if had_term and not self.claim(cluster) and self.failover_secs is not None:
             return False  # it was replaced, and goes on as a worker; else it asks anew, as one that has no term
         if self.take_over:
@@ -181,7 +181,7 @@ class Candidate:
                 if self.beside:
                     return False
                 raise FailedPreconditionError(self._two_chiefs(cluster))
-            clock.wait(never, _POLL_SECS)
+            clock.sleep(_POLL_SECS)
         return True
 
     def _is_of_same_job(self, cluster: ClusterClient) -> bool:

@@ -51,12 +51,6 @@ class JoinedRun:
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""
-    #: Whether all PS tasks take votes for pushes over several of them.
-    votes: bool = False
-    #: Whether all PS tasks remember layouts of pushes of rows.
-    row_layouts: bool = False
-    #: Whether all PS tasks know of contributions.
-    aggregates: bool = False
     #: How many tasks of the cluster run sessions, this one among them; 0 where not known.
     workers: int = 0
     #: By how many pushes this client may be ahead of the slowest worker; None where it does not wait.

@@ -291,7 +291,7 @@ class _Wait:
             self._said = now
             self._say(reply, now - self._since)
         if secs < _LONGEST_PAUSE_SECS:
-            self._clock.wait(threading.Event(), self._pause)
+            self._clock.sleep(self._pause)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECS)
 
     def _say(self, reply: pb.QueueReply, secs: float) -> None:

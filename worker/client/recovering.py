@@ -66,7 +66,6 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
     decided = statuses[sequencer]
     floors = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
     applied: dict[int, int] = {}
-    behind = [shard for shard, status in enumerate(statuses) if not isinstance(status, OpError) and status.behind]
     missing: OpError | None = None
     for shard in sorted(range(len(transports)), key=lambda shard: shard == sequencer):
         status = statuses[shard]
@@ -86,12 +85,9 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
                 floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()]
                 if shard == sequencer
                 else floors,
-                behind=behind,
             )
             reply = _recover(transports[shard], request)
             applied[shard] = reply.applied
-            if reply.behind:
-                behind.append(shard)
     if missing is not None:
         raise UnavailableError(missing.message)
 

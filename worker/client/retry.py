@@ -185,7 +185,7 @@ class Retry:
         if isinstance(error, ResourceExhaustedError):
             # The task says when there may be memory; all come back at different times.
             pause = max(pause, error.retry_secs * (1.0 + self._rng.random()))
-        self._clock.wait(threading.Event(), pause)
+        self._clock.sleep(pause)
 
     def answered(self) -> None:
         """Take note that the call was answered; the log says so if it has said that the call was retried."""

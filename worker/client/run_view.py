@@ -157,9 +157,6 @@ class RunView:
             check_protocol(status.protocol, "this client", label)
         self._heartbeat.introduce()
         with self.lock:
-            self.joined.votes = all(status.votes for status in found)
-            self.joined.row_layouts = all(status.row_layouts for status in found)
-            self.joined.aggregates = all(status.aggregates for status in found)
             incarnations = {status.incarnation for status in found}
             held = RunIdentity.decode(found[0].run)
             if len(incarnations) == 1 and found[0].incarnation and self.accepts(held):

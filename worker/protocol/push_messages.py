@@ -26,7 +26,7 @@ from globalstep.worker.protocol.wire_packing import WirePacking
 if TYPE_CHECKING:
     from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 
-__all__ = ["PIGGYBACK_BYTES", "KnownRows", "Part", "Places", "PushMessages", "Split", "bytes_of", "joined_bytes"]
+__all__ = ["KnownRows", "Part", "Places", "PushMessages", "Split", "bytes_of", "joined_bytes"]
 
 Array = npt.NDArray[Any]
 _NBYTES = attrgetter("nbytes")
@@ -34,8 +34,6 @@ _NBYTES = attrgetter("nbytes")
 _JOINED_BYTES = 1 << 13
 #: Layouts that a client knows: a program has a few train ops; those of rows may differ in the shards that they take.
 _MOST_SPLITS = 64
-#: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
-PIGGYBACK_BYTES = 1 << 16
 #: A value of so many bytes on average is worth no thought beside its copying, which numpy does without the interpreter.
 SMALL_BYTES = 1 << 16
 #: Of an op: the dtype of its value; the value's shape, or that of a row; the dtype of the rows' ids, None for a whole
@@ -108,8 +106,8 @@ class PushMessages:
         return parts
 
     def _may_tell_rows(self, push: Push) -> bool:
-        """Whether the shards remember layouts of rows, and this push has one."""
-        return self._run.row_layouts and not self.packing.active and all(op.value is not None for op in push.ops)
+        """Whether this push has a layout of rows that the shards can remember."""
+        return not self.packing.active and all(op.value is not None for op in push.ops)
 
     def shard_of(self, variable: str) -> int:
         """Give the shard that holds a Variable.

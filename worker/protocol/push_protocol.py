@@ -1,13 +1,14 @@
-"""The client's side of docs/design/push-protocol.md: push; stage, admit, commit, complete; and votes.
+"""The client's side of docs/design/push-protocol.md: a push to one PS task, or stage, admit and commit over several.
 
 Layer: worker. Threads: a PushProtocol takes one push at a time; its owner's lock sees to that.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy.typing as npt
 
@@ -17,6 +18,7 @@ from globalstep.errors import (
     LayoutUnknownError,
     NotFoundError,
     OpError,
+    PermissionDeniedError,
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
@@ -30,10 +32,10 @@ from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.error_feedback import Rest
-from globalstep.worker.protocol.push_messages import PIGGYBACK_BYTES, Part, PushMessages
+from globalstep.worker.protocol.push_messages import Part, PushMessages
 from globalstep.worker.protocol.push_result import Applied, PushResult
 
-__all__ = ["PushByVotes", "PushProtocol"]
+__all__ = ["PushProtocol"]
 
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
@@ -44,13 +46,9 @@ _READ_TRIES = 2
 #: What a message of which no other shard's part waits is tried again after.
 _RETRIED_PATIENTLY = (*RETRIED, ResourceExhaustedError)
 
-#: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
-_REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
+#: What a PS task answers to a STAGE or an ADMIT that is wrong, or not the caller's to make: the push is not admitted.
+_REFUSALS = (InvalidArgumentError, FailedPreconditionError, NotFoundError, PermissionDeniedError)
 
-
-#: After a push that was not decided by votes, votes are not asked for so long: at first, and at most.
-_FIRST_PAUSE_SECS = 0.05
-_LONGEST_PAUSE_SECS = 5.0
 _NO_PART = Part()
 
 
@@ -79,7 +77,6 @@ class PushProtocol:
         self._sequence = 0
         # The newest floor of each shard, in its own signed word, to be passed on to the sequencer.
         self._floors: dict[int, pb.Floor] = {}
-        self._by_votes = PushByVotes(self)
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -108,13 +105,12 @@ class PushProtocol:
 
     # ---- Calls --------------------------------------------------------------------------------
 
-    def call(self, requests: Mapping[int, _Sent], patient: bool = True, raises: bool = True) -> dict[int, Message]:
+    def call(self, requests: Mapping[int, _Sent], patient: bool = True) -> dict[int, Message]:
         """Send requests to several shards at once and wait for all replies; retry each that is not reached.
 
         Args:
             requests: Shard -> message and the bytes of its tensors.
             patient: Try again what a task had no memory for, too.
-            raises: Raise the first error; else give each in the place of its shard's reply.
 
         Returns:
             Shard -> its reply.
@@ -149,7 +145,7 @@ class PushProtocol:
             if packs:
                 replies[shard] = self._packing.unpack(message)
         try:
-            if raises and failed is not None:
+            if failed is not None:
                 raise failed
             return replies
         finally:
@@ -271,63 +267,60 @@ class PushProtocol:
         return request, pieces
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
-        """Several participants: by votes; or stage everywhere, have it admitted, tell the others."""
-        if self._by_votes.is_open():
-            result = self._by_votes.push(push_id, push, parts)
-            if result is not None:
-                return result
-
-        def staging(shard: int, afresh: bool) -> _Sent:
-            return self.staging(push_id, push, shard, parts[shard], afresh)
-
-        began = self.clock.monotonic()
-        requests = {shard: staging(shard, False) for shard in parts}
-        own = self._piggybacked(requests)
+        """Push to several participants: stage everywhere, have the sequencer admit it, tell the others."""
+        sequencer, began = self.run.sequencer, self.clock.monotonic()
+        requests = {shard: self._staging(push_id, push, shard, part) for shard, part in parts.items()}
         try:
             try:
                 taken = self.call(requests, patient=False)
             except LayoutUnknownError:
-                taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
-        except ResourceExhaustedError:
-            # Parts that wait elsewhere for the one that found no memory would keep others' parts out meanwhile.
-            _withdraw(self.run.transports, self.run.incarnation, push_id, requests)
+                anew = {shard: self._staging(push_id, push, shard, part, True) for shard, part in parts.items()}
+                taken = self.call(anew, patient=False)
+        except (*_REFUSALS, ResourceExhaustedError):
+            # Parts that wait elsewhere for the one that was refused would keep others' parts out meanwhile.
+            self._withdraw(push_id, parts)
             raise
-        not_finite = _not_finite_in(taken.values())
-        participants = list(parts)
-        staged = self.clock.monotonic() - began
-        others = [shard for shard in participants if shard != self.run.sequencer]
+        staged, no_memory = self.clock.monotonic() - began, None
+        bad, participants = _not_finite_in(taken.values()), list(parts)
         try:
             try:
-                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
-            except LayoutUnknownError:
-                again = staging(self.run.sequencer, True)
-                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
-        except _REFUSES_ADMIT:
-            _withdraw(self.run.transports, self.run.incarnation, push_id, others)
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, bad, patient=False)
+            except ResourceExhaustedError as error:
+                # The client asks again under the same id: an ADMIT whose reply was lost may have been decided.
+                no_memory = error
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, bad)
+        except _REFUSALS:
+            self._withdraw(push_id, parts)
             raise
         decided = self.clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            _withdraw(self.run.transports, self.run.incarnation, push_id, others)
+            self._withdraw(push_id, parts)
+            if no_memory is not None and outcome.kind is OutcomeKind.ABANDONED:
+                raise copy.copy(no_memory) from None  # refused for good: the push comes again, under another id
             return PushResult(outcome)
-        applied = _applied_of(self.run.sequencer, admitted.reply.admit, staged, decided)
+        applied = _applied_of(sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
         done = self.clock.monotonic() - began
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += _applied_of(shard, reply.reply.commit, decided, done)
-        return self.gathered(push, parts, outcome, {self.run.sequencer: admitted} | committed, applied)
+        return self._gathered(push, parts, outcome, {sequencer: admitted} | committed, applied)
 
-    def staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
+    def _staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
         """Write a STAGE."""
         request = pb.Request()
-        request.stage.incarnation = self.run.incarnation
-        request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-        pieces = self.messages.encode(request.stage, push, shard, part, afresh)
+        message = request.stage
+        message.incarnation = self.run.incarnation
+        message.id.client, message.id.sequence = push_id.client, push_id.sequence
+        for item in push.increments:
+            if item.contributions and not item.closes:
+                message.step, message.unit = item.step, item.unit
+        pieces = self.messages.encode(message, push, shard, part, afresh)
         return request, self._packing.pack(request, pieces) if self._packing.active else pieces
 
-    def gathered(
+    def _gathered(
         self,
         push: Push,
         parts: Mapping[int, Part],
@@ -351,20 +344,6 @@ class PushProtocol:
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self.messages.gather(push, found), applied)
 
-    def _piggybacked(self, requests: dict[int, _Sent]) -> _Sent | None:
-        """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
-
-        A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
-        """
-        own = requests.get(self.run.sequencer)
-        if own is None or self._packing.active:
-            return None
-        if sum(piece.nbytes for piece in own[1]) <= PIGGYBACK_BYTES:
-            return requests.pop(self.run.sequencer)
-        if self.run.transports[self.run.sequencer].shares_memory:
-            return requests.pop(self.run.sequencer)
-        return None
-
     def admit(
         self,
         push_id: PushId,
@@ -372,40 +351,21 @@ class PushProtocol:
         participants: Sequence[int],
         push: Push,
         bad: str = "",
-        part: _Sent | None = None,
+        patient: bool = True,
     ) -> Message:
-        """Have the sequencer decide, on a push whose own part comes along if it is given; gives its reply."""
-        request = self.admission(push_id, kind, participants, push, bad, part)
-        return self.call({self.run.sequencer: request})[self.run.sequencer]
-
-    def admission(
-        self,
-        push_id: PushId,
-        kind: pb.EntryKind.ValueType,
-        participants: Sequence[int],
-        push: Push,
-        bad: str = "",
-        part: _Sent | None = None,
-    ) -> _Sent:
-        """Write an ADMIT; see `admit`."""
+        """Have the sequencer decide on a push whose parts are staged; gives its reply. `patient` is as of `call`."""
         request = pb.Request()
         message = request.admit
         message.incarnation = self.run.incarnation
-        message.id.CopyFrom(codec.encode_push_id(push_id))
+        message.id.client, message.id.sequence = push_id.client, push_id.sequence
         message.kind, message.not_finite = kind, bad
         message.reads_only = kind == pb.ENTRY_PUSH and not (push.ops or push.increments or push.uses)
         message.participants.extend(participants)
-        if part is None or not part[0].stage.known_layout:
-            message.increments.extend(codec.encode_increments(push.increments))
-            message.uses.extend(codec.encode_use(use) for use in push.uses)
+        message.increments.extend(codec.encode_increments(push.increments))
+        message.uses.extend(codec.encode_use(use) for use in push.uses)
         message.seen_steps.update(push.seen_steps)
         message.floors.extend(self.floors)
-        pieces: Sequence[memoryview] = ()
-        if part is not None:
-            message.part.CopyFrom(part[0].stage)
-            request.spans.extend(part[0].spans)
-            pieces = part[1]
-        return request, pieces
+        return self.call({self.run.sequencer: (request, ())}, patient)[self.run.sequencer]
 
     def commit(self, push_id: PushId, admitted: Message, participants: Sequence[int]) -> dict[int, Message]:
         """Tell the participants besides the sequencer what was admitted; gives their replies."""
@@ -422,132 +382,26 @@ class PushProtocol:
         replies = self.call(requests)
         for shard, reply in replies.items():
             assert reply.reply is not None
-            self.learn_floor(shard, reply.reply.commit)
-        self._complete()
+            answer, known = reply.reply.commit, self._floors.get(shard)
+            if answer.applied and (known is None or answer.applied > known.index):  # a late answer says nothing new
+                self._floors[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
+        if replies:
+            # Every later message says what is applied; an empty read says it now, and is not answered.
+            self.run.transports[self.run.sequencer].tell(self._pulling(())[0])
         return replies
 
-    def learn_floor(self, shard: int, answer: pb.CommitReply) -> None:
-        """Take note of what a shard said in its answer to a COMMIT; an older one says nothing new."""
-        known = self._floors.get(shard)
-        if answer.applied and (known is None or answer.applied > known.index):  # without it nothing was done
-            self._floors[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
-
-    def _complete(self) -> None:
-        """Let the sequencer know what is applied, without waiting: every later message says it too."""
-        request = pb.Request()
-        request.complete.incarnation = self.run.incarnation
-        request.complete.floors.extend(self.floors)
-        self.run.transports[self.run.sequencer].send(request, ())
+    def _withdraw(self, push_id: PushId, participants: Iterable[int]) -> None:
+        """Have participants drop their parts of a push that was refused, without waiting; SETTLE does so at last."""
+        for shard in participants:
+            request = pb.Request()
+            request.commit.incarnation = self.run.incarnation
+            request.commit.id.client, request.commit.id.sequence = push_id.client, push_id.sequence
+            self.run.transports[shard].tell(request)
 
     def next_id(self) -> PushId:
         """A new push id, for a snapshot."""
         self._sequence += 1
         return PushId(self.run.client, self._sequence)
-
-
-class PushByVotes:
-    """Pushes over several PS tasks by votes: one message to each, and one answer of each.
-
-    docs/design/push-protocol.md, "Several shards: votes", is the specification. What cannot be done so goes on by
-    STAGE, ADMIT and COMMIT, under the same id.
-
-    Args:
-        protocol: Whose pushes they are.
-    """
-
-    def __init__(self, protocol: PushProtocol) -> None:
-        self._protocol = protocol
-        self._pause_secs = 0.0
-        self._not_before = 0.0
-
-    def is_open(self) -> bool:
-        """Whether votes are to be asked for now."""
-        if not self._protocol.run.votes:
-            return False
-        return not self._pause_secs or self._protocol.clock.monotonic() >= self._not_before
-
-    def push(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult | None:
-        """Do a push, if it can be done by votes.
-
-        Returns:
-            What came of it; ABANDONED where the push is to be done under another id. None where nothing is decided,
-            and the push is to go on under this one.
-
-        Raises:
-            OpError: If the push was wrong, or a task had no memory for it; nothing was changed.
-        """
-        protocol, sequencer = self._protocol, self._protocol.run.sequencer
-        began = protocol.clock.monotonic()
-        others = [shard for shard in parts if shard != sequencer]
-        requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
-        for request, _ in requests.values():
-            request.stage.vote = True
-        own = protocol.staging(push_id, push, sequencer, parts[sequencer]) if sequencer in parts else None
-        asked = protocol.admission(push_id, pb.ENTRY_PUSH, list(parts), push, part=own)
-        asked[0].admit.votes = True
-        asked[0].admit.ClearField("floors")  # the participants say so themselves
-        requests[sequencer] = asked
-        found: dict[int, Any] = protocol.call(requests, patient=False, raises=False)
-        decided = found.pop(sequencer)
-        refused = next((error for error in found.values() if isinstance(error, Exception)), None)
-        if isinstance(decided, Exception):
-            if isinstance(decided, LayoutUnknownError):
-                return self._anew(push)
-            raise decided
-        assert decided.reply is not None
-        answer = decided.reply.admit
-        if answer.undecided:
-            self._pause_secs = min(max(2 * self._pause_secs, _FIRST_PAUSE_SECS), _LONGEST_PAUSE_SECS)
-            self._not_before = protocol.clock.monotonic() + self._pause_secs
-            return None
-        self._pause_secs = 0.0
-        outcome = codec.decode_outcome(answer.outcome)
-        if outcome.kind is OutcomeKind.ACCEPTED:
-            done = protocol.clock.monotonic() - began
-            applied = _applied_of(sequencer, answer, 0.0, done)
-            answers = self._committed(push_id, push, parts, decided, found)
-            for shard, message in answers.items():
-                assert message.reply is not None
-                protocol.learn_floor(shard, message.reply.commit)
-                applied += _applied_of(shard, message.reply.commit, 0.0, done)
-            return protocol.gathered(push, parts, outcome, {sequencer: decided} | answers, applied)
-        if outcome.kind is OutcomeKind.ABANDONED and refused is not None:
-            if isinstance(refused, LayoutUnknownError):
-                return self._anew(push)
-            raise refused
-        run = protocol.run
-        kept = [shard for shard, message in found.items() if not _is_committed(message)]
-        _withdraw(run.transports, run.incarnation, push_id, kept)
-        return PushResult(outcome)
-
-    def _anew(self, push: Push) -> PushResult:
-        """Have a push sent in full, under another id: a connection is new, and its task knows no layout."""
-        self._protocol.messages.forget(push.layout)
-        return PushResult(Outcome(OutcomeKind.ABANDONED))
-
-    def _committed(
-        self,
-        push_id: PushId,
-        push: Push,
-        parts: Mapping[int, Part],
-        decided: Message,
-        found: Mapping[int, Message | Exception],
-    ) -> dict[int, Message]:
-        """Give the participants' answers to a push that was admitted; ask those for theirs that answered without."""
-        assert decided.reply is not None
-        answers = {shard: message for shard, message in found.items() if _is_committed(message)}
-        left = [shard for shard in found if shard not in answers]
-        if left:
-            # The reply has no entries for tasks that were told over their links; a part without its entry is dropped.
-            if not {item.shard for item in decided.reply.admit.pending}.issuperset(left):
-                decided = self._protocol.admit(push_id, pb.ENTRY_PUSH, list(parts), push)
-            answers |= self._protocol.commit(push_id, decided, left)
-        return answers
-
-
-def _is_committed(message: Message | Exception) -> TypeGuard[Message]:
-    """Whether a participant has answered with what came of the push."""
-    return not isinstance(message, Exception) and message.reply is not None and message.reply.HasField("commit")
 
 
 def _applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[Applied]:
@@ -561,19 +415,3 @@ def _applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[A
 def _not_finite_in(staged: Iterable[Message]) -> str:
     """Give the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
     return next((m.reply.stage.not_finite for m in staged if m.reply is not None and m.reply.stage.not_finite), "")
-
-
-def _withdraw(transports: Sequence[Transport], incarnation: int, push: PushId, participants: Iterable[int]) -> None:
-    """Let participants drop their parts of a push that was refused, without waiting; SETTLE does so at last.
-
-    Args:
-        transports: To all PS tasks.
-        incarnation: The run's.
-        push: The push's id.
-        participants: Who has staged a part, the sequencer left out.
-    """
-    for shard in participants:
-        request = pb.Request()
-        request.commit.incarnation = incarnation
-        request.commit.id.CopyFrom(codec.encode_push_id(push))
-        transports[shard].send(request, ())

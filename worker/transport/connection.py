@@ -72,13 +72,11 @@ class Connection(abc.ABC):
 
     Attributes:
         kind: What it is made of: "grpc", "shm", "unix" or "tcp".
-        shares_memory: Whether the task reads large tensors where they lie; see transports.Transport.
         broken: Why it can be used no more; None while it can.
         reading: Held by the one thread that reads from the connection.
     """
 
     kind: str
-    shares_memory = False
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -129,18 +127,16 @@ class Connection(abc.ABC):
             overdue_at: When to break the call off, by the clock of who asks `overdue`.
         """
         load = self._prepare(request, pieces, overdue_at)
-        return self._tell(request, load) if request.HasField("complete") else self._call(request, load, overdue_at)
+        return self._call(request, load, overdue_at)
 
-    def _tell(self, request: pb.Request, load: Any) -> ConnectionTicket:
-        """Send a request without a reply. The ticket is settled."""
-        ticket = ConnectionTicket(self, NO_CALL, None, math.inf)
+    def tell(self, request: pb.Request) -> None:
+        """Send a request without tensors that is not answered."""
+        load = self._prepare(request, (), math.inf)
         try:
             with self._sending:
                 self._transmit(NO_CALL, request, load)
         except OpError as error:
             self.break_off(error)
-        ticket.message = Message(NO_CALL, None, pb.Reply(), memoryview(b""))
-        return ticket
 
     def _call(self, request: pb.Request, load: Any, overdue_at: float) -> ConnectionTicket:
         """Send a request with what `_prepare` has made; gives the ticket for its reply."""

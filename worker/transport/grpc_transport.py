@@ -355,15 +355,13 @@ class GrpcTransport:
         with self._lock:
             return "" if self._connection is None else self._connection.kind
 
-    @property
-    def shares_memory(self) -> bool:
-        """See transports.Transport; not before the first call."""
-        with self._lock:
-            return self._connection is not None and self._connection.shares_memory
-
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
         """See transports.Transport. Opens a new connection if the last one broke."""
         return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
+
+    def tell(self, request: pb.Request) -> None:
+        """See transports.Transport."""
+        self._connected().tell(request)
 
     def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """See transports.Transport."""

@@ -57,7 +57,7 @@ class SharedConnection(SocketConnection):
 
     def __init__(self, label: str, connection: socket.socket) -> None:
         super().__init__(label, connection)
-        self.kind, self.shares_memory = "shm", True
+        self.kind = "shm"
         self._incoming = Incoming(connection, REPLY_LIMIT_BYTES, shares=True, takes_descriptors=True)
         self._pool = BlockPool()
         # Whether the PS task makes blocks; it stops doing so when the machine gives it no memory.
@@ -91,7 +91,7 @@ class SharedConnection(SocketConnection):
         except OpError as error:
             self._grows = False
             if not len(self._pool):
-                self.kind, self.shares_memory = "unix", False
+                self.kind = "unix"
             _log.info("No more shared memory with %s, its data goes over the unix socket: %s", self._label, error)
             return None
         return self._pool.take(nbytes)

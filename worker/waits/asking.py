@@ -5,7 +5,6 @@ Layer: worker. Threads: an Asking is thread-safe; several threads may ask at onc
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -102,7 +101,7 @@ class Asking:
                     looked_at = now
                 if answer is None:
                     continue
-                self._clock.wait(threading.Event(), pause)
+                self._clock.sleep(pause)
                 least, most = _LONGEST_PAUSES_SECS
                 pause = min(1.5 * pause, max(least, min(_PAUSE_OF_WAIT * (now - since), most)))
             return True  # the process is to end: nothing is waited for any more

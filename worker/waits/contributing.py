@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 from typing import NamedTuple
 
-from globalstep.errors import FailedPreconditionError, NotFiniteGradientError
+from globalstep.errors import NotFiniteGradientError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Push
@@ -75,10 +75,8 @@ class Contributing:
             What to compute.
 
         Raises:
-            FailedPreconditionError: If a PS task does not know of contributions.
             AbortedError: If the run's incarnation is over.
         """
-        self._require_aggregates()
         request = pb.Request()
         message = request.await_step
         message.incarnation, message.client = self._run.incarnation, self._run.client
@@ -109,11 +107,9 @@ class Contributing:
             The outcome, with the steps as they are after the wait, and values as of then.
 
         Raises:
-            FailedPreconditionError: If a PS task does not know of contributions.
             AbortedError: If the run's incarnation is over: what was contributed to an open step is lost with it.
             OpError: As for a push.
         """
-        self._require_aggregates()
         wanted = self._with_share(*push.increments)
         beside, patient = self._way_of(push, wanted)
         patience_ms = _PATIENCE_MS if patient else 0
@@ -181,13 +177,6 @@ class Contributing:
                 "finite, and would not be on any other worker: the step cannot be made. Look at the unit's batches."
             )
         return PushResult(result.outcome, [], result.applied)
-
-    def _require_aggregates(self) -> None:
-        if not self._run.aggregates:
-            raise FailedPreconditionError(
-                "A PS task of this cluster is of an older version, which knows nothing of contributions: "
-                "steps of several workers need PS tasks of this version. Start them again with it."
-            )
 
     def _may_give_more(self, wanted: Increment, base: int) -> bool:
         """Take note of an accepted contribution; says whether the client may give another one for the same step."""

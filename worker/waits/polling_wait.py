@@ -6,7 +6,6 @@ Layer: worker.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,6 @@ class PollingWait:
         self._clock = clock
         self._max_wait_secs = max_wait_secs
         self._client = client
-        self._never = threading.Event()
         self._since = clock.monotonic()
         self._next_report = self._since + _QUIET_SECS
         self._poll_secs = _FIRST_POLL_SECS
@@ -75,6 +73,6 @@ class PollingWait:
             # A user who started a task alone by hand is to see why nothing happens, whatever the verbosity.
             _log.warning("Waited %.0f s so far: %s%s", self.waited_secs, waiting_for, likeliest(why))
             self._next_report = now + _REMIND_SECS
-        self._clock.wait(self._never, min(self._poll_secs, left))
+        self._clock.sleep(min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)
         return True

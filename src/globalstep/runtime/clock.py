@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Wait until `event` is set or `timeout_secs` have passed; say whether it is set."""
         ...
 
+    def sleep(self, secs: float) -> None:
+        """Let so much time pass."""
+        ...
+
 
 class SystemClock:
     """The machine's clock. Thread-safe."""
@@ -40,6 +44,10 @@ class SystemClock:
     def wait(self, event: threading.Event, timeout_secs: float) -> bool:
         """See Clock."""
         return event.wait(timeout_secs)
+
+    def sleep(self, secs: float) -> None:
+        """See Clock."""
+        self.wait(threading.Event(), secs)
 
 
 class ManualClock:
@@ -82,6 +90,10 @@ class ManualClock:
             return True
         self.advance(timeout_secs)
         return event.is_set()
+
+    def sleep(self, secs: float) -> None:
+        """See Clock."""
+        self.wait(threading.Event(), secs)
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -74,11 +74,6 @@ class FaultyTransport:
         """See transports.Transport."""
         return self.transport.address
 
-    @property
-    def shares_memory(self) -> bool:
-        """See transports.Transport."""
-        return self.transport.shares_memory
-
     def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """See transports.Transport."""
         return self.transport.buffer(nbytes)
@@ -92,6 +87,14 @@ class FaultyTransport:
             return lambda: self.transport.send(request, kept)
 
         return self._start(request.WhichOneof("kind") or "", lambda: self.transport.send(request, pieces), copied)
+
+    def tell(self, request: pb.Request) -> None:
+        """See transports.Transport."""
+
+        def start() -> None:
+            self.transport.tell(request)
+
+        self._start(request.WhichOneof("kind") or "", start, lambda: start)
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> Any:
         """See transports.Transport."""

@@ -106,14 +106,10 @@ class PlannedFaults:
         task: Which this one is, "ps:1".
         trace: The file with a line for every fault that has happened.
         clock: Paces the waiting of "hold".
-
-    Attributes:
-        votes: Whether PS tasks are to take votes: not where the plan names a message that pushes by votes do not have.
     """
 
     def __init__(self, plan: Sequence[PlannedFault], task: str, trace: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._plan = plan
-        self.votes = not any(fault.method in ("commit", "complete") for fault in plan)
         self._task = task
         self._trace = trace
         self._clock = clock
@@ -154,7 +150,7 @@ class PlannedFaults:
         elif fault.action == "hold":
             until = self._clock.monotonic() + _HOLD_SECS
             while self._happened() < min(at + 2, len(self._plan)) and self._clock.monotonic() < until:
-                self._clock.wait(threading.Event(), _POLL_SECS)
+                self._clock.sleep(_POLL_SECS)
         elif fault.action == "drop":
             raise UnavailableError(f"injected: {fault}")
         elif fault.point in (SEND, REPLY):

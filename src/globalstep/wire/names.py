@@ -78,7 +78,7 @@ def check_name(name: str, what: str) -> None:
         raise _refusal(name, what, NAME_CHARACTERS, r"letters, digits and _.\/>#:-")
 
 
-def check_task(name: str) -> None:
+def check_task(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a task; none at all may be.
 
     Raises:
@@ -88,7 +88,7 @@ def check_task(name: str) -> None:
         raise _refusal(name, "a task", TASK_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
 
 
-def check_id(name: str) -> None:
+def check_id(name: str, field: str = "") -> None:
     """Refuse what cannot be the id of a client; none at all may be.
 
     Raises:
@@ -104,7 +104,7 @@ def check_id(name: str) -> None:
     GOOD_IDS.add(name)
 
 
-def check_queue_name(name: str) -> None:
+def check_queue_name(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a queue that tasks share.
 
     Raises:

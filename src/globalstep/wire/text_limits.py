@@ -33,19 +33,7 @@ _Look = Callable[[Any], None]
 class _Check(Protocol):
     """Refuses a text of a field."""
 
-    def __call__(self, value: Any, field: str) -> None: ...
-
-
-def _id(value: str, field: str) -> None:
-    check_id(value)
-
-
-def _task(value: str, field: str) -> None:
-    check_task(value)
-
-
-def _queue(value: str, field: str) -> None:
-    check_queue_name(value)
+    def __call__(self, value: Any, /, field: str) -> None: ...
 
 
 def _name(value: str, field: str) -> None:
@@ -74,9 +62,9 @@ _word, _text, _path = _printable(WORD_CHARACTERS), _printable(TEXT_CHARACTERS), 
 #: A map's texts are its keys and values: "Message.FieldEntry.key".
 LIMITS: dict[str, _Check] = {
     "Protocol.package": _text,
-    "BeginRequest.owner": _id,
+    "BeginRequest.owner": check_id,
     "BeginRequest.sequencer_address": _path,
-    "BeginRequest.expected_tasks": _task,
+    "BeginRequest.expected_tasks": check_task,
     "BeginRequest.directory": _path,
     "BeginRequest.key": _secret,
     "RunPolicy.durability": _word,
@@ -85,7 +73,7 @@ LIMITS: dict[str, _Check] = {
     "RunIdentity.id": _text,
     "RunIdentity.name": _text,
     "RunIdentity.directory": _path,
-    "DeclareRequest.client": _id,
+    "DeclareRequest.client": check_id,
     "VariableDecl.name": _name,
     "VariableDecl.dtype": _word,
     "VariableDecl.primary": _name,
@@ -100,28 +88,28 @@ LIMITS: dict[str, _Check] = {
     "SlotNames.names": _name,
     "Expression.op": _word,
     "Expression.name": _name,
-    "OpenRequest.client": _id,
+    "OpenRequest.client": check_id,
     "StopLimit.step": _name,
-    "HeartbeatRequest.client": _id,
-    "HeartbeatRequest.task": _task,
-    "HeartbeatRequest.candidate": _id,
+    "HeartbeatRequest.client": check_id,
+    "HeartbeatRequest.task": check_task,
+    "HeartbeatRequest.candidate": check_id,
     "Told.StepsEntry.key": _name,
     "ProcessInfo.host": _text,
     "ProcessInfo.place": _text,
     "ProcessInfo.started": _word,
-    "ClaimChiefRequest.candidate": _id,
-    "ClaimChiefRequest.task": _task,
-    "ClaimChiefRequest.gone": _id,
-    "LeaveRequest.client": _id,
-    "LeaveRequest.candidate": _id,
-    "LeaveRequest.task": _task,
-    "FinishRequest.client": _id,
+    "ClaimChiefRequest.candidate": check_id,
+    "ClaimChiefRequest.task": check_task,
+    "ClaimChiefRequest.gone": check_id,
+    "LeaveRequest.client": check_id,
+    "LeaveRequest.candidate": check_id,
+    "LeaveRequest.task": check_task,
+    "FinishRequest.client": check_id,
     "FinishRequest.process": _text,
     "Floor.signature": _secret,
-    "PullRequest.client": _id,
+    "PullRequest.client": check_id,
     "Read.variable": _name,
     "TensorRef.dtype": _word,
-    "PushId.client": _id,
+    "PushId.client": check_id,
     "Draw.law": _word,
     "Op.variable": _name,
     "Op.source": _name,
@@ -131,17 +119,16 @@ LIMITS: dict[str, _Check] = {
     "OptimizerUse.OverridesEntry.key": _name,
     "PushRequest.SeenStepsEntry.key": _name,
     "AdmitRequest.SeenStepsEntry.key": _name,
+    "StageRequest.step": _name,
     "AdmitRequest.not_finite": _name,
     "Entry.signature": _secret,
     "Entry.step": _name,
     "HyperValues.optimizer": _name,
     "HyperValues.ValuesEntry.key": _name,
     "ReadSnapshotRequest.variables": _name,
-    "VoteRequest.greeting": _secret,
-    "Vote.not_finite": _name,
-    "AwaitStepRequest.client": _id,
+    "AwaitStepRequest.client": check_id,
     "AwaitStepRequest.step": _name,
-    "AwaitSlowerRequest.client": _id,
+    "AwaitSlowerRequest.client": check_id,
     "OpenLaneRequest.unused": _secret,
     "WriteSnapshotRequest.directory": _path,
     "WriteSnapshotRequest.file": _text,
@@ -149,18 +136,18 @@ LIMITS: dict[str, _Check] = {
     "WriteSnapshotRequest.probe_text": _path,
     "WriteSnapshotRequest.NamesEntry.key": _path,  # of a part, as the file names it: "w 6 2 0,3:-"
     "WriteSnapshotRequest.NamesEntry.value": _name,
-    "ReadJournalRequest.client": _id,
+    "ReadJournalRequest.client": check_id,
     "ReadJournalRequest.life": _text,
-    "GetGlobalStepRequest.task": _id,
+    "GetGlobalStepRequest.task": check_id,
     "FindLogRequest.directory": _path,
     "FindLogRequest.run": _text,
     "RecoverRequest.directory": _path,
     "RecoverRequest.sequencer_address": _path,
     "RecoverRequest.run": _text,
     "StopRequest.process": _text,
-    "QueueRequest.client": _id,
+    "QueueRequest.client": check_id,
     "QueueRequest.process": _text,
-    "QueueAttributes.name": _queue,
+    "QueueAttributes.name": check_queue_name,
     "QueueAttributes.kind": _word,
     "QueueAttributes.dtypes": _word,
     "QueueAttributes.shapes": _text,

@@ -79,14 +79,6 @@ class Transport(Protocol):
         """Where others reach the task, "host:port"; "" in process."""
         ...
 
-    @property
-    def shares_memory(self) -> bool:
-        """Whether the task reads large tensors where the client has them, so that they need not be sent ahead.
-
-        May change: a connection is made by the first call, and another one takes its place when it breaks.
-        """
-        ...
-
     def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
 
@@ -96,6 +88,10 @@ class Transport(Protocol):
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Ticket:
         """Send a data-plane request, and do not wait. The pieces must not change until the result."""
+        ...
+
+    def tell(self, request: pb.Request) -> None:
+        """Send a data-plane request without tensors whose reply nobody reads; it may be lost."""
         ...
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> Pending:

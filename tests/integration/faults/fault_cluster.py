@@ -46,8 +46,7 @@ from globalstep.worker.transport.grpc_transport import transports_to
 SHARDS = 2
 SEQUENCER = 0
 LAST_STEP = 9
-#: Name -> shape and shard. "w" is too large to come with ADMIT but in shared memory, and "e" lies in shared memory
-#: where there is some, so every point of the protocol is passed here; the simulation's are all small.
+#: Name -> shape and shard. "w" and "e" lie in shared memory where there is some; the simulation's are all small.
 VARIABLES = {"w": ((33_000,), 0), "b": ((), 1), "e": ((3_300, 10), 1)}
 #: What a push reads: large values, which take the place of its gradients in shared memory.
 READS = tuple(Read(name) for name in ("w", "e", "global_step"))
@@ -184,7 +183,6 @@ class FaultCluster:
             return
         for door in self.doors:
             self._servers.append(PSServer(PSOptions(grace_secs=0.2), clock=self.clock, faults=door))
-            self._servers[-1].control.votes = False  # the cells are of STAGE, ADMIT and COMMIT
             self._servers[-1].start()
         addresses = ",".join(server.address for server in self._servers)
         self._transports = lambda: transports_to(addresses, transport)

@@ -71,7 +71,7 @@ class Cell:
 _STRIKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("ps:0", "before"): (("stage", AFTER), ("admit", BEFORE), (APPLY, BEFORE)),
     ("ps:0", "between"): ((APPLY, AFTER), ("admit", AFTER)),
-    ("ps:0", "increment"): (("complete", BEFORE),),
+    ("ps:0", "increment"): (("pull", BEFORE),),
     ("ps:0", "save"): ((CUT, BEFORE), ("admit", AFTER), ("write_snapshot", BEFORE), ("write_snapshot", AFTER)),
     ("ps:0", "restore"): (("begin", AFTER), ("declare", BEFORE), ("admit", AFTER), ("open", BEFORE), ("open", AFTER)),
     ("ps:1", "before"): (("stage", BEFORE), ("stage", AFTER)),
@@ -81,12 +81,12 @@ _STRIKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("ps:1", "restore"): (("begin", AFTER), ("declare", BEFORE), ("commit", BEFORE), ("open", BEFORE)),
     ("chief", "before"): (("stage", SEND), ("admit", SEND)),
     ("chief", "between"): (("admit", REPLY), ("commit", SEND)),
-    ("chief", "increment"): (("commit", REPLY), ("complete", SEND)),
+    ("chief", "increment"): (("commit", REPLY), ("pull", SEND)),
     ("chief", "save"): (("commit", SEND), ("write_snapshot", SEND), ("write_snapshot", REPLY)),
     ("chief", "restore"): (("begin", REPLY), ("declare", SEND), ("commit", SEND), ("open", SEND), ("open", REPLY)),
     ("worker", "before"): (("stage", SEND), ("admit", SEND)),
     ("worker", "between"): (("admit", REPLY), ("commit", SEND)),
-    ("worker", "increment"): (("commit", REPLY), ("complete", SEND)),
+    ("worker", "increment"): (("commit", REPLY), ("pull", SEND)),
     ("worker", "save"): (("stage", SEND), ("commit", SEND)),
     ("worker", "restore"): (("stage", SEND),),
 }
@@ -95,7 +95,7 @@ _STRIKES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 _MESSAGES: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ("ps:0", "before"): ("stage",),
     ("ps:0", "between"): ("admit",),
-    ("ps:0", "increment"): {"doubled": ("complete",), "late": ("complete",)},
+    ("ps:0", "increment"): {"doubled": ("pull",), "late": ("pull",)},
     ("ps:0", "save"): ("admit", "write_snapshot"),
     ("ps:0", "restore"): ("begin", "declare", "admit", "open"),
     ("ps:1", "before"): ("stage",),
@@ -105,18 +105,18 @@ _MESSAGES: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] =
     ("ps:1", "restore"): ("begin", "declare", "commit", "open"),
     ("chief", "before"): ("stage",),
     ("chief", "between"): {"lost": ("admit",), "doubled": ("admit", "commit"), "late": ("admit", "commit")},
-    ("chief", "increment"): {"lost": ("commit",), "doubled": ("complete",), "late": ("complete",)},
+    ("chief", "increment"): {"lost": ("commit",), "doubled": ("pull",), "late": ("pull",)},
     ("chief", "save"): ("admit", "write_snapshot"),
     ("chief", "restore"): ("begin", "declare", "stage", "open"),
     ("worker", "before"): ("stage",),
     ("worker", "between"): {"lost": ("admit",), "doubled": ("admit", "commit"), "late": ("admit", "commit")},
-    ("worker", "increment"): {"lost": ("commit",), "doubled": ("complete",), "late": ("complete",)},
+    ("worker", "increment"): {"lost": ("commit",), "doubled": ("pull",), "late": ("pull",)},
     ("worker", "save"): ("stage", "commit"),
     ("worker", "restore"): {"doubled": ("stage",), "late": ("stage",)},
 }
 
 _IMPOSSIBLE = {
-    ("ps:0", "lost", "increment"): "COMPLETE is the only request then, and no client waits for its reply",
+    ("ps:0", "lost", "increment"): "a PULL of nothing is the only request then, and no client waits for its reply",
     ("ps:1", "lost", "between"): "COMMIT is the only request then; when its reply is under way, PS 1 has applied",
     ("worker", "lost", "restore"): "a worker's requests are refused then, and a lost refusal is asked for again",
 }

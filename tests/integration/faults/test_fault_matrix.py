@@ -14,7 +14,7 @@ from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page
 from pairwise import pairwise
 
 from globalstep.errors import AbortedError, UnavailableError
-from globalstep.testing.faults import AFTER, BEFORE, SEND
+from globalstep.testing.faults import SEND
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.worker.client import calls
 from globalstep.worker.protocol import gradient_buffers, push_protocol
@@ -48,15 +48,6 @@ def _marks(transport, at, cell, number):
     return [pytest.mark.full_matrix]
 
 
-def _points(transport, cell):
-    """Give a cell's points as they are over a transport: in shared memory the sequencer's part comes with ADMIT."""
-    if transport != "auto" or cell.subject != "ps:0":
-        return cell.points
-    points = [("admit", BEFORE if point == AFTER else point) if method == "stage" else (method, point)
-              for method, point in cell.points]  # fmt: skip
-    return tuple(dict.fromkeys(points))
-
-
 CASES = [
     pytest.param(
         transport,
@@ -68,7 +59,7 @@ CASES = [
     )
     for transport in TRANSPORTS
     for at, cell in enumerate(cells())
-    for number, (method, point) in enumerate(_points(transport, cell))
+    for number, (method, point) in enumerate(cell.points)
 ]
 
 
@@ -276,19 +267,15 @@ _ONE_PARTICIPANT = (
 _PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.py"
 _COPIED = "all gradients here are large: test_gradient_buffers.py, tests/worker/transport/test_shm_transport.py"
 _NO_SHARED_MEMORY = "memory is not shared over this transport"
+#: Classes that are not looked at: see tests/worker/transport/test_block_pool.py.
+_NOT_LOOKED_AT = ("BlockPool",)
 #: Branch -> why no cell takes it, over any transport.
-_NO_VOTES = "the tasks of the matrix take no votes: tests/ps/links, the simulation"
-#: Classes that are not looked at: see _NO_VOTES, and tests/worker/transport/test_block_pool.py.
-_NOT_LOOKED_AT = ("PushByVotes", "BlockPool")
 NOT_TAKEN = {
     "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
     "push: self._packing.active": _PACKED,
     "push: rest and result.outcome.kind is OutcomeKind.ACCEPTED": _PACKED,
     "call: packs": _PACKED,
-    "_push_together: self._by_votes.is_open()": _NO_VOTES,
-    "_push_together: result is not None": _NO_VOTES,
-    "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
     "push: not (not parts.keys() <= {shard})": _ONE_PARTICIPANT,
     "push: except LayoutUnknownError": _ONE_PARTICIPANT,
     "push: accepted and len(values) < len(part.reads) and (not push.patience_ms)": _ONE_PARTICIPANT,
@@ -296,12 +283,13 @@ NOT_TAKEN = {
     "_whole: self._packing.active": _ONE_PARTICIPANT,
     "_whole: not message.known_layout": _ONE_PARTICIPANT,
     "_whole: push.patience_ms": _ONE_PARTICIPANT,
-    "_push_together: except _REFUSES_ADMIT": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
-    "gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
+    "_staging: item.contributions and (not item.closes)":
+        "no push here is a contribution: tests/worker/waits/test_contributing.py, tests/ps/aggregates",
+    "_push_together: except _REFUSALS": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
+    "_gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
     "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
         "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
-    "_piggybacked: own is None or self._packing.active": _PACKED,
     "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
         "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_buffers.py",
     "copied: except OpError": _COPIED,
@@ -321,11 +309,7 @@ NOT_TAKEN = {
         "no PS task here says what cannot be: tests/worker/transport/test_shm_transport.py",
 }  # fmt: skip
 #: Transport -> branch -> why no cell takes it there.
-NOT_TAKEN_OVER = {
-    transport: dict.fromkeys(("_piggybacked: self.run.transports[self.run.sequencer].shares_memory", "whole: shared"),
-                             _NO_SHARED_MEMORY)
-    for transport in TRANSPORTS if transport != "auto"
-}  # fmt: skip
+NOT_TAKEN_OVER = {transport: {"whole: shared": _NO_SHARED_MEMORY} for transport in TRANSPORTS if transport != "auto"}
 NOT_TAKEN_OVER["local"]["_push_together: except LayoutUnknownError"] = "no stream ends, so no layout is forgotten"
 
 
@@ -340,7 +324,7 @@ def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
     with taken(*modules) as found:
         for cell in cells():
             if cell.name in WAYS:
-                test_a_cell(clusters, transport, cell, *_points(transport, cell)[0])
+                test_a_cell(clusters, transport, cell, *cell.points[0])
     assert not sorted(ways - found - set(allowed))
 
 

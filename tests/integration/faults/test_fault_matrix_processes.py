@@ -46,8 +46,7 @@ def faults_of(cell, every_point):
             return [[f"{task} stop at stage.send nth={PASSINGS}", restore]]
         # It waits to be let in again: what it sends is STATUS.
         return [[restore, "chief:0 hold at declare.send", f"{task} kill at status.send"]]
-    # The sequencer's part of the job's pushes is small and comes with ADMIT: no process passes STAGE there.
-    points = [item for item in cell.points if (cell.subject, item[0]) != ("ps:0", "stage")]
+    points = list(cell.points)
     if cell.moment == "save" and cell.subject != "worker":
         points = [item for item in points if item[0] in OF_A_SAVE]
     if cell.moment == "restore":
@@ -163,30 +162,11 @@ def test_messages_that_are_cut_off_lost_doubled_and_late(played):
         "worker:0 double at stage.send", "worker:0 double at admit.send", "worker:0 late at commit.send",
         "worker:0 late at admit.send", "chief:0 double at write_snapshot.send", "chief:0 drop at commit.reply",
         "ps:1 cut at commit.before nth=8", "ps:1 cut at commit.after nth=8", "ps:0 cut at admit.after nth=8",
-        "ps:0 cut at complete.before nth=8",
+        "ps:0 cut at pull.before nth=8", "worker:0 cut at stage.reply", "worker:0 late at stage.send",
+        "chief:0 drop at stage.reply", "ps:0 cut at stage.after nth=8", "ps:1 cut at stage.before nth=8",
+        "ps:1 cut at stage.after nth=8", "ps:0 cut at admit.before nth=8",
     ]  # fmt: skip
     assert CAME_BACK not in played(plan, steps_a_fault=50)
-
-
-@pytest.mark.processes
-def test_messages_of_pushes_by_votes_are_cut_off_lost_doubled_and_late(played):
-    """A plan that names no COMMIT: PS tasks take votes."""
-    plan = [
-        "worker:0 cut at stage.send nth=8", "worker:0 cut at stage.reply", "worker:0 drop at admit.reply",
-        "worker:0 double at stage.send", "worker:0 double at admit.send", "worker:0 late at stage.send",
-        "worker:0 late at admit.send", "chief:0 drop at stage.reply", "ps:1 cut at stage.before nth=8",
-        "ps:1 cut at stage.after nth=8", "ps:0 cut at admit.before nth=8", "ps:0 cut at admit.after nth=8",
-    ]  # fmt: skip
-    assert CAME_BACK not in played(plan, steps_a_fault=50)
-
-
-@pytest.mark.processes
-def test_tasks_die_in_the_middle_of_pushes_by_votes(played):
-    plan = [
-        "ps:1 kill at stage.before nth=30", "ps:1 kill at apply.after nth=30", "ps:0 kill at admit.before nth=30",
-        "ps:0 kill at apply.after nth=30", "worker:0 kill at admit.send nth=10", "worker:0 kill at stage.reply nth=10",
-    ]  # fmt: skip
-    played(plan)
 
 
 @pytest.mark.processes

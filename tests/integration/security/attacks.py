@@ -244,12 +244,12 @@ def forge_entries(mallory: Mallory, transport: str) -> None:
                 refused(lambda r=request: connection.send(r, []).result(), "a forged entry")
     with mallory.transport(mallory.sequencer, transport) as connection:
         for shard in mallory.shards():
-            request = mallory.request("complete")
-            request.complete.floors.add(shard=shard, index=2**62, signature=bytes(16))
-            allowed(lambda r=request: connection.send(r, []).result(), "a forged floor")
-            pull = mallory.request("pull")
-            pull.pull.floors.add(shard=shard, index=1, signature=b"")
-            allowed(lambda r=pull: connection.send(r, []).result(), "a pull with a forged floor")
+            pull = mallory.request("pull")  # of nothing: it is not answered
+            pull.pull.floors.add(shard=shard, index=2**62, signature=bytes(16))
+            allowed(lambda r=pull: connection.send(r, []).result(), "a forged floor")
+            if mallory.largest is not None:
+                pull.pull.reads.add(variable=mallory.largest.name)
+                refused(lambda r=pull: connection.send(r, []).result(), "a pull with a forged floor")
 
 
 def admit_what_is_not_there(mallory: Mallory, transport: str) -> None:

@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, expected, initialize, linked, sent_by, state, step_push
+from counting_run import SHAPES, expected, initialize, sent_by, state, step_push
 from served_tasks import joining, starting
 
 from globalstep.errors import (
@@ -269,7 +269,7 @@ def test_nobody_declares_a_variable_of_the_run_as_its_slot(join, transport):
 
 @pytest.fixture
 def two_tasks(tokens_file, clock):
-    """Two PS tasks with links, and what makes clients of them."""
+    """Two PS tasks, and what makes clients of them."""
     write(tokens_file, [*LINES, PS_LINE])
     asks = SecurityOptions(tokens_file=str(tokens_file))
     with starting() as serving, joining() as joined:
@@ -285,21 +285,20 @@ def two_tasks(tokens_file, clock):
         chief.begin(open=False, sequencer=1)
         initialize(chief)
         chief.open()
-        yield servers, chief, join
+        yield chief, join
 
 
 @pytest.mark.parametrize("transport", ["grpc", "unix", "tcp"])
 def test_a_token_for_some_variables_trains_them_over_several_tasks(tokens_file, two_tasks, transport):
-    servers, chief, join = two_tasks
+    chief, join = two_tasks
     write(tokens_file, [*LINES, PS_LINE, f"worker:dan {ALL_NAMED} variables=w,b,e"])
     dan = join(ALL_NAMED, transport)
-    pushes = linked(servers, dan)
     for _ in range(3):
         dan.push(step_push(reads=("w", "b")))
     kinds = sent_by(dan)
     dan.push(step_push(reads=("w", "b")))
-    assert kinds == ["stage", "admit"]
-    assert state(chief) == expected(pushes + 4)
+    assert kinds == ["stage", "stage", "admit", "commit"]
+    assert state(chief) == expected(4)
 
 
 # ---- Who may read the file ------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_units_that_wait_are_refused_where_there_is_no_memory_and_the_next_one_i
             contribute(client, unit)
             waiting.append(unit)
 
-    with pytest.raises(ResourceExhaustedError, match=r"have 16,\d+ bytes here, .* 16,384, half of --max-inf"):
+    with pytest.raises(ResourceExhaustedError, match=r"have 16,\d+ bytes on PS task 0, .* 16,384, half of --max-inf"):
         wait_for_the_first()
     one = shard.now.contributions.nbytes / len(waiting)
     assert MOST < shard.load().staged_bytes < MOST + shard.value_bytes + 2 * one

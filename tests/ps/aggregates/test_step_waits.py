@@ -10,9 +10,9 @@ from counting_run import RATE, SHAPES, USES, initialize
 
 from globalstep.errors import AbortedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS
+from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire import codec
@@ -65,7 +65,7 @@ class Job:
         return reply.await_step if call.parked is None else None
 
     def look(self):
-        return self.waits.look_after(self.clock.monotonic())
+        return self.waits.look_after()
 
     def push(
         self, wanted=2, base=0, patience_ms=PATIENCE_MS, line=None, client="another", number=1, memory=None,
@@ -130,7 +130,7 @@ def test_a_call_waits_until_the_step_has_moved_on(job):
     (call,) = job.line.resumed
     found = reply_of(call.parked.make)
     assert (found.over, found.waited, dict(found.steps)) == (True, True, {"global_step": 1})
-    assert job.waits.is_idle
+    assert not job.waits.parked
 
 
 def test_a_call_waits_no_longer_than_its_patience(job):
@@ -152,7 +152,7 @@ def test_who_cannot_wait_or_does_not_ask_to_is_answered_at_once(job):
     job.contribute(0)
     for found in (job.ask(0, line=PlayedLine(job.clock, parks=False)), job.ask(0, patience_ms=0)):
         assert (found.over, found.waited, found.contributions) == (False, False, 1)
-    assert job.waits.is_idle
+    assert not job.waits.parked
 
 
 def test_a_call_whose_run_has_ended_is_told_so(job):
@@ -194,13 +194,13 @@ def test_a_contribution_whose_step_is_not_made_in_time_is_answered_without_value
 def test_the_contribution_that_makes_the_step_is_answered_at_once(job):
     job.contribute(0)
     assert job.push() == (OutcomeKind.ACCEPTED, {"global_step": 1}, [-RATE, 1])
-    assert job.waits.is_idle
+    assert not job.waits.parked
 
 
 def test_a_contribution_that_cannot_wait_or_does_not_ask_to_is_answered_without_values(job):
     for number, how in enumerate(({"line": PlayedLine(job.clock, parks=False)}, {"patience_ms": 0})):
         assert job.push(wanted=3, client=f"client {number}", **how) == (OutcomeKind.ACCEPTED, {"global_step": 0}, [])
-    assert job.waits.is_idle
+    assert not job.waits.parked
 
 
 def test_a_waiting_contribution_is_told_only_the_values_where_its_client_knows_where_they_lie(job):

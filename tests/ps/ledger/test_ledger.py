@@ -146,18 +146,19 @@ def test_old_and_impossible_floors():
         ledger.raise_floor(2, 1)
 
 
-def test_what_is_applied_is_visible_and_kept_until_it_is_on_the_disk():
+def test_what_is_applied_is_visible_and_kept_for_its_shard_no_more():
     ledger = make(2)
     admit(ledger, "a", 1, (0, 1))
     admit(ledger, "b", 1, (0, 1))
-    assert not ledger.raise_floor(1, 2, durable=0)
-    assert ledger.visible == {"global_step": 2}
-    assert list(ledger.floors) == [2, 0]
     assert [entry.index for entry in ledger.pending(1, 2)] == [1, 2]
     assert ledger.raise_floor(1, 1)
     assert not ledger.raise_floor(1, 1)
+    assert ledger.visible == {"global_step": 1}
+    assert list(ledger.floors) == [2, 1]
     assert [entry.index for entry in ledger.pending(1, 2)] == [2]
+    assert ledger.raise_floor(1, 2)
     assert ledger.visible == {"global_step": 2}
+    assert not list(ledger.pending(1, 2))
 
 
 def test_settling_fences_a_push_that_was_never_admitted():

@@ -46,7 +46,7 @@ class Recording(EventLog):
     def __init__(self):
         self.told = []
 
-    def append(self, event, awaited=True):
+    def append(self, event):
         if isinstance(event, events.Decided):
             self.told.append(event.push)
         elif isinstance(event, events.Applied):

@@ -49,7 +49,11 @@ HELD = {
     events.Open: [events.Open(9, "c", [StopLimit("step", last_step=10)]), events.Open(9, "c", [])],
     events.Leave: [events.Leave("c"), events.Leave("c", task="/job:worker/task:1", unfinished=True)],
     events.Finish: [events.Finish(9, "c")],
-    events.Stage: [events.Stage(9, PUSH, PARTS), events.Stage(9, PUSH, PushParts())],
+    events.Stage: [
+        events.Stage(9, PUSH, PARTS),
+        events.Stage(9, PUSH, PushParts()),
+        events.Stage(9, PUSH, PARTS, "step", 7),
+    ],
     events.Decided: [
         events.Decided(*ASKED, None, Outcome(OutcomeKind.ACCEPTED, 7, {"step": 6}, 2), "/job:worker/task:1"),
         events.Decided(*GIVEN, None, Outcome(OutcomeKind.LATE, 0, {"step": 6}, 2), ""),

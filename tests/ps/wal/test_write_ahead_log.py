@@ -8,12 +8,10 @@ import pytest
 
 from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import Entry, EntryKind
-from globalstep.ps.shard.events import Applied, Leave
+from globalstep.ps.shard.events import Leave
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader, segment_path
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
-from globalstep.wire.declarations import PushId
 
 
 @pytest.fixture
@@ -37,34 +35,12 @@ def test_nothing_is_written_before_somebody_waits_and_all_is_afterwards(log):
     assert clients_in(log) == ["a", "b", "c"]
 
 
-def entry(index):
-    return Applied(PushId("a", index), [Entry(index, EntryKind.PUSH, PushId("a", index), index - 1)])
-
-
-def test_what_is_not_awaited_comes_to_the_disk_with_what_is(log, monkeypatch):
-    syncs = []
-    real = os.fdatasync
-    monkeypatch.setattr(log_file.os, "fdatasync", lambda file: (syncs.append(file), real(file)))
-    log.append(Leave("a"))
-    log.secure()
-    log.append(entry(1), awaited=False)
-    log.secure()
-    assert (len(syncs), log.durable) == (1, 0)
-    log.append(Leave("b"))
-    log.append(entry(2), awaited=False)
-    log.secure()
-    assert (len(syncs), log.durable) == (2, 2)
-    log.append(entry(3), awaited=False)
-    log.secure(all_of_it=True)
-    assert (len(syncs), log.durable) == (3, 3)
-
-
 def test_nothing_is_told_before_it_is_on_the_disk_once_another_process_has_the_log(log):
     told = []
     log.on_failure = told.append
     log.append(Leave("a"))
     log.secure()
-    log.append(entry(1), awaited=False)
+    log.append(Leave("b"))
     (log.directory / "writer").write_text("another process\n")
     with pytest.raises(LostStateError, match="belongs to"):
         log.secure()

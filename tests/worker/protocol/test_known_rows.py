@@ -51,8 +51,6 @@ def watched(client):
             kind = request.WhichOneof("kind")
             if kind in ("push", "stage"):
                 sent.append(getattr(request, kind))
-            elif kind == "admit" and request.admit.HasField("part"):
-                sent.append(request.admit.part)
             return send(request, pieces)
 
         return watching
@@ -241,19 +239,6 @@ def test_a_push_that_the_run_refuses_may_be_told_again(shards, connected):
     for ids in ROWS:
         client.push(rows_push(ids))
     assert client.global_steps() == {"global_step": len(ROWS)}
-
-
-def test_a_task_that_remembers_no_rows_is_told_all_each_time(shards, connected):
-    ps, expected = LocalPS(shards), Expected()
-    client = connected(ps)
-    initialize(client)
-    client.run.joined.row_layouts = False
-    sent = watched(client)
-    for ids in ROWS:
-        expected.push(ids)
-        client.push(rows_push(ids))
-    assert not any(message.layout or message.known_layout for message in sent)
-    assert state(client)["e"] == expected.e.tolist()
 
 
 def test_packed_pushes_of_rows_are_told_all_each_time(connected):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from counting_run import RATE, SHAPES, STEP, USES, FaultPlan, declarations, expected, initialize, state, step_push
+from served_tasks import joining, starting
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
@@ -15,12 +16,14 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    ResourceExhaustedError,
     UnavailableError,
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import events
+from globalstep.ps.shard.layouts import PushParts
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import (
@@ -41,7 +44,7 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.error_feedback import ErrorFeedback
 
-ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "read_snapshot"})
 
 
 def test_pushes_add_up(shards, connected):
@@ -53,27 +56,37 @@ def test_pushes_add_up(shards, connected):
     assert client.global_steps() == {"global_step": 5}
 
 
-@pytest.mark.parametrize(("elements", "staged"), [(16_384, 1), (16_386, 2)])
-def test_a_small_part_of_the_sequencer_comes_with_admit(connected, elements, staged):
-    client = connected(LocalPS(2))
-    shapes = {"a": (elements,), "b": (3,)}
-    client.declare(
-        [VariableDecl("global_step", "int64", (), 0, is_step=True)]
-        + [VariableDecl(name, "float32", shape, shard) for shard, (name, shape) in enumerate(shapes.items())],
-        [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(RATE)}, dict.fromkeys(shapes, ()))],
-    )
-    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", *shapes)]))
-    sent: list[pb.Request] = []
-    for transport in client.run.transports:
-        transport.send = recording(transport.send, sent)
-    ops = [Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd") for name, shape in shapes.items()]
+def test_a_push_over_several_tasks_is_staged_at_each_then_admitted_then_told_to_the_others(connected):
+    client = connected(LocalPS(3))
+    initialize(client)
+    sent: list[tuple[str, int]] = []
+    for at, transport in enumerate(client.run.transports):
+
+        def send(request, pieces, at=at, send=transport.send):
+            sent.append((request.WhichOneof("kind"), at))
+            return send(request, pieces)
+
+        transport.send = send
     for count in (1, 2, 3):
-        result = client.push(Push(ops, STEP, USES, [Read("a"), Read("b"), Read("global_step")], layout="all"))
-        values = [set(value.flat) for value in result.values]
-        assert values == [{RATE * count}, {RATE * count}, {count}]
-    kinds = [request.WhichOneof("kind") for request in sent]
-    assert kinds == [*["stage"] * staged, "admit", "commit", "complete"] * 3
-    assert all(request.admit.HasField("part") is (staged == 1) for request in sent if request.HasField("admit"))
+        sent.clear()
+        result = client.push(step_push(reads=(*SHAPES, "global_step")))
+        assert [value.tolist() for value in result.values] == [*(expected(count)[name] for name in SHAPES), count]
+        assert set(sent[:3]) == {("stage", 0), ("stage", 1), ("stage", 2)}
+        assert sent[3] == ("admit", client.sequencer)
+        assert set(sent[4:6]) == {("commit", 0), ("commit", 1)}
+        assert sent[6:] == [("pull", client.sequencer)]
+        assert client._protocol.run.known_progress.of(client.incarnation).steps == {"global_step": count}
+
+
+def test_what_was_pushed_over_several_tasks_is_seen_once_the_client_is_back(shards, connected):
+    """The client says itself what is applied, at once: nobody has to push again for it."""
+    ps = LocalPS(shards)
+    client, other = connected(ps), connected(ps)
+    initialize(client)
+    other.refresh()
+    for count in range(1, 4):
+        client.push(step_push())
+        assert other.global_steps() == {"global_step": count}
 
 
 def test_a_read_over_several_shards_takes_one_message_to_each(connected):
@@ -447,7 +460,7 @@ def test_a_worker_that_died_before_admission_leaves_nothing(connected):
     initialize(dead)
     real_admit = dead._protocol.admit
 
-    def gone(*args):
+    def gone(*args, **more):
         raise SystemExit("the worker is gone")
 
     dead._protocol.admit = gone
@@ -684,3 +697,89 @@ def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
     client.push(step_push())
     assert state(client) == expected(1)
     client.close()
+
+
+@pytest.mark.parametrize("transport", ["local", "grpc", "shm", "tcp"])
+@pytest.mark.parametrize("refusing", [0, 1, 2])
+@pytest.mark.parametrize("why", ["wrong", "no memory"])
+def test_a_part_that_one_task_refuses_leaves_none_on_the_others(transport, refusing, why):
+    """They would keep others' parts out until the settlers drop them."""
+
+    class OnceMore(ManualClock):
+        """Gives a client that tries again one try more."""
+
+        def wait(self, event, timeout_secs):
+            return super().wait(event, max(timeout_secs, 1000.0))
+
+    with starting() as serving, joining() as join:
+        if transport == "local":
+            ps = LocalPS(3)
+            shards = [control.handler.shard for control in ps.controls]
+            client = ClusterClient(ps.transports(), clock=OnceMore(), member=False)
+        else:
+            servers = serving(3)
+            shards = [server.shard for server in servers]
+            client = join(servers, transport, clock=OnceMore(), member=False)
+        initialize(client)
+        client.push(step_push())
+        push, most = step_push(), shards[refusing].resources.budget.limit_bytes
+        if why == "wrong":
+            name = next(name for name in SHAPES if client.where[name] == refusing)
+            push.layout = None
+            push.ops.append(Op(OpKind.APPLY, name, np.ones((7, 7), np.float32), optimizer="sgd"))
+            refused = pytest.raises(InvalidArgumentError, match=r"\[7, 7\]")
+        else:
+            # Another's part has all the memory there.
+            part = PushParts(data=memoryview(bytes(64)))
+            shards[refusing].handle(events.Stage(client.incarnation, PushId("another", 1), part))
+            shards[refusing].resources.budget.limit_bytes = 0
+            refused = pytest.raises(ResourceExhaustedError, match="--max-inflight-bytes")
+        with refused:
+            client.push(push)
+        # What comes later over a connection is later there.
+        for name in SHAPES:
+            client.pull([Read(name)])
+        staged = [push.client for shard in shards for push in shard.now.staged]
+        assert staged == (["another"] if why == "no memory" else [])
+        shards[refusing].resources.budget.limit_bytes = most
+        client.push(step_push())
+        assert state(client) == expected(2)
+
+
+class LostThenFull:
+    """Loses the reply to the first ADMIT, and refuses those after it for want of memory, so many times."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+        self.armed = self.lost = False
+
+    def at(self, point, method):
+        if not self.armed or method != "admit":
+            return
+        if point == AFTER and not self.lost:
+            self.lost = True
+            raise UnavailableError("injected: the reply is lost")
+        if point == BEFORE and self.lost and self.refusals:
+            self.refusals -= 1
+            raise ResourceExhaustedError("injected: no memory", retry_secs=0.5)
+
+
+@pytest.mark.parametrize("refusals", [1, 1_000_000])
+def test_an_admitted_push_whose_admit_comes_again_without_memory_for_it_counts_once_and_whole(connected, refusals):
+    """Under another id it would be applied twice; and a part that was taken back would be missing."""
+    faults = LostThenFull(refusals)
+    ps = LocalPS(3, faults=faults)
+    client, other = (connected(ps, clock=ManualClock(), member=False) for _ in range(2))
+    initialize(client)
+    other.refresh()
+    faults.armed = True
+    if refusals == 1:
+        client.push(step_push())
+    else:
+        with pytest.raises(ResourceExhaustedError, match="no memory"):
+            client.push(step_push())
+    assert faults.lost
+    faults.armed = False
+    other.push(step_push())
+    assert state(other) == expected(2)
+    assert not any(control.handler.shard.resources.of_nothing for control in ps.controls)

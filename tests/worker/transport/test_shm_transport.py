@@ -166,36 +166,6 @@ def test_a_gradient_that_is_written_in_place_is_copied_by_nobody_and_its_values_
     assert kinds(client) == {"shm"}
 
 
-@pytest.mark.parametrize(
-    ("transport", "votes", "staged_on"),
-    [("shm", True, [1]), ("unix", True, [1]), ("shm", False, [1]), ("unix", False, [0, 1])],
-)
-def test_the_sequencers_part_comes_with_admit_however_large_it_is_by_votes_or_where_memory_is_shared(
-    train, transport, votes, staged_on
-):
-    trained = train(2)
-    for server in trained.servers:
-        server.control.votes = votes
-    client = trained.client(transport)
-    client.push(push_of(in_place(client, -1.0)))
-    watched = [Watch() for _ in trained.servers]
-    for server, watch in zip(trained.servers, watched, strict=True):
-        server.control.handler._faults = watch
-    client.push(push_of(in_place(client, -1.0)))
-    assert [at for at, watch in enumerate(watched) if "stage" in watch.methods] == staged_on
-    assert client.global_steps() == {"global_step": 2}
-
-
-class Watch:
-    """Takes note of the requests that a PS task carries out."""
-
-    def __init__(self):
-        self.methods = []
-
-    def at(self, point, method):
-        self.methods.append(method)
-
-
 def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
     sent = []
     send = Outgoing.send
@@ -398,22 +368,20 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("shards", "shard", "method", "votes", "copied"),
+    ("shards", "shard", "method", "copied"),
     [
-        (1, 0, "push", False, False),
-        (2, 1, "stage", True, False),
-        (2, 0, "admit", True, False),
-        (2, 1, "stage", False, False),
-        (2, 0, "admit", False, False),
-        (2, 1, "commit", False, False),
-        (1, 0, "push", False, True),
-        (2, 1, "stage", False, True),
-        (2, 1, "commit", False, True),
+        (1, 0, "push", False),
+        (2, 0, "stage", False),
+        (2, 1, "stage", False),
+        (2, 0, "admit", False),
+        (2, 1, "commit", False),
+        (1, 0, "push", True),
+        (2, 0, "stage", True),
+        (2, 1, "stage", True),
+        (2, 1, "commit", True),
     ],
 )
-def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(
-    train, shards, shard, method, votes, copied, monkeypatch
-):
+def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method, copied, monkeypatch):
     if copied:  # many small gradients, which the client copies into a block
         monkeypatch.setattr(shm_transport, "SHARED_FROM_BYTES", 1 << 12)
         for name, shape in {"a": (4_000,), "b": (400, 10), "odd": (4_000,)}.items():
@@ -427,8 +395,6 @@ def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(
 
     monkeypatch.setattr(GradientBuffers, "copied", noted)
     trained = train(shards)
-    for server in trained.servers:
-        server.control.votes = votes
     client = trained.client()
     for _ in range(2):
         client.push(push_of(elsewhere(-1.0) if copied else in_place(client, -1.0)))
@@ -508,7 +474,7 @@ def test_room_is_to_be_had_on_every_transport(train):
             (SHAPES[name], np.dtype("float32")) for name in NAMES
         ]
         client.push(push_of(gradients))
-        assert not client.run.transports[0].shares_memory
+        assert kinds(client) == {transport}
     with pytest.raises(FailedPreconditionError, match="unheard_of"):
         client.gradient_buffers(["unheard_of"])
 

@@ -23,7 +23,6 @@ from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse
 from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to
 from globalstep.worker.client.client import ClusterClient, connect
-from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
 from globalstep.worker.transport.socket_choice import SOCKETS
 
@@ -172,26 +171,12 @@ class Cut:
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 @pytest.mark.parametrize(
-    ("shards", "task", "method", "votes"),
-    [
-        (1, 0, "push", False),
-        (2, 0, "stage", True),
-        (2, 1, "admit", True),
-        (2, 0, "stage", False),
-        (2, 1, "stage", False),
-        (2, 1, "admit", False),
-        (2, 0, "commit", False),
-    ],
+    ("shards", "task", "method"),
+    [(1, 0, "push"), (2, 0, "stage"), (2, 1, "stage"), (2, 1, "admit"), (2, 0, "commit")],
 )
-def test_a_push_whose_connection_breaks_is_done_once(
-    serving, joined, transport, shards, task, method, votes, point, monkeypatch
-):
+def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport, shards, task, method, point):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
-    if method == "stage":  # to the sequencer too, as with parts that are too large to come with ADMIT
-        monkeypatch.setattr(PushProtocol, "_piggybacked", lambda self, requests: None)
     servers = serving(shards)
-    for server in servers:
-        server.control.votes = votes
     cut = servers[task].control.handler._faults = Cut(point, method)
     cut.server = servers[task]
     initialize(joined(servers, "grpc"))
@@ -388,7 +373,7 @@ def test_a_call_that_takes_too_long_is_broken_off(serving, transport):
 
 
 def test_a_reply_that_nobody_asked_for_yet_may_lie_for_long(serving, transport):
-    """COMPLETE is sent and not waited for; the worker may compute for minutes before it reads again."""
+    """The worker may compute for minutes before it reads again."""
     (server,) = serving()
     clock = ManualClock()
     connection = GrpcTransport(server.address, 0, transport, clock)

@@ -10,12 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from counting_run import RATE, USES, FaultPlan, initialize, state
+from served_tasks import joining, starting
 
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError, NotFiniteGradientError
-from globalstep.ps.links.parked_call import ParkedCall
+from globalstep.errors import InvalidArgumentError, LostStateError, NotFiniteGradientError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, Standing
+from globalstep.ps.service.parked_call import ParkedCall
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
@@ -217,7 +218,7 @@ class Waiting:
     def __init__(self, transport, handler, clock):
         self._transport, self._handler, self._clock = transport, handler, clock
         self._memory = LayoutMemory()
-        self.label, self.address, self.shares_memory = transport.label, "", False
+        self.label, self.address = transport.label, ""
         self.asked = []
         #: A call waits.
         self.waits = threading.Event()
@@ -240,7 +241,7 @@ class Waiting:
             assert resumed.wait(100.0)
             answered = self._handler.finish(call)
         else:
-            self._handler.voting.look_after_calls()
+            self._handler.step_waits.look_after()
         reply, pieces = answered
         data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in pieces))
         return Answered(Message(0, None, reply, data))
@@ -499,13 +500,6 @@ def test_contributions_must_fit(begun, connected):
     assert state(one) == everywhere(1, RATE)
 
 
-def test_ps_tasks_of_an_older_version_are_refused(begun):
-    _, _, one = begun
-    one._joined.aggregates = False
-    with pytest.raises(FailedPreconditionError, match="older version, which knows nothing of contributions"):
-        one.push(contribution(0, -1.0))
-
-
 def test_who_waits_notices_that_any_ps_task_has_lost_its_state(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
@@ -521,6 +515,33 @@ def test_who_waits_notices_that_any_ps_task_has_lost_its_state(begun, connected)
             break
     with pytest.raises(LostStateError, match="holds no state"):
         one.contributing._await(contribution(1, -1.0), Increment("global_step", 1, 2), 1)
+
+
+class Hurrying(ManualClock):
+    """A clock that goes on by itself, and ends what a client waits for after a minute."""
+
+    client = None
+
+    def monotonic(self):
+        self.advance(0.2)
+        now = super().monotonic()
+        if now > 60.0 and self.client is not None:
+            self.client.shutdown.ask()
+        return now
+
+
+@pytest.mark.parametrize("transport", ["grpc", "shm", "unix", "tcp"])
+def test_who_waits_over_a_connection_notices_that_any_ps_task_has_lost_its_state(transport):
+    with starting() as serving, joining() as join:
+        servers, clock = serving(2), Hurrying()
+        client = join(servers, transport, clock=clock, member=False)
+        client.begin(sequencer=1, open=True)
+        initialize(client)
+        assert client._push_once(contribution(0, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+        servers[0].control.handler.shard = Shard(ManualClock())
+        clock.client = client
+        with pytest.raises(LostStateError, match="holds no state"):
+            client.contributing._await(contribution(0, -1.0), Increment("global_step", 1, 2), 0)
 
 
 def unit(work, scale, reads=()):

@@ -1,4 +1,0 @@
-"""Links between the sequencer and the other shards: votes for pushes one way, decisions the other.
-
-Layer: ps.
-"""
