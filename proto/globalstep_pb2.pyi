@@ -3275,7 +3275,7 @@ class Increment(_message.Message):
     by: _builtins.int
     contributions: _builtins.int
     """The push is a contribution: so many of them, computed from the same value of the step, move it on together. 0 for a
-    push that moves it on by itself. "Aggregates" in docs/design/push-protocol.md.
+    push that moves it on by itself. "Aggregates" in docs/design/steps-of-several-workers.md.
     """
     most_of_client: _builtins.int
     """Of a contribution: how many of one client count for one step; 0 for one."""
@@ -3283,7 +3283,7 @@ class Increment(_message.Message):
     """The push is no contribution, and asks that the step be made of those that are there."""
     unit: _builtins.int
     """Of a contribution: which of the step's `contributions` units of work it is, from 1; 0 for none. "Work units" in
-    docs/design/push-protocol.md.
+    docs/design/steps-of-several-workers.md.
     """
     def __init__(
         self,

@@ -3,7 +3,7 @@
 The configured chief asks PS task 0 for the chief's lease when its session is made. With a failover time, other tasks
 ask for it once the chief has been silent for so long, or has left; the task that gets it makes its session anew, with
 the chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as
-a worker, and may ask again. docs/operations/failures.md tells users, docs/design/push-protocol.md the rules.
+a worker, and may ask again. docs/operations/failures.md tells users, docs/design/life-of-a-run.md the rules.
 
 In many programs, of the A3C kind above all, every task says is_chief=True, so that each initializes what only it has.
 A run has one chief: the first task of the cluster where that comes in time, else who asks first. The others are

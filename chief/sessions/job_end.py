@@ -2,7 +2,7 @@
 
 A job ends at its step limit, when the chief's program says so, or when all workers have left. At the limit the chief
 saves before its loop hears of it, and the others wait for that: a PS task that dies in between takes all back to the
-newest checkpoint, and they train the rest again. docs/design/push-protocol.md, "Stop", has the rules.
+newest checkpoint, and they train the rest again. docs/design/life-of-a-run.md, "Stop", has the rules.
 
 Layer: chief.
 """

@@ -1,7 +1,7 @@
 """When a step is made of its contributions: by their number, or, where no more will come, of those that are there.
 
-docs/design/push-protocol.md, "Aggregates", is the specification. Whom a step waits for depends on who is here, so it is
-looked at only for a push that asks to close; what such a push led to is in the log.
+docs/design/steps-of-several-workers.md, "Aggregates", is the specification. Whom a step waits for depends on who is
+here, so it is looked at only for a push that asks to close; what such a push led to is in the log.
 
 Layer: ps. Threads: used under the shard's lock.
 """

@@ -1,6 +1,6 @@
 """The sequencer's book of open aggregates: which contributions make the next value of each step.
 
-"Aggregates" in docs/design/push-protocol.md is the specification.
+"Aggregates" in docs/design/steps-of-several-workers.md is the specification.
 
 Layer: ps. Single thread: the caller's, under the shard's lock.
 """

@@ -1,6 +1,6 @@
 """How far each worker is ahead of the slowest one that lives: for runs whose fast workers wait for the slow.
 
-docs/design/push-protocol.md, "Bounded staleness", is the specification. Pure: time and leases are arguments.
+docs/design/steps-of-several-workers.md, "Bounded staleness", is the specification. Pure: time and leases are arguments.
 
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
 

@@ -10,6 +10,7 @@ may say otherwise:
     <!-- test: ports 2222 2223 -->                      executed with free ports in place of these
     <!-- test: needs torch -->                          not executed where that package is not installed
     <!-- test: new program -->                          python: in a new process; else a page is one program
+    <!-- test: transcript two-ps -->                    parts of tests/transcripts/two-ps.txt, ... between them
     <!-- test: setup
     lines that are executed first
     -->
@@ -50,6 +51,7 @@ class Block:
     ports: list[str] = field(default_factory=list)
     setup: str = ""
     new_program: bool = False
+    transcript: str = ""
 
     @property
     def place(self):
@@ -94,6 +96,8 @@ def _apply(block, directive):
         block.ports = rest.split()
     elif word == "needs":
         block.needs.append(rest)
+    elif word == "transcript":
+        block.transcript = rest
     elif directive == "new program":
         block.new_program = True
     elif directive.startswith("setup\n"):

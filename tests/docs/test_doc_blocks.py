@@ -62,6 +62,18 @@ def test_commands_of_make_exist():
     assert not [found for found in wanted if found[1] not in targets]
 
 
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.transcript) for page in ALL.values() for b in page if b.transcript]
+)
+def test_a_run_is_shown_as_its_transcript_has_it(block):
+    left = (ROOT / "tests" / "transcripts" / f"{block.transcript}.txt").read_text()
+    for part in block.text.split("...\n"):
+        before, _, after = left.partition(part)
+        assert before != left, f"{block.place}: the transcript has no {part}"
+        assert before[-1:] in ("", "\n"), f"{block.place}: not whole lines: {part}"
+        left = after
+
+
 class _Page:
     """Executes the blocks of a page, in a folder of its own."""
 

@@ -1,6 +1,6 @@
 """SyncReplicasOptimizer: every step is made of the mean of several workers' gradients.
 
-The parameter servers hold and average the contributions ("Aggregates" in docs/design/push-protocol.md). What
+The parameter servers hold and average the contributions ("Aggregates" in docs/design/steps-of-several-workers.md). What
 TensorFlow has for that in the chief's process (a queue of tokens, a thread that takes gradients) is there by name, for
 programs that call it, and has nothing to do.
 

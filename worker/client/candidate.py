@@ -1,6 +1,6 @@
 """The chief's lease as workers have it: a process that may act as chief, and how a client asks for its lease.
 
-PS task 0 gives the chief's lease (`ps/members/chief_lease.py`); docs/design/push-protocol.md, "The chief's lease", has
+PS task 0 gives the chief's lease (`ps/members/chief_lease.py`); docs/design/life-of-a-run.md, "The chief's lease", has
 the rules. The client's heartbeat keeps it.
 
 Layer: worker. Threads: a Candidate and a ChiefLeaseClient are thread-safe.

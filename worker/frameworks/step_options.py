@@ -1,6 +1,6 @@
 """What a training step is made of, where it is not one batch: local steps, or units of work.
 
-docs/design/push-protocol.md, "Work units", is their specification; local steps are taken by
+docs/design/steps-of-several-workers.md, "Work units", is their specification; local steps are taken by
 `worker/frameworks/local_rounds.py`.
 
 Layer: worker.

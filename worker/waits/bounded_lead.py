@@ -1,6 +1,6 @@
 """Bounded staleness: a worker that is too far ahead of the slowest waits, after its push and before it reads again.
 
-docs/design/push-protocol.md, "Bounded staleness", is the specification.
+docs/design/steps-of-several-workers.md, "Bounded staleness", is the specification.
 
 Layer: worker. Threads: a BoundedLead is thread-safe; several threads may wait at once, without any lock.
 """

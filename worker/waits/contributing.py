@@ -1,6 +1,6 @@
 """Contributions: pushes that count for a step together with those of other workers, and the wait for that step.
 
-docs/design/push-protocol.md, "Aggregates" and "Work units", is the specification.
+docs/design/steps-of-several-workers.md, "Aggregates" and "Work units", is the specification.
 
 Layer: worker. Threads: a Contributing is thread-safe; several threads may wait at once, without any lock.
 """
