@@ -286,8 +286,11 @@ class Budget:
             return np.empty(nbytes, np.uint8)
         if nbytes > self.limit_bytes and nbytes > self._available() // 2:
             raise self.refusal(Kind.REQUEST, account, nbytes)
-        waiter = _Waiter(account, nbytes)
         with self._lock:
+            found = None if self._line else self._block(Kind.REQUEST, account, nbytes)
+            if found is not None:
+                return found
+            waiter = _Waiter(account, nbytes)
             self._line.append(waiter)
             self._serve()
             if waiter.given is not None:
@@ -338,9 +341,17 @@ class Budget:
 
     def _block(self, kind: Kind, account: Account, nbytes: int) -> Array | None:
         """Give a block, or None where there is no memory. Caller holds the lock."""
+        if self._gone and not self._line:
+            # Mostly it is what the same account had last, which counts yet: then the book stays as it is.
+            last = self._gone.pop()
+            if last[:2] == (kind, account.name) and last[3] is not None and nbytes <= last[2] <= 2 * nbytes:
+                again: Array = np.asarray(Claim(self._gone, *last))
+                return again[:nbytes]
+            self._gone.append(last)
         self._collect()
-        # A much larger block is left alone: a small view that is kept must not hold a large one.
-        at = next((at for at, one in enumerate(self._idle) if nbytes <= one.nbytes <= 2 * nbytes), None)
+        # That used last is in the processor's caches. A much larger one is left alone: a small view must not hold it.
+        last_first = range(len(self._idle) - 1, -1, -1)
+        at = next((at for at in last_first if nbytes <= self._idle[at].nbytes <= 2 * nbytes), None)
         size = nbytes if at is None else self._idle[at].nbytes
         if self._lacks(kind, account, size):
             return None
