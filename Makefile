@@ -56,6 +56,8 @@ package: .venv-tools/.installed ## build sdist and wheel into dist/, and train w
 nightly: $(VENV)/.installed-test ## run what repeats with more points, seeds and inputs what test-all shows, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
+	GLOBALSTEP_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest -q -n 2 -k test_the_specification_accepts
+	$(BIN)/python tests/spec
 	GLOBALSTEP_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k test_no_input_crashes
 	GLOBALSTEP_CRASH_POINTS=all $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k crash
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
@@ -93,6 +95,7 @@ lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_stubs.py --check
 	$(BIN)/mypy
+	$(BIN)/mypy spec
 
 .PHONY: format
 format: $(VENV)/.installed-dev ## put the code into its standard form

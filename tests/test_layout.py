@@ -299,7 +299,7 @@ def test_nothing_names_a_folder_of_one_machine():
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".proto", ".sh"}
     found = [
         f"{relative(path)}: {match}"
-        for folder in ("src", *TOP, "tests", "examples", "benchmarks", "docs", "scripts")
+        for folder in ("src", *TOP, "spec", "tests", "examples", "benchmarks", "docs", "scripts")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in suffixes and path != Path(__file__).resolve()
         for match in private.findall(path.read_text())
