@@ -30,7 +30,7 @@ from globalstep.errors import ResourceExhaustedError
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "Claim", "Kind", "ReplyMemory"]
+__all__ = ["PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "MemoryClaim", "Kind", "ReplyMemory"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -73,7 +73,7 @@ _ONE_MAY_BE_LARGE = (Kind.REQUEST, Kind.REPLY, Kind.PART, Kind.KEPT, Kind.SHARED
 _Gone = deque[tuple[Kind, str, int, Array | None]]
 
 
-class Claim:
+class MemoryClaim:
     """Bytes that are kept for somebody, as long as something refers to the claim, or to an array that was made of it.
 
     Attributes:
@@ -88,6 +88,10 @@ class Claim:
     def __init__(self, gone: _Gone, kind: Kind, whose: str, nbytes: int, memory: Array | None = None) -> None:
         self._gone, self.kind, self.whose, self.nbytes, self.memory = gone, kind, whose, nbytes, memory
 
+    def is_of(self, gone: _Gone) -> bool:
+        """Say whether it is of the budget to which `gone` belongs."""
+        return self._gone is gone
+
     @property
     def __array_interface__(self) -> dict[str, Any]:
         assert self.memory is not None
@@ -99,12 +103,12 @@ class Claim:
         self._gone.append((self.kind, self.whose, self.nbytes, None if self.kind is Kind.SHARED else self.memory))
 
 
-def claim_of(data: npt.NDArray[Any] | memoryview) -> Claim | None:
+def claim_of(data: npt.NDArray[Any] | memoryview) -> MemoryClaim | None:
     """Give the claim in whose memory data lies; None where it lies in none."""
     found: Any = data
     while isinstance(found, (np.ndarray, memoryview)):
         found = found.base if isinstance(found, np.ndarray) else found.obj
-    return found if isinstance(found, Claim) else None
+    return found if isinstance(found, MemoryClaim) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +136,7 @@ class Account:
         """See memory.Pool."""
         return self.budget.take(self, nbytes, patient=False)
 
-    def claim(self, nbytes: int) -> Claim:
+    def claim(self, nbytes: int) -> MemoryClaim:
         """See memory.Pool."""
         return self.budget.claim(Kind.REQUEST, self, nbytes)
 
@@ -191,7 +195,7 @@ class Budget:
 
     # ---- Claims -------------------------------------------------------------------------------
 
-    def claim(self, kind: Kind, account: Account, nbytes: int) -> Claim:
+    def claim(self, kind: Kind, account: Account, nbytes: int) -> MemoryClaim:
         """Claim bytes that are about to be kept; raises ResourceExhaustedError if there are none."""
         found = self.try_claim(kind, account, nbytes)
         if found is None:
@@ -199,8 +203,8 @@ class Budget:
         return found
 
     def try_claim(
-        self, kind: Kind, account: Account, nbytes: int, forced: bool = False, moved: Collection[Claim] = ()
-    ) -> Claim | None:
+        self, kind: Kind, account: Account, nbytes: int, forced: bool = False, moved: Collection[MemoryClaim] = ()
+    ) -> MemoryClaim | None:
         """Do the same; None where there is no memory, and it is not `forced`: that is no refusal.
 
         Claims that are `moved` are for the same kind from now on.
@@ -213,16 +217,16 @@ class Budget:
                 claim.kind = kind
                 self._count(kind, claim.whose, claim.nbytes)
             self._count(kind, account.name, nbytes)
-        return Claim(self._gone, kind, account.name, nbytes)
+        return MemoryClaim(self._gone, kind, account.name, nbytes)
 
     def keep(
         self, kind: Kind, account: Account, arrays: Iterable[npt.NDArray[Any] | memoryview], besides: int, forced: bool
-    ) -> Claim | None:
+    ) -> MemoryClaim | None:
         """Claim what is kept of messages: blocks of theirs are of this kind from now on, the rest is claimed anew."""
-        moved: dict[int, Claim] = {}
+        moved: dict[int, MemoryClaim] = {}
         for array in arrays:
             found = claim_of(array)
-            if found is None:
+            if found is None or not found.is_of(self._gone):  # the second is another budget's
                 besides += array.nbytes
             elif found.kind is Kind.REQUEST or found.kind is Kind.REPLY:
                 moved[id(found)] = found
@@ -345,7 +349,7 @@ class Budget:
             # Mostly it is what the same account had last, which counts yet: then the book stays as it is.
             last = self._gone.pop()
             if last[:2] == (kind, account.name) and last[3] is not None and nbytes <= last[2] <= 2 * nbytes:
-                again: Array = np.asarray(Claim(self._gone, *last))
+                again: Array = np.asarray(MemoryClaim(self._gone, *last))
                 return again[:nbytes]
             self._gone.append(last)
         self._collect()
@@ -357,7 +361,7 @@ class Budget:
             return None
         memory = np.empty(size, np.uint8) if at is None else self._idle.pop(at)
         self._count(kind, account.name, size)
-        block: Array = np.asarray(Claim(self._gone, kind, account.name, size, memory))
+        block: Array = np.asarray(MemoryClaim(self._gone, kind, account.name, size, memory))
         return block[:nbytes]
 
     # ---- The book: the caller holds the lock ----------------------------------------------------

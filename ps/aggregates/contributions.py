@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.ps.budget import Account, Budget, Claim, Kind
+from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.layouts import Layout
 from globalstep.ps.store.arena import ApplySpan, Total
 from globalstep.ps.store.ignoring import ignoring_float_errors
@@ -238,7 +238,7 @@ class Contributions:
         self._spare: npt.NDArray[np.uint8] | None = None
         #: What was claimed for it: bytes beyond those that the values take.
         self.claimed_bytes = 0
-        self._claim: Claim | None = None
+        self._claim: MemoryClaim | None = None
 
     def claim(self, budget: Budget, value_bytes: int) -> None:
         """Claim what is held now, beyond what the values take."""

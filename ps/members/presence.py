@@ -16,7 +16,7 @@ from globalstep.cluster.process_place import NO_PROCESS, Process
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.task_state import State
 from globalstep.errors import ResourceExhaustedError
-from globalstep.ps.budget import Account, Budget, Claim, Kind
+from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.statistics import MOST_COUNTED
 from globalstep.runtime.clock import Clock
 
@@ -89,7 +89,7 @@ class _Lease:
     #: Of the pushes, those in incarnations before this one.
     pushes_before: int = 0
     lost: bool = False
-    claim: Claim | None = None
+    claim: MemoryClaim | None = None
 
     @property
     def trained(self) -> tuple[int, Mapping[str, int]]:
@@ -280,7 +280,7 @@ class Presence:
             self._seen_tasks.add(task)
         return not task or task in self._seen_tasks
 
-    def _claimed(self, client: str) -> Claim:
+    def _claimed(self, client: str) -> MemoryClaim:
         """Claim a lease more; where none more fits, the one goes that has been lost for longest."""
         account = Account(self._budget, client)
         while True:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from globalstep.errors import CancelledError, InvalidArgumentError, OutOfRangeError
-from globalstep.ps.budget import Account, Claim, Kind
+from globalstep.ps.budget import Account, Kind, MemoryClaim
 
 __all__ = ["Attributes", "Element", "Place", "StoredQueue", "SlotCall", "What"]
 
@@ -59,7 +59,7 @@ class Element:
     value: Any
     nbytes: int
     #: That memory, once it is inside, and until its consumer has it.
-    claim: Claim | None = None
+    claim: MemoryClaim | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class StoredQueue:
         claim: The memory that it takes without elements.
     """
 
-    def __init__(self, attributes: Attributes, rng: random.Random, claim: Claim | None = None) -> None:
+    def __init__(self, attributes: Attributes, rng: random.Random, claim: MemoryClaim | None = None) -> None:
         self.attributes = attributes
         self.closed = False
         self.elements: deque[Element] = deque()

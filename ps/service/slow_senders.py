@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
-from globalstep.ps.budget import Claim
+from globalstep.ps.budget import MemoryClaim
 from globalstep.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Stalled:
         claim: Of the memory that it keeps meanwhile, if any.
     """
 
-    def __init__(self, context: grpc.ServicerContext, reply_bytes: int = 0, claim: Claim | None = None) -> None:
+    def __init__(self, context: grpc.ServicerContext, reply_bytes: int = 0, claim: MemoryClaim | None = None) -> None:
         self._context, self.slack_bytes, self.claim = context, reply_bytes, claim
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
-from globalstep.ps.budget import Account, Budget, Claim, Kind
+from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.statistics import ChangeCount
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.row_layouts import RowLayout
@@ -96,7 +96,7 @@ class Layout:
     #: See `repeats`, once it was asked for.
     known_to_repeat: bool | None = None
     #: What it takes while its stream remembers it.
-    claim: Claim | None = None
+    claim: MemoryClaim | None = None
 
     @property
     def may_be_remembered(self) -> bool:
@@ -149,7 +149,7 @@ class PushParts:
     #: For whom it is kept where it is; None where nobody counts.
     account: Account | None = None
     #: What it takes while it waits for its decision; None where it does not.
-    claim: Claim | None = None
+    claim: MemoryClaim | None = None
 
     @property
     def changes(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from globalstep.ps.budget import Account, Budget, Claim, Kind
+from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
@@ -128,7 +128,7 @@ class Kept:
     #: Bytes of the ids of rows that it reads.
     row_bytes: int = field(init=False, default=0)
     #: The memory that it takes.
-    claim: Claim | None = None
+    claim: MemoryClaim | None = None
 
     def __post_init__(self) -> None:
         for read in self.reads:
@@ -211,7 +211,7 @@ class ReplyCache:
         # The newest is about to be given out.
         self.hold(kept, budget.keep(Kind.KEPT, account, values, kept.row_bytes, forced=True))
 
-    def hold(self, kept: Kept, claim: Claim | None) -> None:
+    def hold(self, kept: Kept, claim: MemoryClaim | None) -> None:
         """Have a reply keep the memory of a claim."""
         kept.claim = claim
         self._held[kept.push.client] = kept

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.budget import Claim
+from globalstep.ps.budget import MemoryClaim
 from globalstep.ps.store.checking import check_indices, too_much_read
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read, VariableDecl, padded
 
@@ -82,7 +82,7 @@ class RowLayout:
         self.items = len(changes) + len(reads)
         self.appliers = frozenset((change.optimizer, change.after_increment) for change in changes)
         self.version = -1
-        self.claim: Claim | None = None
+        self.claim: MemoryClaim | None = None
 
     def bind(self, rows: Sequence[int], data: memoryview) -> tuple[list[Op], list[Read]]:
         """Give the changes and reads of a push.

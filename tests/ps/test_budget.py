@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from globalstep.errors import ResourceExhaustedError
-from globalstep.ps.budget import PATIENCE_SECS, RETRY_SECS, Account, Budget, Kind, ReplyMemory
+from globalstep.ps.budget import PATIENCE_SECS, RETRY_SECS, SMALL_BYTES, Account, Budget, Kind, ReplyMemory
 from globalstep.ps.server import default_limit_bytes
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 
@@ -263,3 +263,10 @@ def test_whatever_happens_it_holds_its_limit_and_comes_back_to_nothing(seed):
     held.clear()
     del blocks
     assert (budget.used_bytes, budget.view(), budget._held) == (0, ({}, {}), {})
+
+
+def test_memory_of_another_tasks_budget_is_claimed_anew():
+    one, other = Budget(1 << 30), Budget(1 << 30)
+    block = one.take(Account(one, "a"), 4 * SMALL_BYTES)
+    _claim = other.keep(Kind.PART, Account(other, "a"), [block], 0, forced=False)
+    assert [one.view()[0], other.view()[0]] == [{"requests": 1 << 18}, {"staged parts": 1 << 18}]
