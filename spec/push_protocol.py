@@ -268,7 +268,8 @@ def check(shard: Shard, incarnation: int, client: str) -> None:
     """Every message names its incarnation. Before OPEN only the owner is served."""
     if shard.phase == "vacant":
         raise Refused("LOST")
-    if incarnation != shard.incarnation or (shard.phase == "initializing" and client != shard.owner):
+    another = incarnation != shard.incarnation or not incarnation  # what is told that the job is done may have none
+    if another or (shard.phase == "initializing" and client != shard.owner):
         raise Refused("ABORTED")
 
 

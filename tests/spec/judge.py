@@ -236,11 +236,9 @@ class Judge:
         for (at, index), (entry, _) in sorted(life.told.items()):
             if floors.get(at, 0) < index <= book.index:
                 entries[at] = (*entries.get(at, ()), entry)
-        unfinished = tuple(
-            item
-            for index, item in sorted(life.unfinished.items())
-            if index <= book.index and any(floors.get(other, 0) < index for other in item[1])
-        )
+        there = [item for index, item in sorted(life.unfinished.items()) if index <= book.index]
+        passed = [all(floors.get(other, 0) >= index for other in others) for index, others, _ in there]
+        unfinished = tuple(there[passed.index(False) :]) if False in passed else ()
         visible = book.steps
         if unfinished:
             before = life.unfinished.get(unfinished[0][0] - 1)
