@@ -201,7 +201,7 @@ class Judge:
     def _dropshort(self, shard: spec.Shard, seen: Seen, incarnation: int) -> spec.Shard:
         return spec.lose(shard) if seen.reply else shard
 
-    def _adopt(self, shard, seen, at, incarnation, applied, staged, index=0, outcomes=None, floors=None):
+    def _adopt(self, shard, seen, at, incarnation, applied, staged, phase, index=0, outcomes=None, floors=None):
         """A task comes back from its log, as it was: all that it had answered is there."""
         if seen.error or not seen.reply:
             return shard
@@ -209,7 +209,8 @@ class Judge:
         _require(not holders, "two processes hold the state of task {}", at)
         found = None
         for number, was in reversed(self._logged[at]):
-            same = was.incarnation == incarnation and was.applied == applied and set(was.staged) == staged
+            is_ = was.incarnation, was.phase, was.applied, set(was.staged)
+            same = is_ == (incarnation, phase, applied, staged)
             if same and (was.book is None or (was.book.index == index and _known(was.book) == outcomes)):
                 found = was
                 break

@@ -199,6 +199,7 @@ class _Recorder:
     def _adopt(self, event: events.Adopt) -> Any:
         now = event.incarnation
         said = {"at": now.shard, "incarnation": now.number, "applied": now.applied, "staged": set(map(_id, now.staged))}
+        said["phase"] = now.state.name.lower()
         if now.ledger is not None:
             # As STATUS tells them; those of the others come with the event.
             floors = {at: max(index, event.floors.get(at, 0)) for at, index in enumerate(now.ledger.floors)}
