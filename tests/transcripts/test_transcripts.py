@@ -15,8 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simulation"))
 
-from runs import RUNS
 from simulation import simulating
+from transcript_runs import RUNS
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -1,8 +1,8 @@
 """A scripted run of the simulation, written down line by line: who sends what to whom, and what a task then holds.
 
 A `Recording` is a cluster without chance: every message takes 1 ms, and what goes wrong does so at a named message. A
-script (`runs.py`) has its processes act. A transcript has three kinds of lines: a message, with both its ends; what has
-changed in what a PS task holds; and, behind a "#", what the script says.
+script (`transcript_runs.py`) has its processes act. A transcript has three kinds of lines: a message, with both its
+ends; what has changed in what a PS task holds; and, behind a "#", what the script says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulated_disk import Disk
 from simulated_network import Answer, Call, Network, SimulatedTransport, Weather
 from simulated_task import SimulatedTask
 from simulated_time import Hub, Process, ProcessClock
-from wording import ANSWERS, REQUESTS, STEP, Numbers, listed, number, push_name
+from transcript_words import ANSWERS, REQUESTS, STEP, Numbers, listed, number, push_name
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy

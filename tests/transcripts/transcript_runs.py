@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from recording import Recording
+from transcript_recording import Recording
 
 from globalstep.cluster.run_policy import RunPolicy
 
