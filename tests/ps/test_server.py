@@ -385,7 +385,7 @@ def half_pushed(clusters):
         client = cluster.client(member=False)
         initialize(client)
 
-        def gone(*args):
+        def gone(*args, **more):
             raise SystemExit
 
         client._protocol.admit = gone
