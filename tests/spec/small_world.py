@@ -17,7 +17,7 @@ import push_protocol as spec
 from recording import KINDS, OUTCOMES
 
 from globalstep.errors import AbortedError, LostStateError, OpError, PermissionDeniedError
-from globalstep.ps.budget import Claim
+from globalstep.ps.budget import MemoryClaim
 from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
 from globalstep.ps.ledger.signatures import Floor, Signer
 from globalstep.ps.shard import events
@@ -430,7 +430,7 @@ def frozen(item: Any) -> Any:
     """Give all that an object holds as plain tuples."""
     if item is None or isinstance(item, int | float | str | bytes) or callable(item):
         return None if callable(item) else int(item) if isinstance(item, enum.IntEnum) else item
-    if isinstance(item, Claim):
+    if isinstance(item, MemoryClaim):
         return None  # there is memory enough
     if isinstance(item, np.ndarray):
         return tuple(item.ravel().tolist())

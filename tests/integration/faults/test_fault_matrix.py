@@ -273,6 +273,9 @@ _NOT_LOOKED_AT = ("BlockPool",)
 NOT_TAKEN = {
     "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "_push_together: no_memory is not None and outcome.kind is OutcomeKind.ABANDONED": _LITTLE_MEMORY,
+    "_push_together: except (*_REFUSALS, ResourceExhaustedError)": "no part is wrong: test_push_protocol.py",
     "push: self._packing.active": _PACKED,
     "push: rest and result.outcome.kind is OutcomeKind.ACCEPTED": _PACKED,
     "call: packs": _PACKED,
