@@ -296,7 +296,7 @@ class PushProtocol:
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            self._withdraw(push_id, parts)
+            self._withdraw(push_id, [shard for shard in participants if shard != sequencer])  # that has dropped its own
             if no_memory is not None and outcome.kind is OutcomeKind.ABANDONED:
                 raise copy.copy(no_memory) from None  # refused for good: the push comes again, under another id
             return PushResult(outcome)
