@@ -85,11 +85,11 @@ class Sequencer:
         push, parts = event.push, event.parts
         if event.not_finite or push in now.staged or push in now.replies:
             return event.not_finite
-        half = self._resources.budget.half
-        # The sequencer looks when it decides: it knows which contribution is the last.
-        own_room = now.ledger is None and bool(event.step) and not self._resources.replaying
-        if own_room and not now.contributions.has_room(event.step, event.unit, half):
-            raise ResourceExhaustedError(_no_room(now, event.step, half), retry_secs=RETRY_SECS)
+        # The sequencer looks for room when it decides: it knows which contribution is the last.
+        if event.step and now.ledger is None and not self._resources.replaying:
+            half = self._resources.budget.half
+            if not now.contributions.has_room(event.step, event.unit, half):
+                raise ResourceExhaustedError(_no_room(now, event.step, half), retry_secs=RETRY_SECS)
         self._claim(now, push, parts)
         self._take_in(now, push, parts, event.step, event.unit)
         now.log.append(event)

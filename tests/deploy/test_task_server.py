@@ -61,6 +61,7 @@ def test_a_target_without_a_port_is_refused_as_such(target):
 def test_a_protocol_for_special_networks_is_taken_for_grpc_and_another_is_refused(caplog):
     server = Server({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:0"]}, "worker", 0, protocol="grpc+verbs", start=False)
     server.stop()
+    forget_target(server.target)
     assert "Protocol 'grpc+verbs' is not here; 'grpc' is taken" in caplog.text
     with pytest.raises(InvalidArgumentError, match="Protocol 'http' is not supported"):
         Server({"ps": ["127.0.0.1:0"]}, "ps", 0, protocol="http")

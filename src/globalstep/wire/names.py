@@ -81,6 +81,10 @@ def check_name(name: str, what: str) -> None:
 def check_task(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a task; none at all may be.
 
+    Args:
+        name: The name.
+        field: Where it stands, as all checks of text_limits are told; the message does without.
+
     Raises:
         InvalidArgumentError: If it is too long, or has other characters than names have.
     """
@@ -90,6 +94,10 @@ def check_task(name: str, field: str = "") -> None:
 
 def check_id(name: str, field: str = "") -> None:
     """Refuse what cannot be the id of a client; none at all may be.
+
+    Args:
+        name: The name.
+        field: Where it stands, as all checks of text_limits are told; the message does without.
 
     Raises:
         InvalidArgumentError: If it is too long, or has other characters than ids have.
@@ -106,6 +114,10 @@ def check_id(name: str, field: str = "") -> None:
 
 def check_queue_name(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a queue that tasks share.
+
+    Args:
+        name: The name.
+        field: Where it stands, as all checks of text_limits are told; the message does without.
 
     Raises:
         InvalidArgumentError: If it is empty, too long, or has other characters than names have.

@@ -28,13 +28,29 @@ LAST_STEP = 100
 @pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["chief:0"], ["worker:0"]], ids="+".join)
 def test_the_last_step_is_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
     """All pushes were acknowledged, the chief is about to save, and the workers wait for that."""
-    go_on, mark = tmp_path / "go-on", uuid.uuid4().hex
-    with Processes(tmp_path) as processes:
-        processes.start(
-            "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--max-restarts", 3,
-            JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--save-steps", 40, "--hold-last", go_on,
-            "--verbose", env={"TEST_MARK": mark},
-        )  # fmt: skip
+    go_on = tmp_path / "go-on"
+    job = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--save-steps", 40, "--hold-last", go_on]
+    printed = launched(tmp_path, ["--chief", "--workers", 1, *job, "--verbose"], go_on, killed)
+    assert_counted(tmp_path / "run", printed)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["worker:0"], ["worker:1"]], ids="+".join)
+def test_gs_fit_has_its_last_step_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
+    go_on = tmp_path / "go-on"
+    printed = launched(tmp_path, ["--workers", 2, FIT, go_on, LAST_STEP], go_on, killed)
+    assert f"RESULT {LAST_STEP}" in printed
+    (again,) = re.findall("restarts: (.*)", printed)
+    assert again == ", ".join(f"{task} 1" for task in killed), printed
+    assert_counted(tmp_path / "run", printed)
+
+
+def launched(folder, words, go_on, killed):
+    """Launch a job, kill tasks while its last save is held, and let it come to its end; gives what it prints."""
+    mark = uuid.uuid4().hex
+    with Processes(folder) as processes:
+        command = ["-m", "globalstep", "launch", "--ps", 2, "--max-restarts", 3, *words]
+        processes.start("launch", *command, env={"TEST_MARK": mark})
         processes.until_true("launch", Path(f"{go_on}.reached").exists, 90.0, what="the last save")
         tasks = tasks_marked("TEST_MARK", mark)
         for task in killed:
@@ -42,31 +58,7 @@ def test_the_last_step_is_on_disk_whoever_is_killed_before_it_is(tmp_path, kille
         processes.until("launch", rf"{killed[0]}.*(restart|again)")
         go_on.touch()
         assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
-        printed = processes.output("launch")
-    assert_counted(tmp_path / "run", printed)
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["worker:0"], ["worker:1"]], ids="+".join)
-def test_gs_fit_has_its_last_step_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
-    go_on, mark = tmp_path / "go-on", uuid.uuid4().hex
-    with Processes(tmp_path) as processes:
-        processes.start(
-            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "--max-restarts", 3,
-            FIT, go_on, LAST_STEP, env={"TEST_MARK": mark},
-        )  # fmt: skip
-        processes.until_true("launch", Path(f"{go_on}.reached").exists, 90.0, what="the last step")
-        tasks = tasks_marked("TEST_MARK", mark)
-        for task in killed:
-            os.kill(tasks[task], signal.SIGKILL)
-        processes.until("launch", rf"{killed[0]}.*(restart|again)")
-        go_on.touch()
-        assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
-        printed = processes.output("launch")
-    assert f"RESULT {LAST_STEP}" in printed
-    (again,) = re.findall("restarts: (.*)", printed)
-    assert again == ", ".join(f"{task} 1" for task in killed), printed
-    assert_counted(tmp_path / "run", printed)
+        return processes.output("launch")
 
 
 def assert_counted(run, printed):

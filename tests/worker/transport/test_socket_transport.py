@@ -59,7 +59,7 @@ def test_an_argument_beats_the_environment(monkeypatch):
     assert (chosen_transport(None), chosen_transport("grpc")) == ("tcp", "grpc")
     monkeypatch.setenv("GLOBALSTEP_TRANSPORT", "pigeon")
     with pytest.raises(InvalidArgumentError, match="'pigeon'.*auto"):
-        transports_to("grpc://127.0.0.1:1")
+        transports_to("grpc://nobody.example:2222")
 
 
 @pytest.mark.parametrize(
