@@ -18,7 +18,7 @@ from fuzz_choices import EDGES, Finding
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import ANONYMOUS, Caller, Role
-from globalstep.ps.shard.layouts import LayoutMemory, PushParts
+from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import arena
 from globalstep.wire import codec
@@ -98,12 +98,15 @@ class Model:
         self.before = Picture(shard)
         self._may_change = self._named(memory) if self._kind in ("push", "admit", "commit", "pull") else set()
         self._expected = self._assigned() if self._kind == "push" else None
-        #: On the sequencer: the part that an ADMIT decides on.
-        self._staged = PushParts()
+        #: What the staged part assigns that an ADMIT decides on; None where a layout tells it. Names, and not the
+        #: part: nothing here may keep it alive, since the budget is looked at before this judges.
+        self._staged: set[str] | None = set()
         if self._kind == "admit":
             push = PushId(request.admit.id.client, request.admit.id.sequence)
             if push in shard.now.staged:
-                self._staged = shard.now.staged[push].parts
+                parts = shard.now.staged[push].parts
+                assigned = {op.variable for op in parts.ops if op.kind is not OpKind.APPLY}
+                self._staged = assigned if parts.layout is None else None
 
     def _named(self, memory: LayoutMemory) -> set[str]:
         """What this request, and the parts that wait here, name."""
@@ -200,10 +203,10 @@ class Model:
             if message.known_layout:
                 return
             assigned = {op.variable for op in message.ops if op.kind in _ASSIGNS}
+        elif self._staged is None:
+            return
         else:
-            if self._staged.layout is not None:
-                return
-            assigned = {op.variable for op in self._staged.ops if op.kind is not OpKind.APPLY}
+            assigned = self._staged
         for step, value in self.before.steps.items():
             by = sum(increment.by for increment in message.increments if increment.step == step)
             if step not in assigned and after.steps.get(step) != value + by:
