@@ -161,7 +161,7 @@ class Model:
                 given = values[op.source] if op.source else op.value if op.value is not None else op.fill
                 with np.errstate(all="ignore"):
                     operand = np.broadcast_to(np.asarray(given).astype(old.dtype), old.shape)
-            except (KeyError, ValueError, OverflowError):
+            except (KeyError, ValueError, OverflowError, TypeError):  # the last: values that the shard is to draw
                 return None
             if op.kind is not OpKind.ASSIGN and old.dtype == bool:
                 return None  # it will be refused
