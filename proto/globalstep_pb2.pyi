@@ -2822,23 +2822,23 @@ class LogPush(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     INCREMENTS_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
     SEEN_STEPS_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
-    ALONE_FIELD_NUMBER: _builtins.int
+    HAS_PART_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     kind: Global___EntryKind.ValueType
-    alone: _builtins.bool
-    """This shard was the only participant, and the record has the part."""
+    has_part: _builtins.bool
+    """The record has this shard's part."""
     task: _builtins.str
     """"/job:worker/task:0" of the client."""
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
-    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def increments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Increment]: ...
     @_builtins.property
@@ -2854,18 +2854,18 @@ class LogPush(_message.Message):
         *,
         id: Global___PushId | None = ...,
         kind: Global___EntryKind.ValueType = ...,
-        participants: _abc.Iterable[_builtins.int] | None = ...,
+        others: _abc.Iterable[_builtins.int] | None = ...,
         increments: _abc.Iterable[Global___Increment] | None = ...,
         uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
         seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
-        alone: _builtins.bool = ...,
+        has_part: _builtins.bool = ...,
         outcome: Global___Outcome | None = ...,
         task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "floors", b"floors", "id", b"id", "increments", b"increments", "kind", b"kind", "outcome", b"outcome", "participants", b"participants", "seen_steps", b"seen_steps", "task", b"task", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "has_part", b"has_part", "id", b"id", "increments", b"increments", "kind", b"kind", "others", b"others", "outcome", b"outcome", "seen_steps", b"seen_steps", "task", b"task", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3712,6 +3712,11 @@ class PushRequest(_message.Message):
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
     KNOWS_PLACES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    FLOORS_FIELD_NUMBER: _builtins.int
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
+    OTHERS_READ_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """In an Exchange: the number under which this stream remembers ops, increments, uses and reads, so that
@@ -3728,6 +3733,14 @@ class PushRequest(_message.Message):
     """Beside `patience_ms`: the client knows where the values of its layout's reads lie in an answer, which may be `bare`.
     One that waits is not otherwise: an older client may know the layout, and not that.
     """
+    not_finite: _builtins.str
+    """Set where a participant has refused its part: the Variable whose gradient is not finite there. The push is
+    not admitted, which is recorded.
+    """
+    others_read: _builtins.bool
+    """No other participant changes anything. The sequencer, which sees its own part only, counts reads apart from pushes."""
+    snapshot: _builtins.bool
+    """No push, but a snapshot of this shard and `others`: it changes and reads nothing."""
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -3746,6 +3759,16 @@ class PushRequest(_message.Message):
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of a known layout with sparse ops, or reads of rows: how many rows each of these has, in order, ops first."""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The shards besides the sequencer that have a part in it; all of them have staged theirs. Unlike what a layout
+        remembers, this and what follows is told each time.
+        """
+
+    @_builtins.property
+    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
+        """What the client knows the other shards to have applied."""
+
     def __init__(
         self,
         *,
@@ -3761,10 +3784,15 @@ class PushRequest(_message.Message):
         patience_ms: _builtins.int = ...,
         knows_places: _builtins.bool = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
+        others: _abc.Iterable[_builtins.int] | None = ...,
+        floors: _abc.Iterable[Global___Floor] | None = ...,
+        not_finite: _builtins.str = ...,
+        others_read: _builtins.bool = ...,
+        snapshot: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "not_finite", b"not_finite", "ops", b"ops", "others", b"others", "others_read", b"others_read", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "snapshot", b"snapshot", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3778,10 +3806,14 @@ class PushReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     bare: _builtins.bool
     """The data holds the values of the layout's reads, in order, each from a multiple of 8 bytes."""
     apply_micros: _builtins.float
     """Microseconds that making this push's changes took here; 0 where it changed nothing."""
+    as_of: _builtins.int
+    """As in CommitReply."""
     @_builtins.property
     def outcome(self) -> Global___Outcome:
         """Of a contribution whose answer has waited: with the steps as they are then."""
@@ -3792,6 +3824,10 @@ class PushReply(_message.Message):
         when it was refused, and when `bare`.
         """
 
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardEntries]:
+        """For each of `others`: what it is to be told with COMMIT."""
+
     def __init__(
         self,
         *,
@@ -3799,18 +3835,45 @@ class PushReply(_message.Message):
         values: _abc.Iterable[Global___ReadValue] | None = ...,
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
+        pending: _abc.Iterable[Global___ShardEntries] | None = ...,
+        as_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "bare", b"bare", "outcome", b"outcome", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
 
 @_typing.final
+class ShardEntries(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
+        """Admitted and not known to be applied there, in order, up to and with this push."""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        entries: _abc.Iterable[Global___Entry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardEntries: _TypeAlias = ShardEntries  # noqa: Y015
+
+@_typing.final
 class StageRequest(_message.Message):
-    """Hands a shard its part of a push, to be applied once it is admitted."""
+    """Hands a shard besides the sequencer its part of a push, to be applied once it is admitted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3870,7 +3933,7 @@ class StageReply(_message.Message):
     NOT_FINITE_FIELD_NUMBER: _builtins.int
     not_finite: _builtins.str
     """A Variable whose gradient is not finite, in a run that does not apply such pushes: the part was not kept, and
-    the worker reports this with ADMIT.
+    the worker reports this with PUSH.
     """
     def __init__(
         self,
@@ -3884,154 +3947,6 @@ class StageReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StageReply: _TypeAlias = StageReply  # noqa: Y015
-
-@_typing.final
-class AdmitRequest(_message.Message):
-    """Asks the sequencer for a place in the sequence. All participants have staged."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class SeenStepsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    PARTICIPANTS_FIELD_NUMBER: _builtins.int
-    INCREMENTS_FIELD_NUMBER: _builtins.int
-    USES_FIELD_NUMBER: _builtins.int
-    SEEN_STEPS_FIELD_NUMBER: _builtins.int
-    FLOORS_FIELD_NUMBER: _builtins.int
-    NOT_FINITE_FIELD_NUMBER: _builtins.int
-    READS_ONLY_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.int
-    kind: Global___EntryKind.ValueType
-    not_finite: _builtins.str
-    """Set where a participant has refused its part: the Variable whose gradient is not finite there. The push is
-    not admitted, which is recorded.
-    """
-    reads_only: _builtins.bool
-    """No participant changes anything, no step moves and no optimizer is used: a read that takes a place in the order.
-    The sequencer, which sees its own part only, counts it apart from pushes.
-    """
-    @_builtins.property
-    def id(self) -> Global___PushId: ...
-    @_builtins.property
-    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Every shard that has a part in it, the sequencer too where it has one."""
-
-    @_builtins.property
-    def increments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Increment]: ...
-    @_builtins.property
-    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptimizerUse]: ...
-    @_builtins.property
-    def seen_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
-    @_builtins.property
-    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]: ...
-    def __init__(
-        self,
-        *,
-        incarnation: _builtins.int = ...,
-        id: Global___PushId | None = ...,
-        kind: Global___EntryKind.ValueType = ...,
-        participants: _abc.Iterable[_builtins.int] | None = ...,
-        increments: _abc.Iterable[Global___Increment] | None = ...,
-        uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
-        seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        floors: _abc.Iterable[Global___Floor] | None = ...,
-        not_finite: _builtins.str = ...,
-        reads_only: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AdmitRequest: _TypeAlias = AdmitRequest  # noqa: Y015
-
-@_typing.final
-class ShardEntries(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SHARD_FIELD_NUMBER: _builtins.int
-    ENTRIES_FIELD_NUMBER: _builtins.int
-    shard: _builtins.int
-    @_builtins.property
-    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
-        """Admitted and not known to be applied there, in order, up to and with this push."""
-
-    def __init__(
-        self,
-        *,
-        shard: _builtins.int = ...,
-        entries: _abc.Iterable[Global___Entry] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "shard", b"shard"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ShardEntries: _TypeAlias = ShardEntries  # noqa: Y015
-
-@_typing.final
-class AdmitReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    PENDING_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    BARE_FIELD_NUMBER: _builtins.int
-    APPLY_MICROS_FIELD_NUMBER: _builtins.int
-    AS_OF_FIELD_NUMBER: _builtins.int
-    bare: _builtins.bool
-    apply_micros: _builtins.float
-    """As in PushReply, on the sequencer."""
-    as_of: _builtins.int
-    """As in CommitReply."""
-    @_builtins.property
-    def outcome(self) -> Global___Outcome: ...
-    @_builtins.property
-    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardEntries]: ...
-    @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]:
-        """The sequencer's own reads of this push, taken right after it."""
-
-    def __init__(
-        self,
-        *,
-        outcome: Global___Outcome | None = ...,
-        pending: _abc.Iterable[Global___ShardEntries] | None = ...,
-        values: _abc.Iterable[Global___ReadValue] | None = ...,
-        bare: _builtins.bool = ...,
-        apply_micros: _builtins.float = ...,
-        as_of: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "values", b"values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AdmitReply: _TypeAlias = AdmitReply  # noqa: Y015
 
 @_typing.final
 class CommitRequest(_message.Message):
@@ -4625,7 +4540,6 @@ class Request(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
-    ADMIT_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
@@ -4640,8 +4554,6 @@ class Request(_message.Message):
     def push(self) -> Global___PushRequest: ...
     @_builtins.property
     def stage(self) -> Global___StageRequest: ...
-    @_builtins.property
-    def admit(self) -> Global___AdmitRequest: ...
     @_builtins.property
     def commit(self) -> Global___CommitRequest: ...
     @_builtins.property
@@ -4662,7 +4574,6 @@ class Request(_message.Message):
         pull: Global___PullRequest | None = ...,
         push: Global___PushRequest | None = ...,
         stage: Global___StageRequest | None = ...,
-        admit: Global___AdmitRequest | None = ...,
         commit: Global___CommitRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
         await_step: Global___AwaitStepRequest | None = ...,
@@ -4670,11 +4581,11 @@ class Request(_message.Message):
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "read_snapshot", "await_step", "await_slower"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "read_snapshot", "await_step", "await_slower"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -4687,7 +4598,6 @@ class Reply(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
-    ADMIT_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
@@ -4700,8 +4610,6 @@ class Reply(_message.Message):
     def push(self) -> Global___PushReply: ...
     @_builtins.property
     def stage(self) -> Global___StageReply: ...
-    @_builtins.property
-    def admit(self) -> Global___AdmitReply: ...
     @_builtins.property
     def commit(self) -> Global___CommitReply: ...
     @_builtins.property
@@ -4722,7 +4630,6 @@ class Reply(_message.Message):
         pull: Global___PullReply | None = ...,
         push: Global___PushReply | None = ...,
         stage: Global___StageReply | None = ...,
-        admit: Global___AdmitReply | None = ...,
         commit: Global___CommitReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
         await_step: Global___AwaitStepReply | None = ...,
@@ -4730,11 +4637,11 @@ class Reply(_message.Message):
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "read_snapshot", "await_step", "await_slower", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "read_snapshot", "await_step", "await_slower", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

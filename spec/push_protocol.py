@@ -6,7 +6,7 @@ Nothing here is of the product: tests compare what PS tasks answer with what the
    the sequencer, also keeps the `Book`.
 2. A function for each message. It is given the shard as it is and what the message says, and gives the shard as it is
    afterwards, with the answer where there is one. What it raises (`Refused`) is an answer too, and changes nothing.
-   Every message is looked at by `check` first, and the floors that come with ADMIT and reads by `raise_floors`.
+   Every message is looked at by `check` first, and the floors that come with PUSH and reads by `raise_floors`.
 3. At the end the promises I1 to I5. They hold after every message, whatever was lost, came twice or came late.
 
 Nothing is changed in place: shards, books and mappings are values. There is no time, no end of memory and no network:
@@ -136,7 +136,7 @@ class Answer(NamedTuple):
     as_of: int = 0
 
 
-#: The answer to ADMIT: the outcome, the entries that each other shard may not have applied, the sequencer's reads.
+#: The answer to PUSH: the outcome, the entries that each other shard may not have applied, the sequencer's reads.
 Admission = tuple[Outcome, Mapping[int, tuple[Entry, ...]], Answer]
 
 
@@ -278,46 +278,41 @@ def check(shard: Shard, incarnation: int, client: str) -> None:
 
 def stage(shard: Shard, push: PushId, part: Part) -> Shard:
     """STAGE: keep a part until it is decided. A copy of one that is kept, or was applied last, changes nothing."""
+    if shard.book is not None:
+        raise Refused("WRONG")  # the sequencer gets its part with PUSH
     kept = shard.kept.get(push.client)
     if push in shard.staged or (kept is not None and kept.push == push):
         return shard
     return replace(shard, staged={**shard.staged, push: part})
 
 
-def push_whole(shard: Shard, push: PushId, part: Part, asked: Asked) -> tuple[Shard, Admission]:
-    """PUSH: all of a push whose only participant is the sequencer, in one message."""
-    if recorded(_book(shard), push) is None:
-        shard = replace(shard, staged={push: part, **shard.staged})
-    return admit(shard, push, PUSH, (shard.at,), asked)
+def push(
+    shard: Shard, push: PushId, part: Part, others: Shards, asked: Asked, kind: str = PUSH
+) -> tuple[Shard, Admission]:
+    """PUSH: the point of no return. The push gets the next index, or is refused; either is recorded under its id.
 
-
-def admit(shard: Shard, push: PushId, kind: str, participants: Shards, asked: Asked) -> tuple[Shard, Admission]:
-    """ADMIT: the point of no return. The push gets the next index, or is refused; either is recorded under its id.
-
-    One that is WRONG is fenced besides: see `abandon`.
+    The sequencer's own part comes with it; the others' are staged. One that is WRONG is fenced besides: see `abandon`.
     """
     book, outcome = _book(shard), recorded(_book(shard), push)
     if outcome is None:
-        if kind == PUSH and shard.at in participants and push not in shard.staged:
-            raise Refused("WRONG")
         if any(item.step not in book.steps for item in asked.increments):
             raise Refused("WRONG")
         refused = _refusal(book, push, asked)
         if refused:
             outcome = Outcome(refused, 0, book.steps)
-            book = _record(book, push, outcome)
-            return replace(shard, staged=_without(shard.staged, push), book=book), (outcome, {}, Answer())
-        shard, outcome = _accept(shard, push, kind, participants, asked)
-    shard = replace(shard, staged=_without(shard.staged, push))
+            return replace(shard, book=_record(book, push, outcome)), (outcome, {}, Answer())
+        shard, outcome = _accept(shard, push, part, kind, (shard.at, *others), asked)
     told = {
         other: tuple(entry for entry in _book(shard).entries.get(other, ()) if entry.index <= outcome.index)
-        for other in set(participants) - {shard.at}
+        for other in others
     }
     shard, found = answer(shard, push)
     return shard, (outcome, told, found)
 
 
-def _accept(shard: Shard, push: PushId, kind: str, participants: Shards, asked: Asked) -> tuple[Shard, Outcome]:
+def _accept(
+    shard: Shard, push: PushId, part: Part, kind: str, participants: Shards, asked: Asked
+) -> tuple[Shard, Outcome]:
     """The next index is the push's: every other participant gets an entry, and the sequencer applies its own part."""
     before = book = _book(shard)
     share, numbers = None, Numbers()
@@ -332,12 +327,11 @@ def _accept(shard: Shard, push: PushId, kind: str, participants: Shards, asked: 
     for other in others:
         entry = Entry(index, kind, push, book.last.get(other, 0), numbers, share)
         entries[other] = (*entries.get(other, ()), entry)
-    changes = shard.staged.get(push, Part()).changes
-    after = {**steps, **{name: int(tensor[0]) for _, name, tensor in changes if name in steps}}
+    after = {**steps, **{name: int(tensor[0]) for _, name, tensor in part.changes if name in steps}}
     unfinished = (*book.unfinished, (index, others, after))
     last = {**book.last, **dict.fromkeys(participants, index)}
     book = replace(book, index=index, steps=after, last=last, entries=entries, unfinished=unfinished)
-    shard = replace(shard, book=_record(_seen(book), push, outcome))
+    shard = replace(shard, book=_record(_seen(book), push, outcome), staged={} if kind == SNAPSHOT else {push: part})
     return apply(shard, Entry(index, kind, push, 0, numbers, share), before), outcome
 
 
@@ -377,10 +371,10 @@ def _count(book: Book, push: PushId, asked: Asked) -> tuple[Book, str, Share]:
     return replace(book, open=left), kind, Share(wanted.step, number, wanted.unit)
 
 
-def abandon(shard: Shard, push: PushId, participants: Iterable[int]) -> Shard:
-    """Of a wrong ADMIT: its part here is dropped; no copy of it is admitted later, where others hold parts too."""
-    book, shard = _book(shard), replace(shard, staged=_without(shard.staged, push))
-    if push in book.outcomes or all(other == shard.at for other in participants):
+def abandon(shard: Shard, push: PushId, others: Shards) -> Shard:
+    """Of a wrong PUSH: no copy of it is admitted later, where others hold parts of it."""
+    book = _book(shard)
+    if push in book.outcomes or not others:
         return shard
     return replace(shard, book=_record(book, push, Outcome(ABANDONED, 0, book.steps)))
 

@@ -84,7 +84,6 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "pull": _CLIENTS,
     "push": _CLIENTS,
     "stage": _CLIENTS,
-    "admit": _CLIENTS,
     "commit": _CLIENTS,
     "await_step": _CLIENTS,
     "await_slower": _CLIENTS,
@@ -315,8 +314,8 @@ class Authorization:
             self._check_variables(caller, kind, message)
         if kind in ("push", "stage"):
             self._check_ops(caller, kind, message.ops)
-        elif kind == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
-            raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
+        if kind == "push" and message.snapshot:
+            raise self._denied(caller, "take a snapshot (push)", _CHIEFS, kind)
 
     def restricts(self, caller: Caller) -> bool:
         """Whether a caller may change values by gradients only, as the chief's program has declared."""

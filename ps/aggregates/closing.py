@@ -18,7 +18,7 @@ from globalstep.files.journal_records import Fewer
 from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
-from globalstep.ps.shard.events import Admit, AwaitStep, GetOpenSteps
+from globalstep.ps.shard.events import AwaitStep, GetOpenSteps, Push
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import Awaited, OpenStep, StepWait
 from globalstep.ps.shard.resources import Resources
@@ -68,7 +68,7 @@ class Closing:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
 
-    def is_late(self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment) -> bool:
+    def is_late(self, now: Incarnation, ledger: Ledger, asked: Push, wanted: Increment) -> bool:
         """Whether a contribution does not count, or an aggregate is not to be closed. Changes no aggregate."""
         client, step = asked.push.client, wanted.step
         base, present = asked.seen_steps[step], ledger.steps[step]
@@ -88,7 +88,7 @@ class Closing:
         return bool(self._waited_for(now, step, found))
 
     def count(
-        self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment, participants: Sequence[int]
+        self, now: Incarnation, ledger: Ledger, asked: Push, wanted: Increment, participants: Sequence[int]
     ) -> Counted:
         """Count a contribution that is not late, or close the aggregate."""
         step, base, book = wanted.step, asked.seen_steps[wanted.step], ledger.aggregates

@@ -31,12 +31,11 @@ from globalstep.ps.service.push_decoding import (
     check_counts,
     counting_push,
     decision_of,
-    known_decision,
     parts_of,
 )
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG
-from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.layouts import LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
@@ -49,6 +48,7 @@ from globalstep.wire.text_limits import check_texts
 
 __all__ = ["Handler"]
 
+_NO_PARTS = PushParts()
 #: Characters of an error's text.
 _MOST_SAID = 4096
 
@@ -77,7 +77,6 @@ class Handler:
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
             "stage": self._stage,
-            "admit": self._admit,
             "commit": self._commit,
             "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
             "await_slower": lambda *given: await_slower(self.shard, *given),
@@ -209,7 +208,7 @@ class Handler:
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
         message = request.push
-        if not message.known_layout or not memory.only_counts(message.layout):
+        if not message.known_layout or message.others or not memory.only_counts(message.layout):
             return False
         return not self.authorization.revoked(memory.caller)
 
@@ -244,7 +243,7 @@ class Handler:
         self.shard.secure(log)
         return replies
 
-    def _decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
+    def _decision(self, message: pb.PushRequest, caller: Caller) -> Decision:
         """Decode a decision, and refuse one that the caller may not ask for."""
         increments, uses = decision_of(message, self.shard)
         if self.authorization.restricts(caller):
@@ -279,14 +278,25 @@ class Handler:
         decision = None if message.known_layout else self._decision(message, memory.caller)
         parts = parts_of(message, data, memory, self.shard, decision)
         parts.buffer = memory.buffer
-        increments, uses = decision or known_decision(parts.layout or parts.rows)
+        known: Any = parts.layout or parts.rows
+        increments, uses = decision or (known.increments, known.uses)
         push = codec.decode_push_id(message.id)
-        admission = self.shard.handle(
-            events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
+        event = events.Push(
+            message.incarnation, push, parts, increments, uses, dict(message.seen_steps), not_finite=message.not_finite
         )
+        if message.others:
+            event.others, event.floors = sorted(set(message.others)), floors_of(message.floors)
+            event.others_read = message.others_read
+        if message.snapshot:
+            event.kind, event.parts = EntryKind.SNAPSHOT, _NO_PARTS
+        admission = self.shard.handle(event)
         if memory.told is not None:
             memory.remember()
         codec.encode_outcome(admission.outcome, reply.push.outcome)
+        for shard, pending in admission.pending.items():
+            item = reply.push.pending.add(shard=shard)
+            item.entries.extend(entries.encode(entry) for entry in pending)
+        reply.push.as_of = admission.answer.as_of
         _encode_answer(admission.answer, reply.push, tensors)
         if message.patience_ms:
             self.step_waits.await_made(increments, parts, reply, tensors, call)
@@ -301,34 +311,6 @@ class Handler:
         reply.stage.not_finite = self.shard.handle(event)
         reply.stage.SetInParent()
         memory.remember()
-
-    def _admit(
-        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> None:
-        kind = entries.ENTRY_KINDS.get(message.kind)
-        if kind not in (EntryKind.PUSH, EntryKind.SNAPSHOT):
-            raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
-        increments, uses = self._decision(message, memory.caller)
-        admission = self.shard.handle(
-            events.Admit(
-                message.incarnation,
-                codec.decode_push_id(message.id),
-                kind,
-                sorted(set(message.participants)),
-                increments,
-                uses,
-                dict(message.seen_steps),
-                floors_of(message.floors),
-                message.not_finite,
-                message.reads_only,
-            )
-        )
-        codec.encode_outcome(admission.outcome, reply.admit.outcome)
-        for shard, pending in admission.pending.items():
-            item = reply.admit.pending.add(shard=shard)
-            item.entries.extend(entries.encode(entry) for entry in pending)
-        reply.admit.as_of = admission.answer.as_of
-        _encode_answer(admission.answer, reply.admit, tensors)
 
     def _commit(
         self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory

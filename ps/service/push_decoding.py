@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.errors import InvalidArgumentError, LayoutUnknownError
+from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.shard.events import Push
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
@@ -20,7 +20,7 @@ from globalstep.ps.store.row_layouts import RowChange, RowLayout
 from globalstep.wire import codec
 from globalstep.wire.declarations import Increment, OptimizerUse, padded
 
-__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
+__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "parts_of"]
 
 #: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
 #: few parts and reads of each.
@@ -84,7 +84,7 @@ def parts_of(
     check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
     reads = [codec.decode_read(read, data) for read in message.reads]
     increments, uses = decision or ([], [])
-    layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
+    layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes)
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
     if dense and layout.may_be_remembered:
         # A copy, without what else the message has: it is kept.
@@ -93,7 +93,7 @@ def parts_of(
         memory.tell(message.layout, layout, message.ByteSize())
         return PushParts((), layout.reads, data, layout, account=memory.account)
     parts = PushParts(layout.bind(data), layout.reads, data, account=memory.account)
-    if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses, decision is not None)):
+    if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses)):
         memory.tell(message.layout, rows, message.ByteSize())
         parts.rows = rows
     return parts
@@ -104,7 +104,6 @@ def _row_layout(
     nbytes: int,
     increments: list[Increment],
     uses: list[OptimizerUse],
-    decides: bool,
 ) -> RowLayout | None:
     """Give the layout of a push of rows that was decoded; None where it has no rows, or later ones may lie otherwise.
 
@@ -113,7 +112,6 @@ def _row_layout(
         nbytes: Of its data.
         increments: See RowLayout.
         uses: See RowLayout.
-        decides: See RowLayout.
     """
     at = 0
     changes: list[RowChange] = []
@@ -156,28 +154,17 @@ def _row_layout(
     of_rows = any(change.ids is not None for change in changes) or any(ids is not None for _, ids in reads)
     if at != nbytes or not of_rows or any(use.overrides for use in uses):
         return None
-    return RowLayout(changes, reads, increments, uses, decides)
+    return RowLayout(changes, reads, increments, uses)
 
 
 def _nbytes(ref: pb.TensorRef) -> int:
     return codec.DTYPES[ref.dtype].itemsize * math.prod(ref.shape)
 
 
-def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: Shard) -> Decision:
+def decision_of(message: pb.PushRequest, shard: Shard) -> Decision:
     """Decode the increments and uses of a push that has them."""
     check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
-
-
-def known_decision(layout: Layout | RowLayout | None) -> Decision:
-    """Give the increments and uses that a layout came with.
-
-    Raises:
-        LayoutUnknownError: If it came without them.
-    """
-    if layout is None or not layout.decides:
-        raise LayoutUnknownError("This layout came without increments and uses; send it in full.")
-    return layout.increments, layout.uses
 
 
 def counting_push(message: pb.PushRequest, memory: LayoutMemory) -> Push:

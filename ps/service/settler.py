@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import grpc
 
@@ -18,9 +18,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.ledger import entries
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
-from globalstep.ps.shard.events import DropShort, Resolve, Resolved
+from globalstep.ps.shard.events import DropShort, Resolved
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.shard.statistics import ShardView
 from globalstep.runtime.clock import Clock
 from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import SecureChannel
@@ -126,11 +125,9 @@ class Settler:
         # What the shard reports to the sequencer must not be forgotten here.
         self._shard.secure(log)
         address = view.sequencer_address
-        if not view.incarnation or (not address and view.shard != view.sequencer):
-            return False
+        if not view.incarnation or not address or view.shard == view.sequencer:
+            return False  # the sequencer gets its parts with their decision
         overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
-        if view.shard == view.sequencer:
-            return self._settle_here(view, overdue)
         if not overdue and (view.incarnation, view.applied, log) == self._reported:
             return False
         request = pb.SettleRequest(
@@ -163,7 +160,7 @@ class Settler:
         if last is not None and last != self._said_of:
             _log.warning(
                 "Push %s was admitted, and this PS task has no part of it that it could apply: it went on without. Its "
-                "client said ADMIT without STAGE, took its part back, or did not name an optimizer that it uses.",
+                "client said PUSH without STAGE, took its part back, or did not name an optimizer that it uses.",
                 last,
             )
         self._said_of = last
@@ -173,12 +170,3 @@ class Settler:
         reports = self._shard.resources.fail_stop.reports
         while reports:
             _log.error("%s", reports.popleft())
-
-    def _settle_here(self, view: ShardView, overdue: Sequence[PushId]) -> bool:
-        """On the sequencer: drop parts that no worker asked it to admit, and refuse to admit them from now on."""
-        if not overdue:
-            return False
-        self._shard.handle(Resolve(view.incarnation, overdue, view.shard, view.applied))
-        self._shard.handle(Resolved(view.incarnation, overdue, ()))
-        _log.info("Settled %d parts of silent workers", len(overdue))
-        return True

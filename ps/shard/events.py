@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
-    "LOGGED", "Admit", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
+    "LOGGED", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
     "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
     "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
     "Release", "Resolve", "Resolved", "Resume", "Stage",
@@ -163,7 +163,9 @@ class Lose(Event[None]):
 
 @dataclass(slots=True)
 class Stage(Event[str]):
-    """Keep a part of a push until it is decided; refused where it could not be applied.
+    """On a shard besides the sequencer: keep a part of a push until it is decided.
+
+    It is refused where it could not be applied.
 
     Replies with the name of a Variable whose gradient is not finite, "" for none; such a part is not kept.
     """
@@ -180,38 +182,32 @@ class Stage(Event[str]):
 
 @dataclass(slots=True)
 class Push(Event[Admission]):
-    """A whole push whose only participant is this shard, the sequencer: stage and admit in one."""
+    """On the sequencer: decide on a push, and apply its own part at once; or take a snapshot."""
 
     incarnation: int
     push: PushId
+    #: The sequencer's own part.
     parts: PushParts
-    increments: Sequence[Increment]
-    uses: Sequence[OptimizerUse]
-    seen_steps: Mapping[str, int]
-    #: See Stage.
-    not_finite: str = ""
-
-
-@dataclass(slots=True)
-class Admit(Event[Admission]):
-    """Decide on a push whose parts are staged, or take a snapshot: on the sequencer."""
-
-    incarnation: int
-    push: PushId
-    kind: EntryKind
-    #: Shards with a part in it; all others have staged theirs.
-    participants: Sequence[int]
     increments: Sequence[Increment]
     #: Optimizers whose hyper-parameters are to be evaluated.
     uses: Sequence[OptimizerUse]
     #: Steps that the worker computed from.
     seen_steps: Mapping[str, int]
+    #: The shards besides this one that have staged a part of it.
+    others: Sequence[int] = ()
     #: What the caller knows the shards to have applied.
     floors: Mapping[int, Floor] | None = None
     #: A Variable whose gradient a participant has found not to be finite; "" for none.
     not_finite: str = ""
-    #: No participant changes anything: it is counted as a read.
-    reads_only: bool = False
+    #: No other shard changes anything.
+    others_read: bool = True
+    #: PUSH or SNAPSHOT.
+    kind: EntryKind = EntryKind.PUSH
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether no shard changes anything: it is counted as a read."""
+        return self.others_read and not (self.increments or self.uses or self.parts.changes)
 
 
 @dataclass(slots=True)
@@ -396,13 +392,13 @@ class Decided(Event[Outcome]):
     incarnation: int
     push: PushId
     kind: EntryKind
-    participants: Sequence[int]
+    others: Sequence[int]
     increments: Sequence[Increment]
     uses: Sequence[OptimizerUse]
     seen_steps: Mapping[str, int]
     #: Low-water marks of shards that have risen since the decision before.
     floors: Mapping[int, int]
-    #: The part, where this shard is the only participant and no Stage brought it.
+    #: The sequencer's own part; None of a push that was refused, and of a snapshot.
     parts: PushParts | None
     outcome: Outcome
     #: The client's task; "" where not known.

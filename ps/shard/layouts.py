@@ -75,12 +75,10 @@ class Layout:
     #: Reads one of them, with its numbers in a push's data.
     decode: Callable[[Any, memoryview], Op]
     reads: list[Read]
-    #: Sent with PUSH, and with a part that comes with ADMIT; empty with STAGE.
+    #: Sent with PUSH; empty with STAGE.
     increments: list[Increment]
     uses: list[OptimizerUse]
     data_bytes: int
-    #: Whether they were sent.
-    decides: bool = False
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
     #: Where its gradients lie, once they were looked at for values that are not finite: see ps/store/finite.py.
@@ -189,7 +187,7 @@ class LayoutMemory:
     def only_counts(self, number: int) -> bool:
         """Whether a layout is known, and has increments and nothing else."""
         found = self._layouts.get(number)
-        if found is None or not found.decides or found.ops or found.reads or found.uses:
+        if found is None or found.ops or found.reads or found.uses:
             return False
         return not any(item.contributions for item in found.increments)
 

@@ -155,7 +155,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Admission:
-    """The sequencer's reply to an ADMIT."""
+    """The sequencer's reply to a PUSH."""
 
     outcome: Outcome
     #: Participant -> entries that it may not have applied yet.

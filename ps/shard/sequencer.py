@@ -1,6 +1,6 @@
 """How pushes are taken in and decided on: staged parts, admission by the ledger, parts in doubt.
 
-Every shard stages; the rest happens on the sequencer. docs/design/push-protocol.md is the specification.
+The other shards stage; the rest happens on the sequencer. docs/design/push-protocol.md is the specification.
 
 Layer: ps. Threads: used under the shard's lock.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from globalstep.errors import (
-    FailedPreconditionError,
     InvalidArgumentError,
     PermissionDeniedError,
     ResourceExhaustedError,
@@ -25,8 +24,6 @@ from globalstep.ps.members.leads import Leads
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import (
-    Admit,
-    Applied,
     CountTogether,
     Decided,
     Push,
@@ -83,10 +80,11 @@ class Sequencer:
         """
         now.check(event.incarnation, event.push.client)
         push, parts = event.push, event.parts
+        if now.ledger is not None:
+            raise InvalidArgumentError("The sequencer gets its part with PUSH; only other PS tasks stage one.")
         if event.not_finite or push in now.staged or push in now.replies:
             return event.not_finite
-        # The sequencer looks for room when it decides: it knows which contribution is the last.
-        if event.step and now.ledger is None and not self._resources.replaying:
+        if event.step and not self._resources.replaying:
             half = self._resources.budget.half
             if not now.contributions.has_room(event.step, event.unit, half):
                 raise ResourceExhaustedError(_no_room(now, event.step, half), retry_secs=RETRY_SECS)
@@ -149,85 +147,52 @@ class Sequencer:
     # ---- Admission ----------------------------------------------------------------------------
 
     def push(self, now: Incarnation, event: Push) -> Admission:
-        """Decide on a push that is here as a whole; see `admit`."""
-        now.check(event.incarnation, event.push.client)
-        ledger = now.sequencing()
-        push, parts = event.push, event.parts
-        known = ledger.table.recorded(push)
-        if known is not None:
-            self._count_again(ledger, push, known)
-            now.staged.pop(push, None)
-            return Admission(known, answer=self._applier.answer(now, push, parts.buffer))
-        if not event.not_finite and push not in now.staged:
-            self._take_in(now, push, parts)
-        staged = now.staged.get(push)
-        increments, uses = event.increments, event.uses
-        asked = Admit(
-            event.incarnation, push, EntryKind.PUSH, (), increments, uses, event.seen_steps, None, event.not_finite,
-            reads_only=not (increments or uses or parts.changes),
-        )  # fmt: skip
-        try:
-            examined = self._examine(now, ledger, asked, (now.shard,))
-        except Exception:
-            now.staged.pop(push, None)
-            raise
-        with self._resources.fail_stop.during(push):
-            outcome, entry = self._accept(now, ledger, asked, (now.shard,), examined)
-            if entry is not None:
-                self._applier.apply_entry(now, entry, uses)
-            if now.log is not NO_LOG:
-                raised, now.raised = now.raised, {}
-                whole = staged.parts if entry is not None and staged is not None else None
-                self._log(now, asked, outcome, raised, whole)
-        if entry is None:
-            return Admission(outcome)
-        return Admission(outcome, answer=self._applier.answer(now, push, parts.buffer))
-
-    def admit(self, now: Incarnation, event: Admit) -> Admission:
-        """Decide on a push: give it its place, or refuse it.
+        """Decide on a push: give it its place, and apply the part that is here; or refuse it.
 
         Returns:
-            The outcome, what to tell the participants, and the sequencer's own reads.
+            The outcome, what to tell the other participants, and the sequencer's own reads.
 
         Raises:
-            FailedPreconditionError: If this is not the sequencer, or its own part was not staged.
-            InvalidArgumentError: If a step, shard or hyper-parameter cannot be. Nothing is changed.
+            FailedPreconditionError: If this is not the sequencer.
+            InvalidArgumentError: If the part, a step, shard or hyper-parameter cannot be. Nothing is changed.
         """
         now.check(event.incarnation, event.push.client)
         ledger = now.sequencing()
-        self.raise_floors(now, event.floors)
-        push, participants = event.push, event.participants
-        if any(not 0 <= shard < now.shards for shard in participants):
-            raise InvalidArgumentError(f"A push with participants {list(participants)} of {now.shards} shards.")
+        push, others, is_push = event.push, event.others, event.kind is EntryKind.PUSH
+        if others:
+            self.raise_floors(now, event.floors)
+            if any(not 0 <= shard < now.shards or shard == now.shard for shard in others):
+                raise InvalidArgumentError(
+                    f"A push to PS tasks {list(others)} besides the sequencer, {now.shard}, of {now.shards} tasks."
+                )
         known = ledger.table.recorded(push)
         if known is not None:
             self._count_again(ledger, push, known)
-            self._drop_part(now, push)
             return self._admission(now, ledger, known, event)
+        participants = (now.shard, *others)
         try:
+            if is_push and not event.not_finite:
+                self._take_in(now, push, event.parts)
             examined = self._examine(now, ledger, event, participants)
         except Exception:
-            self._drop_part(now, push)
-            if event.kind is EntryKind.PUSH and any(shard != now.shard for shard in participants):
+            now.staged.pop(push, None)
+            if is_push and others:
                 # Its client takes the other parts back: no copy of this message may be admitted without them.
                 ledger.settle([push], now.shard, now.applied)
                 now.log.append(Resolve(event.incarnation, [push], now.shard, now.applied))
             raise
-        snapshot = event.kind is EntryKind.SNAPSHOT
-        # It holds the ledger as it was before.
-        dumped = ledger.dumped_later() if snapshot else no_ledger
+        # A snapshot holds the ledger as it was before.
+        dumped = no_ledger if is_push else ledger.dumped_later()
         with self._resources.fail_stop.during(push):
             outcome, entry = self._accept(now, ledger, event, participants, examined)
             if entry is not None:
                 self._applier.apply_entry(now, entry, event.uses, dumped)
             if now.log is not NO_LOG:
                 raised, now.raised = now.raised, {}
-                self._log(now, event, outcome, raised, None)
-            if snapshot:
+                self._log(now, event, outcome, raised, event.parts if is_push and entry is not None else None)
+            if not is_push:
                 now.log.begin_base(push, now.image())
-        if entry is None:
-            return Admission(outcome)
-        return self._admission(now, ledger, outcome, event)
+        return Admission(outcome) if entry is None else self._admission(now, ledger, outcome, event)
 
     def count(self, now: Incarnation, event: CountTogether) -> list[Outcome | Exception]:
         """Admit pushes that only count, one after another, with one change of the step's value."""
@@ -252,16 +217,15 @@ class Sequencer:
         if known is not None:
             self._count_again(ledger, item.push, known)
             return known
-        asked = Admit(item.incarnation, item.push, EntryKind.PUSH, (), item.increments, (), item.seen_steps)
-        examined = self._examine(now, ledger, asked, ())
+        examined = self._examine(now, ledger, item, (now.shard,))
         with self._resources.fail_stop.during(item.push):
-            outcome, _ = self._accept(now, ledger, asked, (now.shard,), examined)
+            outcome, _ = self._accept(now, ledger, item, (now.shard,), examined)
             if outcome.kind is OutcomeKind.ACCEPTED:
                 now.applied = outcome.index
                 # The reads of the client's last push have been given out.
                 now.replies.drop(item.push.client)
             if now.log is not NO_LOG:
-                self._log(now, asked, outcome, {}, None)
+                self._log(now, item, outcome, {}, None)
         return outcome
 
     def decide_again(self, now: Incarnation, event: Decided) -> Outcome:
@@ -270,19 +234,16 @@ class Sequencer:
         self._resources.members.presence.heard(push.client, event.task, 1.0)
         ledger = now.sequencing()
         if was.kind is not OutcomeKind.ACCEPTED:
-            now.staged.pop(push, None)
             closes = any(item.closes for item in event.increments)
             ledger.refuse(push, was.kind, was.staleness, was.not_finite, closes)
             return was
         floors = {shard: Floor(index) for shard, index in event.floors.items()}
-        if event.parts is not None:
-            self.raise_floors(now, floors)
-            whole = Push(now.number, push, event.parts, event.increments, event.uses, event.seen_steps)
-            return self.push(now, whole).outcome
-        asked = Admit(
-            now.number, push, event.kind, event.participants, event.increments, event.uses, event.seen_steps, floors
+        self.raise_floors(now, floors)
+        parts = event.parts or PushParts()
+        asked = Push(
+            now.number, push, parts, event.increments, event.uses, event.seen_steps, event.others, kind=event.kind
         )
-        return self.admit(now, asked).outcome
+        return self.push(now, asked).outcome
 
     def _count_again(self, ledger: Ledger, push: PushId, known: Outcome) -> None:
         """Count a push that came again, and note its outcome in the journal once more."""
@@ -290,12 +251,7 @@ class Sequencer:
         if ledger.journal is not None:
             ledger.journal.duplicate(push, known)
 
-    def _drop_part(self, now: Incarnation, push: PushId) -> None:
-        """Drop a part that will not be applied, and whose Stage is in the log."""
-        if now.staged.pop(push, None) is not None:
-            now.log.append(Applied(push, (), (push,)))
-
-    def _examine(self, now: Incarnation, ledger: Ledger, asked: Admit, participants: Sequence[int]) -> _Examined:
+    def _examine(self, now: Incarnation, ledger: Ledger, asked: Push, participants: Sequence[int]) -> _Examined:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         push, increments, store = asked.push, asked.increments, now.store
         if ledger.table.many and not self._resources.replaying:
@@ -324,8 +280,6 @@ class Sequencer:
                 )
             return (), contribution
         staged = now.staged.get(push)
-        if staged is None and asked.kind is EntryKind.PUSH and now.shard in participants:
-            raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
         hypers: tuple[HyperValues, ...] = ()
         for use in asked.uses:
             hypers += (evaluate_use(use, after if use.after_increment else ledger.steps, store),)
@@ -334,12 +288,10 @@ class Sequencer:
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:
-                self._check_contributed(now, ledger, contribution, participants)
+                self._check_contributed(now, ledger, contribution)
         return hypers, contribution
 
-    def _check_contributed(
-        self, now: Incarnation, ledger: Ledger, wanted: Increment, participants: Sequence[int]
-    ) -> None:
+    def _check_contributed(self, now: Incarnation, ledger: Ledger, wanted: Increment) -> None:
         """Refuse a contribution that would be kept where there is no memory for it.
 
         The sums may have as much as the values. One that completes its step, or is the next unit, frees memory.
@@ -348,7 +300,7 @@ class Sequencer:
             ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
         """
         base, most = ledger.steps[wanted.step], self._resources.budget.half
-        if now.shard not in participants or now.contributions.claimed_bytes <= most:
+        if now.contributions.claimed_bytes <= most:
             return
         if not (ledger.aggregates.is_last(wanted, base) or ledger.aggregates.is_next(wanted, base)):
             raise ResourceExhaustedError(_no_room(now, wanted.step, most), retry_secs=RETRY_SECS)
@@ -364,13 +316,13 @@ class Sequencer:
         ledger.table.check_capacity(client)
 
     def _log(
-        self, now: Incarnation, asked: Admit, outcome: Outcome, raised: Mapping[int, int], parts: PushParts | None
+        self, now: Incarnation, asked: Push, outcome: Outcome, raised: Mapping[int, int], parts: PushParts | None
     ) -> None:
-        """Append a decision to the log, with the part that no Stage has brought there."""
+        """Append a decision to the log, with the part that was applied."""
         task = self._resources.members.presence.task_of(asked.push.client)
         now.log.append(
             Decided(
-                asked.incarnation, asked.push, asked.kind, asked.participants, asked.increments, asked.uses,
+                asked.incarnation, asked.push, asked.kind, asked.others, asked.increments, asked.uses,
                 asked.seen_steps, raised, parts, outcome, task,
             )
         )  # fmt: skip
@@ -379,7 +331,7 @@ class Sequencer:
         self,
         now: Incarnation,
         ledger: Ledger,
-        asked: Admit,
+        asked: Push,
         participants: Sequence[int],
         examined: _Examined,
     ) -> tuple[Outcome, Entry | None]:
@@ -420,14 +372,14 @@ class Sequencer:
                 self._presence.pushed(push.client, outcome.steps, staleness)
         return outcome, entry
 
-    def _count_lead(self, leads: Leads, asked: Admit, refused: OutcomeKind | None) -> None:
+    def _count_lead(self, leads: Leads, asked: Push, refused: OutcomeKind | None) -> None:
         """Count an iteration of a worker; one whose gradient was dropped is one all the same."""
         if asked.increments and refused in (None, OutcomeKind.DROPPED_NAN):
             leads.count(asked.push.client, self._resources.clock.monotonic())
 
-    def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Admit) -> Admission:
-        pending = {shard: ledger.pending(shard, outcome.index) for shard in event.participants if shard != now.shard}
-        return Admission(outcome, pending, self._applier.answer(now, event.push))
+    def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Push) -> Admission:
+        pending = {shard: ledger.pending(shard, outcome.index) for shard in event.others}
+        return Admission(outcome, pending, self._applier.answer(now, event.push, event.parts.buffer))
 
     # ---- What other shards have applied -------------------------------------------------------
 

@@ -83,7 +83,6 @@ class Shard:
         self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
             events.Push: sequencer.push,
             events.Stage: sequencer.stage,
-            events.Admit: sequencer.admit,
             events.CountTogether: sequencer.count,
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
@@ -114,9 +113,8 @@ class Shard:
         }
         # What takes long and needs no lock, or other locks, is done before it is taken.
         self._preparations: Mapping[type[Event[Any]], Callable[[Any], None]] = {
-            events.Push: self._look_at_push,
+            events.Push: self._prepare_push,
             events.Stage: self._look_at_push,
-            events.Admit: self._prepare_snapshot,
             events.Decided: self._prepare_snapshot,
             events.Commit: self._prepare_snapshots,
             events.Applied: self._prepare_snapshots,
@@ -170,7 +168,7 @@ class Shard:
     def _look_at_push(self, event: events.Push | events.Stage) -> None:
         """Find a gradient that is not finite, where the policy asks for that; refuse more reads than have memory."""
         policy, parts, account = self.now.policy, event.parts, event.parts.account
-        if policy.on_nan and policy.looks_at_gradients:
+        if policy.on_nan and policy.looks_at_gradients and not event.not_finite:
             event.not_finite = find_not_finite(parts)
         if parts.reads and account is not None:
             plan, store = parts.layout.plan if parts.layout is not None else None, self.now.store
@@ -187,7 +185,13 @@ class Shard:
             store = self.now.store
             event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
 
-    def _prepare_snapshot(self, event: events.Admit | events.Decided) -> None:
+    def _prepare_push(self, event: events.Push) -> None:
+        if event.kind is EntryKind.SNAPSHOT:
+            self._prepare_memory([event.push])
+        else:
+            self._look_at_push(event)
+
+    def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:
             self._prepare_memory([event.push])
 

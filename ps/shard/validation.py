@@ -42,6 +42,8 @@ def _life(now: Incarnation) -> Iterator[str]:
 
 def _ledger(now: Incarnation, ledger: Ledger) -> Iterator[str]:
     """What holds of the sequencer."""
+    if now.staged:
+        yield f"the sequencer holds parts {sorted(map(str, now.staged))}, which it gets with their decision"
     if now.applied != ledger.index:
         yield f"the sequencer has admitted {ledger.index} entries and applied {now.applied}"
     if ledger.steps.keys() != ledger.visible.keys():

@@ -54,13 +54,11 @@ class RowLayout:
         reads: Its reads: of which Variable, and the dtype of the ids; None for the whole Variable.
         increments: Its increments.
         uses: The optimizers that it uses.
-        decides: Whether these two came with it.
 
     Attributes:
         changes: As given.
         increments: As given.
         uses: As given.
-        decides: As given.
         items: How many changes and reads it has.
         appliers: See PushParts.optimizers.
         version: Of the store by which one such push was found good; see `check_rows`.
@@ -73,9 +71,8 @@ class RowLayout:
         reads: Sequence[tuple[str, np.dtype[Any] | None]],
         increments: list[Increment],
         uses: list[OptimizerUse],
-        decides: bool,
     ) -> None:
-        self.increments, self.uses, self.decides = increments, uses, decides
+        self.increments, self.uses = increments, uses
         self.changes, self._reads = changes, reads
         sparse = sum(change.ids is not None for change in changes)
         self._counts = sparse + sum(ids is not None for _, ids in reads)

@@ -51,7 +51,9 @@ __all__ = [
     "segments_in",
 ]
 
-_MAGIC: Final = b"GSLOG\x00\x01\n"
+_MAGIC: Final = b"GSLOG\x00\x02\n"
+#: Of versions whose records say something else.
+_OLDER: Final = (b"GSLOG\x00\x01\n",)
 _MARKER: Final = b"\xf5GSREC\xa7\n"
 _START = struct.Struct("<8sQQII")
 _RECORD = struct.Struct("<8sQQQQII")
@@ -388,6 +390,11 @@ class SegmentReader:
         if size < _START.size:
             raise DataLossError(f"{path} is damaged: it has {size} bytes, and its head alone takes {_START.size}.")
         magic, self.segment, self.first, crc, zero = _START.unpack(os.pread(self._file, _START.size, 0))
+        if magic in _OLDER:
+            raise DataLossError(
+                f"An older version of globalstep wrote the log {path}, and this one cannot read it. Go back to that "
+                "version, or move the log away: the run goes on from its newest checkpoint."
+            )
         if zero or magic != _MAGIC or crc != zlib.crc32(struct.pack("<QQ", self.segment, self.first)):
             raise DataLossError(f"{path} is damaged: its head is not that of a log's segment.")
         self.end = _START.size

@@ -106,18 +106,18 @@ def _stage(event: events.Stage) -> Callable[[], Encoded]:
 
 
 def _decided(event: events.Decided) -> Callable[[], Encoded]:
-    """The part of a push that has no other participant is in it."""
+    """The sequencer's own part is in it."""
 
     def encode() -> Encoded:
         message = pb.LogPush(
             id=codec.encode_push_id(event.push),
             kind=int(event.kind),  # type: ignore[arg-type]
-            participants=event.participants,
+            others=event.others,
             increments=codec.encode_increments(event.increments),
             uses=[codec.encode_use(use) for use in event.uses],
             seen_steps=dict(event.seen_steps),
             floors=[pb.Floor(shard=shard, index=index) for shard, index in event.floors.items()],
-            alone=event.parts is not None,
+            has_part=event.parts is not None,
             task=event.task,
         )
         codec.encode_outcome(event.outcome, message.outcome)
@@ -313,12 +313,12 @@ class Records:
             self._incarnation,
             codec.decode_push_id(message.id),
             EntryKind(message.kind),
-            list(message.participants),
+            list(message.others),
             codec.decode_increments(message.increments),
             [codec.decode_use(use) for use in message.uses],
             dict(message.seen_steps),
             {floor.shard: floor.index for floor in message.floors},
-            self._parts(record.part, data) if message.alone else None,
+            self._parts(record.part, data) if message.has_part else None,
             codec.decode_outcome(message.outcome),
             message.task,
         )

@@ -229,7 +229,7 @@ class BombTargets:
             shape = [min(rng.choice(_SIZES), 2**62) for _ in range(rng.randrange(3))]
             declare.variables.add(name=f"w{at}", dtype=rng.choice(("float32", "int64")), shape=shape)
         records.append(pb.LogRecord(declare=declare))
-        push = pb.LogPush(id=pb.PushId(client="a", sequence=1), kind=pb.ENTRY_PUSH, alone=True)
+        push = pb.LogPush(id=pb.PushId(client="a", sequence=1), kind=pb.ENTRY_PUSH, has_part=True)
         push.outcome.kind, push.outcome.index = pb.OUTCOME_ACCEPTED, 1
         part = pb.LogPart()
         for _ in range(rng.choice((1, 50))):

@@ -341,7 +341,7 @@ def _log_records() -> Iterator[tuple[bytes, bytes]]:
     declare.optimizers.add(name="sgd", kind="gradient_descent", hypers={"learning_rate": rate}, slots=slots)
     yield pb.LogRecord(declare=declare).SerializeToString(), b""
     for sequence in (1, 2, 3):
-        push = pb.LogPush(id=pb.PushId(client="a", sequence=sequence), kind=pb.ENTRY_PUSH, alone=True)
+        push = pb.LogPush(id=pb.PushId(client="a", sequence=sequence), kind=pb.ENTRY_PUSH, has_part=True)
         push.outcome.kind, push.outcome.index = pb.OUTCOME_ACCEPTED, sequence
         push.outcome.steps["step"] = max(sequence - 1, 0)
         part, data = pb.LogPart(), b""

@@ -22,7 +22,7 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import arena
 from globalstep.wire import codec
-from globalstep.wire.declarations import OpKind, PushId
+from globalstep.wire.declarations import OpKind
 from globalstep.wire.frames import padded
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ PS_TASK = Caller(Role.PS, "p")
 OWNER = "owner"
 
 _WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "OpenLane", "Declare", "Queue"}
-_WORKERS_KINDS = {"pull", "push", "stage", "admit", "commit", "await_step", "await_slower"}
+_WORKERS_KINDS = {"pull", "push", "stage", "commit", "await_step", "await_slower"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 
 
@@ -53,7 +53,7 @@ def forbidden(caller: Caller, what: str, message: Any, workers_assign: bool) -> 
         return f"a worker may not {what} in the name of {client}"
     if getattr(message, "candidate", "") or getattr(message, "chief_term", 0):
         return f"a worker may not {what} as chief"
-    if what == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
+    if what == "push" and message.snapshot:
         return "a worker may not take a snapshot"
     ops = getattr(message, "ops", ())
     if not workers_assign and what.lower() in ("push", "stage") and any(op.kind in _ASSIGNS for op in ops):
@@ -96,17 +96,8 @@ class Model:
         self._spans = bool(request.spans)
         self._data = data
         self.before = Picture(shard)
-        self._may_change = self._named(memory) if self._kind in ("push", "admit", "commit", "pull") else set()
+        self._may_change = self._named(memory) if self._kind in ("push", "commit", "pull") else set()
         self._expected = self._assigned() if self._kind == "push" else None
-        #: What the staged part assigns that an ADMIT decides on; None where a layout tells it. Names, and not the
-        #: part: nothing here may keep it alive, since the budget is looked at before this judges.
-        self._staged: set[str] | None = set()
-        if self._kind == "admit":
-            push = PushId(request.admit.id.client, request.admit.id.sequence)
-            if push in shard.now.staged:
-                parts = shard.now.staged[push].parts
-                assigned = {op.variable for op in parts.ops if op.kind is not OpKind.APPLY}
-                self._staged = assigned if parts.layout is None else None
 
     def _named(self, memory: LayoutMemory) -> set[str]:
         """What this request, and the parts that wait here, name."""
@@ -137,12 +128,8 @@ class Model:
     def _assigned(self) -> dict[str, Array] | None:
         """Values after a push's assignments; without the Variables that rules change. None where it is not simple."""
         message = self._message
-        if self._spans or message.known_layout or len(self._data) % 8:
+        if self._spans or message.known_layout or message.snapshot or len(self._data) % 8:
             return None
-        if any(
-            (push.client, push.sequence) == (message.id.client, message.id.sequence) for push in self._shard.now.staged
-        ):
-            return None  # what was told of this push before counts
         store = self._shard.now.store
         declared = {decl.name: decl for decl in store.optimizers}
         values = {name: held.shaped.copy() for name, held in store._held.items() if not held.decl.is_step}
@@ -181,11 +168,11 @@ class Model:
             raise Finding(f"a {self._kind} changed {sorted(wrong)}, which it does not name")
         if self._kind == "pull" and not reply.spans:
             self._judge_pull(reply.pull, pieces)
-        if self._kind not in ("push", "admit"):
+        if self._kind != "push":
             if self._kind != "commit" and after.steps != self.before.steps:
                 raise Finding(f"a {self._kind} moved steps {self.before.steps} to {after.steps}")
             return
-        outcome = getattr(reply, self._kind).outcome
+        outcome = reply.push.outcome
         new = after.index == self.before.index + 1
         if not new and after.steps != self.before.steps:
             raise Finding(f"a {self._kind} that took no index moved steps {self.before.steps} to {after.steps}")
@@ -199,14 +186,9 @@ class Model:
 
     def _judge_steps(self, after: Picture) -> None:
         message = self._message
-        if self._kind == "push":
-            if message.known_layout:
-                return
-            assigned = {op.variable for op in message.ops if op.kind in _ASSIGNS}
-        elif self._staged is None:
+        if message.known_layout:
             return
-        else:
-            assigned = self._staged
+        assigned = {op.variable for op in message.ops if op.kind in _ASSIGNS}
         for step, value in self.before.steps.items():
             by = sum(increment.by for increment in message.increments if increment.step == step)
             if step not in assigned and after.steps.get(step) != value + by:

@@ -161,16 +161,22 @@ class FuzzedTasks:
             task.call("Begin", begin)
             task.call("Declare", _declaration(shard))
             assigns = [Op(OpKind.ASSIGN, name, fill=0.0 if name == "step" else 0.5) for name in _ON[shard]]
-            self._do(shard, *self._staged("owner", 2, shard, assigns, []))
-        self._admit(PushId("owner", 2), [0, 1], uses=False)
+            if shard:
+                self._do(shard, *self._staged("owner", 2, shard, assigns, []))
+            else:
+                first = self._staged("owner", 2, shard, assigns, [], "push")
+        self._push_with_other(*first, uses=False)
         for shard, task in enumerate(self.tasks):
             task.call("Open", pb.OpenRequest(incarnation=7, client="owner"))
             for client in _CLIENTS:
                 task.call("Heartbeat", pb.HeartbeatRequest(client=client, lease_secs=60.0))
-            self._do(shard, *self._dense("a", shard, layout=1, known=False, stage=True))
-        self._admit(PushId("a", self.sequence["a"]), [0, 1])
-        snapshot = pb.Request(admit=pb.AdmitRequest(incarnation=7, kind=pb.ENTRY_SNAPSHOT, participants=[0]))
-        snapshot.admit.id.client, snapshot.admit.id.sequence = "owner", 3
+            if shard:
+                self._do(shard, *self._dense("a", shard, layout=1, known=False, stage=True))
+        second = self._dense("a", 0, layout=1, known=False, stage=False)
+        second[0].push.id.sequence = self.sequence["a"] = self.sequence["a"] - 1
+        self._push_with_other(*second)
+        snapshot = pb.Request(push=pb.PushRequest(incarnation=7, snapshot=True))
+        snapshot.push.id.client, snapshot.push.id.sequence = "owner", 3
         self._snapshot = PushId("owner", 3)
         self._do(0, snapshot, b"")
 
@@ -223,14 +229,14 @@ class FuzzedTasks:
             raise RuntimeError(f"a request that is good was refused: {reply.error}")
         return reply
 
-    def _admit(self, push: PushId, participants: list[int], uses: bool = True) -> None:
-        request = pb.Request(admit=pb.AdmitRequest(incarnation=7, kind=pb.ENTRY_PUSH, participants=participants))
-        request.admit.id.CopyFrom(codec.encode_push_id(push))
-        if uses:
-            request.admit.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
-        reply = self._do(0, request, b"")
-        commit = pb.Request(commit=pb.CommitRequest(incarnation=7, entries=reply.admit.pending[0].entries))
-        commit.commit.id.CopyFrom(request.admit.id)
+    def _push_with_other(self, request: pb.Request, data: bytes, uses: bool = True) -> None:
+        """Have the sequencer decide on a push of which the other task has a part, and tell that task."""
+        request.push.others.append(1)
+        if uses and not request.push.uses:
+            request.push.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
+        reply = self._do(0, request, data)
+        commit = pb.Request(commit=pb.CommitRequest(incarnation=7, entries=reply.push.pending[0].entries))
+        commit.commit.id.CopyFrom(request.push.id)
         self._do(1, commit, b"")
 
     def _next(self, client: str) -> int:
@@ -292,18 +298,18 @@ class FuzzedTasks:
             return shard, request, data
         request = pb.Request()
         if kind == 4:
-            request.admit.incarnation, request.admit.kind = 7, rng.choice((pb.ENTRY_PUSH, pb.ENTRY_SNAPSHOT))
-            request.admit.participants.extend(rng.choice(((0, 1), (1,), (0,), ())))
-            request.admit.id.client, request.admit.id.sequence = client, self.sequence[client] + rng.randrange(2)
-            request.admit.increments.append(pb.Increment(step="step", by=1))
-            request.admit.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
+            request.push.incarnation, request.push.snapshot = 7, rng.randrange(4) == 0
+            request.push.others.extend(rng.choice(((0, 1), (1,), (0,), ())))
+            request.push.id.client, request.push.id.sequence = client, self.sequence[client] + rng.randrange(2)
+            request.push.increments.append(pb.Increment(step="step", by=1))
+            request.push.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
             return 0, request, b""
         if kind == 5:
-            known = [reply for reply in self.answers if reply.admit.pending and reply.admit.pending[0].entries]
+            known = [reply for reply in self.answers if reply.push.pending and reply.push.pending[0].entries]
             if known:
                 reply = rng.choice(known)
-                request.commit.entries.extend(reply.admit.pending[0].entries)
-                request.commit.id.CopyFrom(reply.admit.pending[0].entries[-1].push)
+                request.commit.entries.extend(reply.push.pending[0].entries)
+                request.commit.id.CopyFrom(reply.push.pending[0].entries[-1].push)
             else:
                 self.fuzzer.fill(rng, request.commit)
             request.commit.incarnation = 7

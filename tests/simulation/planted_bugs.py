@@ -397,8 +397,8 @@ def _entries_forgotten_once_told() -> Patch:
 def _values_of_now_under_the_pushes_place() -> Patch:
     answer = Applier.answer
 
-    def careless(self: Any, now: Any, push: Any) -> Any:
-        found, kept = answer(self, now, push), now.replies.get(push)
+    def careless(self: Any, now: Any, push: Any, *buffer: Any) -> Any:
+        found, kept = answer(self, now, push, *buffer), now.replies.get(push)
         return replace(found, as_of=kept.index) if kept is not None and found.as_of else found
 
     return Applier, "answer", careless
@@ -478,7 +478,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "recovered without floors": _recovered_without_floors,
     "a forged entry is believed": _entries_believed,
     "a forged floor is believed": _floors_believed,
-    "ADMIT without STAGE stops the run": _waits_for_a_part,
+    "PUSH without STAGE stops the run": _waits_for_a_part,
     "a log without a lock": _a_log_without_a_lock,
     "unreadable counts as lost": _unreadable_counts_as_lost,
     "damage taken for a torn end": _damage_taken_for_a_torn_end,

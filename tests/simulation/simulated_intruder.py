@@ -60,7 +60,7 @@ class Intruder:
                 ]
                 self.rng.choice(
                     [
-                        self._admit_without_stage,
+                        self._push_without_stage,
                         self._take_back,
                         self._forge_entry,
                         self._change_entry,
@@ -92,25 +92,24 @@ class Intruder:
     def _send(self, shard: int, request: pb.Request) -> pb.Reply:
         return self._transports[shard].send(request, ()).result().reply
 
-    def _admit(self, shard: int) -> pb.AdmitReply:
-        """Have a push admitted in which a shard takes part, and remember the shard's entries."""
-        request = self._request("admit")
-        request.admit.kind = pb.ENTRY_PUSH
-        request.admit.participants.append(shard)
-        answer: pb.AdmitReply = self._send(self._sequencer, request).admit
+    def _push(self, shard: int) -> pb.PushReply:
+        """Have a push accepted in which another shard takes part, and remember that shard's entries."""
+        request = self._request("push")
+        request.push.others.append(shard)
+        answer: pb.PushReply = self._send(self._sequencer, request).push
         self._entries += [(told.shard, entry) for told in answer.pending for entry in told.entries]
         return answer
 
-    def _admit_without_stage(self) -> None:
+    def _push_without_stage(self) -> None:
         self._sequence += 1
-        self._admit(self._another())
+        self._push(self._another())
 
     def _take_back(self) -> None:
-        """STAGE, ADMIT, and then a COMMIT as of a push that was refused."""
+        """STAGE, PUSH, and then a COMMIT as of a push that was refused."""
         self._sequence += 1
         shard = self._another()
         self._send(shard, self._request("stage"))
-        self._admit(shard)
+        self._push(shard)
         request = self._request("commit")
         self._sent.append((shard, request))
         self._send(shard, request)
@@ -152,7 +151,7 @@ class Intruder:
         self._sequence += 1
         shard = self._another()
         self._send(shard, self._request("stage"))
-        answer = self._admit(shard)
+        answer = self._push(shard)
         request = self._request("commit")
         request.commit.entries.extend(entry for told in answer.pending for entry in told.entries[-1:])
         self._sent.append((shard, request))

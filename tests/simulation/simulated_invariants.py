@@ -27,8 +27,8 @@ from globalstep.wire.declarations import OutcomeKind, PushId
 __all__ = ["Checkpoint", "Entry", "Life", "Onlooker", "Watch"]
 
 Steps = dict[str, int]
-_CHANGING = frozenset({"push", "stage", "admit", "commit"})
-_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "read_snapshot"})
+_CHANGING = frozenset({"push", "stage", "commit"})
+_DATA_PLANE = frozenset({"pull", "push", "stage", "commit", "read_snapshot"})
 
 
 @dataclass(eq=False, slots=True)
@@ -149,7 +149,7 @@ class Watch:
             life = self.lives[shard.now.number]
             self._forget_gone(task, life)
             if shard.now.ledger is not None and task.index not in life.emptied:
-                if call.method in ("push", "admit") and shard.now.ledger.index != life.index:
+                if call.method == "push" and shard.now.ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
                 self._check_book(task, life)
             if call.method == "Open" and error is None:
@@ -180,7 +180,7 @@ class Watch:
         if shard.now.ledger is not None:
             life.limit = shard.now.ledger.limits.get(STEP)
             life.since = {}  # clocks begin anew
-            if incarnation == life.number and method in ("push", "admit") and shard.now.ledger.index == life.index + 1:
+            if incarnation == life.number and method == "push" and shard.now.ledger.index == life.index + 1:
                 self._admitted(task, life, request, method)
             self._check_book(task, life)
         self._check_values(task, life)
@@ -263,9 +263,9 @@ class Watch:
         if ledger.index != life.index + 1:
             raise Violation("I2", f"entry {ledger.index} was given after {life.index}")
         push = PushId(request.id.client, request.id.sequence)
-        content = self.contents.get(push) if method == "push" or request.kind == pb.ENTRY_PUSH else None
+        content = None if request.snapshot else self.contents.get(push)
         # The sequencer has a part in each: the steps.
-        participants = {task.index} if method == "push" else {task.index, *request.participants}
+        participants = {task.index, *request.others}
         if push in life.pushes:
             raise Violation("I1", f"push {push} was admitted again, as entry {ledger.index}")
         if content is not None and content in life.contents:

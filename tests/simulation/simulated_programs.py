@@ -259,7 +259,7 @@ class Program:
 
     def _sending(self, method: str, request: Any) -> None:
         # What only reads has no content, as the client's own second look for a cut.
-        if method in ("push", "admit") and any(item.closes for item in request.increments):
+        if method == "push" and any(item.closes for item in request.increments):
             closes = Content(0, closes=True, base=request.seen_steps[STEP])
             self.job.watch.contents[PushId(request.id.client, request.id.sequence)] = closes
         elif method in ("stage", "push") and (request.ops or request.known_layout):

@@ -131,7 +131,7 @@ def _whole_pushes(scenario: Scenario, rng: random.Random) -> None:
 
 
 #: What a PS task is asked in the course of a run, and a client sends: the points of the protocol.
-_METHODS = ("stage", "admit", "commit", "push", "pull")
+_METHODS = ("stage", "push", "commit", "pull")
 _RARE_METHODS = ("Begin", "Declare", "Open", "read_snapshot", "Status", "Settle", "ReleaseSnapshot")
 
 
@@ -206,7 +206,7 @@ def _intruder(scenario: Scenario, rng: random.Random) -> None:
 
 def _frequent(scenario: Scenario, rng: random.Random) -> str:
     """A method that every training push has."""
-    return "push" if scenario.shards == 1 else rng.choice(["stage", "admit", "commit"])
+    return "push" if scenario.shards == 1 else rng.choice(["stage", "push", "commit"])
 
 
 def _two_tasks(scenario: Scenario, rng: random.Random) -> None:

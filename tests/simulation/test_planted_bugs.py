@@ -52,7 +52,7 @@ FOUND_IN_HISTORY = {
     "units of work summed as they arrive": 14,
     "values of before the step": 46,
 }
-_STOPS = ("commit applies only its own entry", "incarnation not checked", "ADMIT without STAGE stops the run",
+_STOPS = ("commit applies only its own entry", "incarnation not checked", "PUSH without STAGE stops the run",
           "unreadable counts as lost", "a unit of work counts twice", "the dead are waited for",
           "only the newest entries are told")  # fmt: skip
 #: Why clients do not see the others.

@@ -119,13 +119,12 @@ class Judge:
         self._note(after)
 
     def _wrong(self, shard: spec.Shard, seen: Seen) -> spec.Shard:
-        if seen.kind not in ("Push", "Admit"):
+        if seen.kind != "Push":
             return shard
-        if seen.kind == "Admit":
-            shard = self._raised(shard, seen.said["floors"])
-        if seen.said["push"] in shard.book.outcomes or seen.said.get("kind") == spec.SNAPSHOT:
+        shard = self._raised(shard, seen.said["floors"])
+        if seen.said["kind"] == spec.SNAPSHOT:
             return shard
-        return spec.abandon(shard, seen.said["push"], seen.said.get("participants", ()))
+        return spec.abandon(shard, seen.said["push"], seen.said["others"])
 
     def _note(self, shard: spec.Shard) -> None:
         """Keep what later lines are compared with."""
@@ -251,18 +250,14 @@ class Judge:
     def _stage(self, shard: spec.Shard, seen: Seen, incarnation: int, push: spec.PushId, part: spec.Part) -> spec.Shard:
         return spec.stage(shard, push, part)
 
-    def _push(self, shard, seen, incarnation, push, part, asked):
-        asked = _as_waited_for(seen, asked)
-        return self._admitted(shard, seen, push, *spec.push_whole(shard, push, part, asked))
-
-    def _admit(self, shard, seen, incarnation, push, kind, participants, floors, asked):
+    def _push(self, shard, seen, incarnation, push, part, kind, others, floors, asked):
         shard, asked = self._raised(shard, floors), _as_waited_for(seen, asked)
         try:
-            after, admission = spec.admit(shard, push, kind, participants, asked)
+            after, admission = spec.push(shard, push, part, others, asked, kind)
         except spec.Refused as refused:
             _require(seen.error in (refused.args[0], "died"), "{} is to be answered", refused.args[0])
             self._is_refused = True
-            return spec.abandon(shard, push, participants) if refused.args == ("WRONG",) and shard.book else shard
+            return spec.abandon(shard, push, others) if refused.args == ("WRONG",) and shard.book else shard
         return self._admitted(shard, seen, push, after, admission)
 
     def _admitted(self, before, seen, push, after, admission):

@@ -148,11 +148,7 @@ class _Recorder:
 
     def _push(self, event: events.Push) -> Any:
         said = {"incarnation": event.incarnation, "push": _id(event.push), "part": self._part(event.parts)}
-        return said | _asked(event), _admission
-
-    def _admit(self, event: events.Admit) -> Any:
-        said = {"incarnation": event.incarnation, "push": _id(event.push), "kind": KINDS[event.kind]}
-        said |= {"participants": tuple(event.participants), "floors": _floors(event.floors)}
+        said |= {"kind": KINDS[event.kind], "others": tuple(event.others), "floors": _floors(event.floors)}
         return said | _asked(event), _admission
 
     def _commit(self, event: events.Commit) -> Any:

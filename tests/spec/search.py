@@ -113,7 +113,6 @@ class _Search:
     def next(self, world: World) -> Iterator[tuple[Any, World, str]]:
         """Give every other world that may follow: what happens, the world after it, and what is wrong there."""
         s0, s1, a, b, net, crashes, settles = world
-        both = self.setting.both
         under_way = self._nets.items[net]
         for number in under_way:
             message = self._messages.items[number]
@@ -149,11 +148,11 @@ class _Search:
                 state, _, wrong = self.tasks.step(task, ("crash", "chief"))
                 tasks = (s0, state) if at else (state, s1)
                 after = self._sent(net, [(shard, "begin", "chief", 2) for shard in (0, 1)])
-                yield ("PS {} loses its state", at), (*tasks, a, b, after, crashes - 1, settles if both else 0), wrong
+                yield ("PS {} loses its state", at), (*tasks, a, b, after, crashes - 1, settles), wrong
             if settles and held.staged and held.incarnation == 1:
                 parts = tuple(sorted(map(tuple, held.staged)))
                 after = self._sent(net, [(0, "settle", f"ps {at}", parts, at, held.applied)])
-                yield ("PS {} asks about {}", at, parts), (s0, s1, a, b, after, crashes if both else 0, settles - 1), ""
+                yield ("PS {} asks about {}", at, parts), (s0, s1, a, b, after, crashes, settles - 1), ""
 
     def _step(self, before: int, number: int) -> tuple[int, int, bool, Any, str]:
         """Have a task get a message: its state, what it sends, whether no copy comes, what is said, what is wrong."""
@@ -209,7 +208,7 @@ def _next(client: Client, base: int, setting: Setting) -> tuple[Client, list[Any
     name, number, _, _, floor, _ = client
     if number == setting.pushes:
         return (name, number, "end", (), 0, 0), []
-    return (name, number + 1, "stage", (), floor, base), [(at, "stage", name, number + 1) for at in (0, 1)]
+    return (name, number + 1, "stage", (), floor, base), [(1, "stage", name, number + 1)]
 
 
 def _received(client: Client, message: Any, setting: Setting) -> tuple[Client, list[Any]] | None:
@@ -221,10 +220,8 @@ def _received(client: Client, message: Any, setting: Setting) -> tuple[Client, l
     if reply[0] in ("refused", "failed"):
         return (name, number, "over", (), 0, 0), []
     if phase == "stage":
-        if not got:
-            return (name, number, phase, (at,), floor, base), []
-        return (name, number, "admit", (), floor, base), [(0, "admit", name, number, floor, base)]
-    if phase == "admit":
+        return (name, number, "push", (), floor, base), [(0, "push", name, number, floor, base)]
+    if phase == "push":
         _, outcome, _, step, told, *_ = reply
         if outcome == spec.ACCEPTED:
             sent = [(1, "commit", name, number, told)]

@@ -55,7 +55,6 @@ class Setting:
         units: Whether those are units of work.
         crashes: How many PS tasks lose their state, after which a new incarnation begins.
         settles: How often a task asks what became of its parts.
-        both: Whether a task may lose its state and one may ask; else either happens, or the other.
         liar: Whether somebody forges, and leaves entries out.
     """
 
@@ -65,7 +64,6 @@ class Setting:
     units: bool = False
     crashes: int = 1
     settles: int = 1
-    both: bool = False
     liar: bool = False
 
     def unit(self, number: int) -> int:
@@ -182,8 +180,8 @@ class Tasks:
             spec.check(shard, 1, who)
             return _SAY[kind](self.setting, shard, who, *said)
         except spec.Refused as refused:
-            fenced = refused.args == ("WRONG",) and kind == "admit"
-            after = spec.abandon(shard, spec.PushId(who, said[0]), (0, 1)) if fenced else shard
+            fenced = refused.args == ("WRONG",) and kind == "push"
+            after = spec.abandon(shard, spec.PushId(who, said[0]), (1,)) if fenced else shard
             return after, ("refused", *refused.args)
 
 
@@ -199,25 +197,29 @@ def _begun(shard: spec.Shard, incarnation: int, setting: Setting) -> spec.Shard:
     """An incarnation begins, and the chief's push gives every Variable its value."""
     changes = [spec.Change("assign", f"w{shard.at}", (0.0,)), spec.Change("assign", STEP, (0.0,))][: 2 - shard.at]
     shard = spec.declare(spec.begin(shard, incarnation, "chief", opened=False), [STEP])
-    shard = spec.stage(shard, _FIRST, spec.Part(tuple(changes)))
+    part = spec.Part(tuple(changes))
     if shard.at == 0:
-        shard, _ = spec.admit(shard, _FIRST, spec.PUSH, (0, 1), spec.Asked())
+        shard, _ = spec.push(shard, _FIRST, part, (1,), spec.Asked())
         shard = spec.raise_floors(shard, {1: 1})
     else:
-        shard, _ = spec.commit(shard, _FIRST, [spec.Entry(1, spec.PUSH, _FIRST, 0)])
+        shard, _ = spec.commit(spec.stage(shard, _FIRST, part), _FIRST, [spec.Entry(1, spec.PUSH, _FIRST, 0)])
     return spec.open_to_all(shard, {STEP: setting.limit} if setting.limit else {})
 
 
-def _say_stage(setting: Setting, shard: spec.Shard, who: str, number: int) -> Any:
+def _say_part(setting: Setting, shard: spec.Shard, number: int) -> spec.Part:
     name = f"w{shard.at}"
-    part = spec.Part((spec.Change("gradient", name, (setting.gradient(number),)),), (name,))
-    return spec.stage(shard, spec.PushId(who, number), part), ("staged",)
+    return spec.Part((spec.Change("gradient", name, (setting.gradient(number),)),), (name,))
 
 
-def _say_admit(setting: Setting, shard: spec.Shard, who: str, number: int, floor: int, base: int) -> Any:
+def _say_stage(setting: Setting, shard: spec.Shard, who: str, number: int) -> Any:
+    return spec.stage(shard, spec.PushId(who, number), _say_part(setting, shard, number)), ("staged",)
+
+
+def _say_push(setting: Setting, shard: spec.Shard, who: str, number: int, floor: int, base: int) -> Any:
     shard = spec.raise_floors(shard, {1: floor})
     asked = spec.Asked((spec.Increment(STEP, 1, setting.contributions, 1, setting.unit(number)),), True, {STEP: base})
-    shard, (outcome, told, found) = spec.admit(shard, spec.PushId(who, number), spec.PUSH, (0, 1), asked)
+    part = _say_part(setting, shard, number)
+    shard, (outcome, told, found) = spec.push(shard, spec.PushId(who, number), part, (1,), asked)
     plain = tuple(_plain(entry, entry.numbers, entry.share) for entry in told.get(1, ()))
     return shard, ("admitted", outcome.kind, outcome.index, outcome.steps[STEP], plain, found.as_of, found.values)
 
@@ -243,7 +245,7 @@ def _say_settled(setting: Setting, shard: spec.Shard, who: str, pushes: Any, ent
 
 
 _SAY = {
-    "stage": _say_stage, "admit": _say_admit, "commit": _say_commit, "floor": _say_floor,
+    "stage": _say_stage, "push": _say_push, "commit": _say_commit, "floor": _say_floor,
     "settle": _say_settle, "settled": _say_settled,
 }  # fmt: skip
 
@@ -305,32 +307,34 @@ def _begin(shard: Shard, at: int, incarnation: int, setting: Setting) -> None:
         )
     )
     changes = [Op(OpKind.ASSIGN, item.name, np.zeros((), item.dtype)) for item in variables]
-    shard.handle(events.Stage(incarnation, first, PushParts(changes)))
     if at == 0:
-        shard.handle(events.Admit(incarnation, first, EntryKind.PUSH, (0, 1), (), (), {}))
+        shard.handle(events.Push(incarnation, first, PushParts(changes), (), (), {}, (1,)))
         shard.handle(events.Pull(incarnation, "chief", (), {1: Floor(1, Signer(KEY, incarnation).floor(1, 1))}))
     else:
         entry = Entry(1, EntryKind.PUSH, first, 0)
         entry.signature = Signer(KEY, incarnation).decision(1, entry.kind, first, ()).for_shard(1, 0)
+        shard.handle(events.Stage(incarnation, first, PushParts(changes)))
         shard.handle(events.Commit(incarnation, first, [entry]))
     limits = [StopLimit(STEP, last_step=setting.limit)] if setting.limit and at == 0 else []
     shard.handle(events.Open(incarnation, "chief", limits))
 
 
-def _stage(setting: Setting, shard: Shard, at: int, who: str, number: int) -> Any:
+def _part(setting: Setting, at: int, number: int) -> PushParts:
     ops = [Op(OpKind.APPLY, f"w{at}", np.array(setting.gradient(number)), optimizer="sgd")]
+    return PushParts(ops, [Read(f"w{at}")])
+
+
+def _stage(setting: Setting, shard: Shard, at: int, who: str, number: int) -> Any:
     contributes = STEP if setting.contributions else ""
-    shard.handle(
-        events.Stage(1, PushId(who, number), PushParts(ops, [Read(f"w{at}")]), contributes, setting.unit(number))
-    )
+    part = _part(setting, at, number)
+    shard.handle(events.Stage(1, PushId(who, number), part, contributes, setting.unit(number)))
     return ("staged",)
 
 
-def _admit(setting: Setting, shard: Shard, at: int, who: str, number: int, floor: int, base: int) -> Any:
+def _push(setting: Setting, shard: Shard, at: int, who: str, number: int, floor: int, base: int) -> Any:
     increments = [Increment(STEP, 1, setting.contributions, unit=setting.unit(number))]
-    event = events.Admit(
-        1, PushId(who, number), EntryKind.PUSH, (0, 1), increments, [OptimizerUse("sgd")], {STEP: base}, _floors(floor)
-    )
+    part, uses = _part(setting, at, number), [OptimizerUse("sgd")]
+    event = events.Push(1, PushId(who, number), part, increments, uses, {STEP: base}, (1,), _floors(floor))
     admission = shard.handle(event)
     outcome, pending = admission.outcome, tuple(_told(entry) for entry in admission.pending.get(1, ()))
     answer = admission.answer
@@ -359,7 +363,7 @@ def _settled(setting: Setting, shard: Shard, at: int, who: str, pushes: Any, ent
 
 
 _DO = {
-    "stage": _stage, "admit": _admit, "commit": _commit, "floor": _floor, "settle": _settle, "settled": _settled,
+    "stage": _stage, "push": _push, "commit": _commit, "floor": _floor, "settle": _settle, "settled": _settled,
 }  # fmt: skip
 
 

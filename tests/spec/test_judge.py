@@ -24,7 +24,7 @@ NOT_SEEN = {
     "torn record accepted": "a task that gives up its log has lost its state, which the protocol allows",
     "adopted without a sync": "as above",
     "unreadable counts as lost": "as above",
-    "ADMIT without STAGE stops the run": "refusing what is right for ever is refusing it for want of memory, each time",
+    "PUSH without STAGE stops the run": "refusing what is right for ever is refusing it for want of memory, each time",
     "the dead are waited for": "the specification does not say who is waited for",
     "a free push too many": "as above",
     "who comes back is where it was": "as above",
@@ -32,18 +32,18 @@ NOT_SEEN = {
 #: Bug -> a seed whose trace is rejected; tried first.
 REJECTED_BY = {
     "a log without a lock": 141,
-    "recovered without floors": 60,
+    "recovered without floors": 159,
     "numbered by clocks alone": 134,
     "damage taken for a torn end": 206,
     "a gap between entries is passed over": 96,
-    "rows that repeat where those told did not": 57,
+    "rows that repeat where those told did not": 148,
     "retry under a new id": 58,
     "values of before the step": 46,
 }
 MOST_SEEDS = 100
 #: Kind of event -> another answer to it.
 _CHANGED = {
-    "Admit": lambda reply: ((reply[0][0], reply[0][1] + 1, reply[0][2]), *reply[1:]),
+    "Push": lambda reply: ((reply[0][0], reply[0][1] + 1, reply[0][2]), *reply[1:]),
     "Commit": lambda reply: (reply[0], reply[1] + 1, reply[2]),
     "Pull": lambda reply: (reply[0], reply[1] + 1),
     "GetSteps": lambda reply: {name: step + 1 for name, step in reply.items()},

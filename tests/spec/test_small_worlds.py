@@ -12,17 +12,17 @@ from worlds import SHOWN_IN, WORLDS
 def test_all_that_may_happen_to_one_push_of_each_of_two_clients_is_right():
     found = search(WORLDS["one push each"])
     assert (found.wrong, found.whole) == ("", True)
-    assert found.states > 5000
+    assert found.states > 1000
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["a crash", "a crash and a liar", "contributions"])
 def test_all_that_may_happen_is_right(name):
-    """The other world of docs/design/simulation.md is gone through by `make nightly`."""
+    """The world of docs/design/simulation.md is gone through by `make nightly`."""
     found = search(WORLDS[name], most_secs=1100, traced=False)
     assert (found.wrong, found.whole) == ("", True)
-    assert found.states > 10_000
+    assert found.states > 3_000
 
 
 @pytest.mark.long
@@ -39,4 +39,4 @@ def test_states_that_differ_by_the_clients_names_are_one():
     """One client that pushes alone leads to as many states as the other one: none is counted twice."""
     one = search(Setting(pushes=1, crashes=0, settles=0))
     assert one.whole
-    assert one.states == 203
+    assert one.states == 96

@@ -29,9 +29,17 @@ def _begun(limit=10):
     return [replace(shard, values={f"w{shard.at}": (0.0,)}) for shard in shards]
 
 
+def _part(at):
+    return spec.Part((spec.Change("gradient", f"w{at}", (1.0,)),), (f"w{at}",))
+
+
 def _staged(shards, push):
-    part = [spec.Part((spec.Change("gradient", f"w{at}", (1.0,)),), (f"w{at}",)) for at in (0, 1)]
-    return [spec.stage(shard, push, part[shard.at]) for shard in shards]
+    """Have the other shard keep its part; the sequencer's comes with the push."""
+    return [shards[0], spec.stage(shards[1], push, _part(1))]
+
+
+def _pushed(sequencer, push):
+    return spec.push(sequencer, push, _part(0), (1,), _ASKED)
 
 
 def _holds(sequencer, other):
@@ -55,9 +63,9 @@ def test_it_is_read_in_a_quarter_of_an_hour():
 
 def test_a_push_over_two_shards_counts_once_and_is_visible_when_both_have_it():
     first, second = _staged(_begun(), _A)
-    first, (outcome, told, answer) = spec.admit(first, _A, spec.PUSH, (0, 1), _ASKED)
+    first, (outcome, told, answer) = _pushed(first, _A)
     assert (outcome.index, outcome.steps, answer.values) == (1, {"step": 1}, ((-1.0,),))
-    again, (retried, *_) = spec.admit(first, _A, spec.PUSH, (0, 1), _ASKED)
+    again, (retried, *_) = _pushed(first, _A)
     assert (retried, again.book) == (outcome, first.book)
     assert spec.pull(first, ["step"]) == ((0.0,),)
     second, answer = spec.commit(second, _A, told[1])
@@ -67,10 +75,10 @@ def test_a_push_over_two_shards_counts_once_and_is_visible_when_both_have_it():
     assert _holds(first, second)
 
 
-def test_a_worker_that_dies_after_admit_is_finished_by_the_next_one():
+def test_a_worker_that_dies_after_its_push_is_decided_is_finished_by_the_next_one():
     first, second = _staged(_staged(_begun(), _A), _B)
-    first, _ = spec.admit(first, _A, spec.PUSH, (0, 1), _ASKED)
-    first, (_, told, _) = spec.admit(first, _B, spec.PUSH, (0, 1), _ASKED)
+    first, _ = _pushed(first, _A)
+    first, (_, told, _) = _pushed(first, _B)
     with pytest.raises(spec.Refused, match="ABORTED"):
         spec.commit(second, _B, told[1][1:])
     second, _ = spec.commit(second, _B, told[1])
@@ -82,14 +90,14 @@ def test_what_settle_has_fenced_is_admitted_by_no_late_copy():
     first, second = _staged(_begun(), _A)
     first, told = spec.settle(first, [_A], 1)
     second = spec.settled(second, [_A], told)
-    first, (outcome, *_) = spec.admit(first, _A, spec.PUSH, (0, 1), _ASKED)
+    first, (outcome, *_) = _pushed(first, _A)
     assert (outcome.kind, first.book.steps, second.staged) == (spec.ABANDONED, {"step": 0}, {})
 
 
 def test_no_push_moves_a_step_beyond_its_limit():
     first, second = _staged(_staged(_begun(limit=1), _A), _B)
-    first, _ = spec.admit(first, _A, spec.PUSH, (0, 1), _ASKED)
-    first, (outcome, *_) = spec.admit(first, _B, spec.PUSH, (0, 1), _ASKED)
+    first, _ = _pushed(first, _A)
+    first, (outcome, *_) = _pushed(first, _B)
     assert outcome.kind == spec.REFUSED_DONE
     assert _holds(first, second)
 

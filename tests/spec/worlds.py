@@ -8,8 +8,7 @@ __all__ = ["SHOWN_IN", "WORLDS"]
 
 #: Name -> a small world. The first is that of docs/design/simulation.md.
 WORLDS = {
-    "a crash or a question": Setting(limit=3),
-    "a crash and a question": Setting(limit=3, both=True),
+    "a crash and a question": Setting(limit=3),
     "a crash": Setting(limit=3, settles=0),
     "one push each": Setting(pushes=1, limit=1, crashes=0, liar=True),
     "a crash and a liar": Setting(limit=3, settles=0, liar=True),

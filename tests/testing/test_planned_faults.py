@@ -88,14 +88,14 @@ def test_a_fault_happens_at_the_nth_passing_and_never_again(planned, tmp_path):
 
 
 def test_faults_happen_in_the_order_of_the_plan_across_tasks(planned):
-    plan = "worker:0 drop at admit.send; worker:1 double at stage.send nth=2; worker:0 cut at admit.reply"
+    plan = "worker:0 drop at push.send; worker:1 double at stage.send nth=2; worker:0 cut at push.reply"
     zero, one = planned(plan, "worker:0"), planned(plan, "worker:1")
     assert [one.at(SEND, "stage") for _ in range(3)] == [None] * 3, "the first has not happened"
-    assert zero.at(REPLY, "admit") is None
+    assert zero.at(REPLY, "push") is None
     with pytest.raises(UnavailableError):
-        zero.at(SEND, "admit")
+        zero.at(SEND, "push")
     assert [one.at(SEND, "stage") for _ in range(3)] == [None, TransportFault.TWICE, None]
-    assert zero.at(REPLY, "admit") is TransportFault.CUT
+    assert zero.at(REPLY, "push") is TransportFault.CUT
 
 
 def test_hold_waits_until_the_next_fault_has_happened(tmp_path):

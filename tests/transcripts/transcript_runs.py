@@ -64,10 +64,10 @@ def refused_stage(run: Recording) -> None:
     run.do(a.pushes("u", "v", values={"v": np.ones(2)}))
 
 
-@_recorded("The answer to ADMIT is lost.")
-def admit_answer_lost(run: Recording) -> None:
+@_recorded("The answer to PUSH is lost.")
+def push_answer_lost(run: Recording) -> None:
     (a,) = run.workers(1)
-    run.loses_answer(a, "admit")
+    run.loses_answer(a, "push")
     run.do(a.pushes("u", "v"))
 
 
@@ -83,16 +83,16 @@ def commit_answer_lost(run: Recording) -> None:
     run.finish(first)
 
 
-@_recorded("A worker dies between ADMIT and COMMIT; another one pushes.")
-def dies_after_admit(run: Recording) -> None:
+@_recorded("A worker dies between PUSH and COMMIT; another one pushes.")
+def dies_after_push(run: Recording) -> None:
     a, b = run.workers(2)
     run.dies(a, before="commit")
     run.do(a.pushes("u", "v"))
     run.do(b.pushes("u", "v"))
 
 
-@_recorded("A worker dies between ADMIT and COMMIT; nobody else pushes.")
-def dies_after_admit_alone(run: Recording) -> None:
+@_recorded("A worker dies between PUSH and COMMIT; nobody else pushes.")
+def dies_after_push_alone(run: Recording) -> None:
     (a,) = run.workers(1)
     run.dies(a, before="commit")
     run.do(a.pushes("u", "v"))
@@ -100,19 +100,19 @@ def dies_after_admit_alone(run: Recording) -> None:
     run.wait(_OVERDUE_SECS)
 
 
-@_recorded("A worker dies between STAGE and ADMIT.")
-def dies_before_admit(run: Recording) -> None:
+@_recorded("A worker dies between STAGE and PUSH.")
+def dies_before_push(run: Recording) -> None:
     (a,) = run.workers(1)
-    run.dies(a, before="admit")
+    run.dies(a, before="push")
     run.do(a.pushes("u", "v"))
-    run.say("both PS tasks have had the parts for 10 s")
+    run.say("ps 1 has had the part for 10 s")
     run.wait(_OVERDUE_SECS)
 
 
-@_recorded("A worker stands still between STAGE and ADMIT, for longer than its parts are kept.")
-def sleeps_before_admit(run: Recording) -> None:
+@_recorded("A worker stands still between STAGE and PUSH, for longer than its parts are kept.")
+def sleeps_before_push(run: Recording) -> None:
     (a,) = run.workers(1)
-    run.sleeps(a, before="admit", secs=_OVERDUE_SECS)
+    run.sleeps(a, before="push", secs=_OVERDUE_SECS)
     run.do(a.pushes("u", "v"))
 
 
@@ -145,13 +145,13 @@ def ps_recovers(run: Recording) -> None:
     run.finish(push)
 
 
-@_recorded("The sequencer comes back from its log; the answer to ADMIT went down with it.", policy=_WITH_LOG)
+@_recorded("The sequencer comes back from its log; the answer to PUSH went down with it.", policy=_WITH_LOG)
 def sequencer_recovers(run: Recording) -> None:
     (a,) = run.workers(1)
     with run.unseen():
         run.do(a.pushes("u", "v"))
-    run.loses_answer(a, "admit")
-    run.keeps(a, "admit", 2)
+    run.loses_answer(a, "push")
+    run.keeps(a, "push", 2)
     push = run.start(a.pushes("u", "v"))
     run.wait(0.1)
     run.crashes(0)
@@ -252,7 +252,7 @@ def chief_replaced(run: Recording) -> None:
 
 @_recorded("A run begins.", limit=100, begun=False)
 def run_begins(run: Recording) -> None:
-    run.keeps(run.chief, "admit")
+    run.keeps(run.chief, "push")
     begins = run.start(run.chief.does(run.begin))
     run.wait(0.1)
     (a,) = run.workers(1)

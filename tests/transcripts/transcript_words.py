@@ -86,16 +86,10 @@ def _floors(floors: Iterable[Any]) -> list[str]:
 
 
 def _push(request: Any, numbers: Numbers) -> str:
-    return f"PUSH {push_name(request.id)}: {', '.join([_part(request), *_counts(request)])}"
-
-
-def _admit(request: Any, numbers: Numbers) -> str:
-    said = [f"on ps {listed(sorted(request.participants))}", *_counts(request)]
-    if request.kind == pb.ENTRY_SNAPSHOT:
-        said.insert(0, "a snapshot")
-    if request.reads_only:
-        said.append("reads only")
-    return f"ADMIT {push_name(request.id)}: {', '.join(said + _floors(request.floors))}"
+    said = ["a snapshot" if request.snapshot else _part(request), *_counts(request)]
+    if request.others:
+        said.append(f"with ps {listed(sorted(request.others))}")
+    return f"PUSH {push_name(request.id)}: {', '.join(said + _floors(request.floors))}"
 
 
 def _entry(entry: Any, own: Any) -> str:
@@ -156,7 +150,6 @@ def _finish(request: Any, numbers: Numbers) -> str:
 REQUESTS: Mapping[str, Callable[[Any, Numbers], str]] = {
     "stage": lambda request, numbers: f"STAGE {push_name(request.id)}: {_part(request)}",
     "push": _push,
-    "admit": _admit,
     "commit": _commit,
     "pull": _pull,
     "await_step": _await_step,
@@ -191,7 +184,7 @@ def _outcome(outcome: Any) -> list[str]:
     return [f"{kind}{again}: step {outcome.steps[STEP]}"] if outcome.steps else [f"{kind}{again}"]
 
 
-def _admitted(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
+def _decided(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
     said = _outcome(reply.outcome)
     for item in reply.pending:
         if item.entries:
@@ -244,8 +237,7 @@ def _granted(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> st
 
 
 ANSWERS: Mapping[str, Callable[[Any, Any, memoryview, Numbers], str]] = {
-    "push": lambda request, reply, data, numbers: "; ".join(_outcome(reply.outcome) + _values(reply.values, data)),
-    "admit": _admitted,
+    "push": _decided,
     "commit": lambda request, reply, data, numbers: (
         "; ".join([f"applied {reply.applied}", *_values(reply.values, data, reply.as_of)]) if request.entries else ""
     ),

@@ -18,7 +18,7 @@ from globalstep.errors import InvalidArgumentError, NotFoundError, UnavailableEr
 from globalstep.files.shard_file import SavedTensor, ShardWritten
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
-from globalstep.wire.declarations import Push, PushId
+from globalstep.wire.declarations import PushId
 from globalstep.wire.transports import Transport, ask_all, transports_to
 from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
@@ -95,16 +95,12 @@ class Snapshot:
         self._id: PushId = protocol.next_id()
         # Values come over transports of their own: behind hundreds of megabytes the client's pushes would wait.
         self._reading: PushProtocol | None = None
-        shards = range(len(self._run.transports))
         releases.again(self._run.transports, self._run.incarnation)
         try:
-            admitted = protocol.admit(self._id, pb.ENTRY_SNAPSHOT, list(shards), Push())
-            protocol.commit(self._id, admitted, list(shards))
+            outcome = protocol.snapshot(self._id)
         except BaseException:
             self.close()
             raise
-        assert admitted.reply is not None
-        outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         self.index = outcome.index
         self.steps = dict(outcome.steps)
 

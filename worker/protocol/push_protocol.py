@@ -1,4 +1,6 @@
-"""The client's side of docs/design/push-protocol.md: a push to one PS task, or stage, admit and commit over several.
+"""The client's side of docs/design/push-protocol.md: stage at the other PS tasks, push to the sequencer, commit.
+
+A push in which the sequencer alone takes part is one message and its answer.
 
 Layer: worker. Threads: a PushProtocol takes one push at a time; its owner's lock sees to that.
 """
@@ -46,7 +48,7 @@ _READ_TRIES = 2
 #: What a message of which no other shard's part waits is tried again after.
 _RETRIED_PATIENTLY = (*RETRIED, ResourceExhaustedError)
 
-#: What a PS task answers to a STAGE or an ADMIT that is wrong, or not the caller's to make: the push is not admitted.
+#: What a PS task answers to a STAGE or a PUSH that is wrong, or not the caller's to make: the push is not admitted.
 _REFUSALS = (InvalidArgumentError, FailedPreconditionError, NotFoundError, PermissionDeniedError)
 
 _NO_PART = Part()
@@ -248,12 +250,33 @@ class PushProtocol:
                 self.run.known_progress.outcome(self.run.incarnation, result.outcome.index, result.outcome.steps)
                 return result
 
-    def _whole(self, push_id: PushId, push: Push, part: Part, afresh: bool = False) -> _Sent:
-        """Write a PUSH for the sequencer."""
+    def _whole(
+        self,
+        push_id: PushId,
+        push: Push,
+        part: Part,
+        afresh: bool = False,
+        others: Sequence[int] = (),
+        not_finite: str = "",
+    ) -> _Sent:
+        """Write a PUSH for the sequencer.
+
+        Args:
+            push_id: Its id.
+            push: It.
+            part: The sequencer's.
+            afresh: Whether to tell its layout anew.
+            others: The shards that have staged a part of it.
+            not_finite: What one of them has found not to be finite.
+        """
         shard, request = self.run.sequencer, pb.Request()
         message = request.push
         message.incarnation = self.run.incarnation
         message.id.client, message.id.sequence = push_id.client, push_id.sequence
+        if others:
+            message.others.extend(others)
+            message.floors.extend(self._floors.values())
+            message.not_finite, message.others_read = not_finite, not push.ops
         pieces = self.messages.encode(message, push, shard, part, afresh)
         if self._packing.active:
             pieces = self._packing.pack(request, pieces)
@@ -261,52 +284,64 @@ class PushProtocol:
             message.increments.extend(codec.encode_increments(push.increments))
             message.uses.extend(codec.encode_use(use) for use in push.uses)
         message.seen_steps.update(push.seen_steps)
-        if push.patience_ms:
+        if push.patience_ms and not others:  # else what comes next is a COMMIT
             message.patience_ms = push.patience_ms
             message.knows_places = self.messages.knows_places(push, shard)
         return request, pieces
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
-        """Push to several participants: stage everywhere, have the sequencer admit it, tell the others."""
+        """Push to several participants: stage at the others, have the sequencer decide, tell the others."""
         sequencer, began = self.run.sequencer, self.clock.monotonic()
-        requests = {shard: self._staging(push_id, push, shard, part) for shard, part in parts.items()}
+        others = [shard for shard in parts if shard != sequencer]
         try:
             try:
-                taken = self.call(requests, patient=False)
+                taken = self.call({shard: self._staging(push_id, push, shard, parts[shard]) for shard in others}, False)
             except LayoutUnknownError:
-                anew = {shard: self._staging(push_id, push, shard, part, True) for shard, part in parts.items()}
+                anew = {shard: self._staging(push_id, push, shard, parts[shard], True) for shard in others}
                 taken = self.call(anew, patient=False)
         except (*_REFUSALS, ResourceExhaustedError):
             # Parts that wait elsewhere for the one that was refused would keep others' parts out meanwhile.
-            self._withdraw(push_id, parts)
+            self._withdraw(push_id, others)
             raise
         staged, no_memory = self.clock.monotonic() - began, None
-        bad, participants = _not_finite_in(taken.values()), list(parts)
+        part, bad = parts.get(sequencer, _NO_PART), _not_finite_in(taken.values())
         try:
             try:
-                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, bad, patient=False)
+                decided = self._decide(push_id, push, part, others, bad, patient=False)
             except ResourceExhaustedError as error:
-                # The client asks again under the same id: an ADMIT whose reply was lost may have been decided.
+                # The client asks again under the same id: a PUSH whose reply was lost may have been decided.
                 no_memory = error
-                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, bad)
+                decided = self._decide(push_id, push, part, others, bad)
         except _REFUSALS:
-            self._withdraw(push_id, parts)
+            self._withdraw(push_id, others)
             raise
-        decided = self.clock.monotonic() - began
-        assert admitted.reply is not None
-        outcome = codec.decode_outcome(admitted.reply.admit.outcome)
+        decided_at = self.clock.monotonic() - began
+        assert decided.reply is not None
+        outcome = codec.decode_outcome(decided.reply.push.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            self._withdraw(push_id, [shard for shard in participants if shard != sequencer])  # that has dropped its own
+            self._withdraw(push_id, others)
             if no_memory is not None and outcome.kind is OutcomeKind.ABANDONED:
                 raise copy.copy(no_memory) from None  # refused for good: the push comes again, under another id
             return PushResult(outcome)
-        applied = _applied_of(sequencer, admitted.reply.admit, staged, decided)
-        committed = self.commit(push_id, admitted, participants)
+        applied = _applied_of(sequencer, decided.reply.push, staged, decided_at)
+        committed = self.commit(push_id, decided, others)
         done = self.clock.monotonic() - began
         for shard, reply in committed.items():
             assert reply.reply is not None
-            applied += _applied_of(shard, reply.reply.commit, decided, done)
-        return self._gathered(push, parts, outcome, {sequencer: admitted} | committed, applied)
+            applied += _applied_of(shard, reply.reply.commit, decided_at, done)
+        return self._gathered(push, parts, outcome, {sequencer: decided} | committed, applied)
+
+    def _decide(
+        self, push_id: PushId, push: Push, part: Part, others: Sequence[int], bad: str, patient: bool = True
+    ) -> Message:
+        """Have the sequencer decide on a push of which the others' parts are staged; gives its reply."""
+        sequencer = self.run.sequencer
+        try:
+            whole = self._whole(push_id, push, part, False, others, bad)
+            return self.call({sequencer: whole}, patient)[sequencer]
+        except LayoutUnknownError:
+            whole = self._whole(push_id, push, part, True, others, bad)
+            return self.call({sequencer: whole}, patient)[sequencer]
 
     def _staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
         """Write a STAGE."""
@@ -335,7 +370,7 @@ class PushProtocol:
         as_of: dict[int, int] = {}
         for shard, message in answers.items():
             assert message.reply is not None
-            answer = message.reply.admit if message.reply.HasField("admit") else message.reply.commit
+            answer = message.reply.push if message.reply.HasField("push") else message.reply.commit
             found[shard] = self.messages.values(push, shard, answer, message.data)
             as_of[shard] = answer.as_of
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
@@ -344,41 +379,33 @@ class PushProtocol:
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self.messages.gather(push, found), applied)
 
-    def admit(
-        self,
-        push_id: PushId,
-        kind: pb.EntryKind.ValueType,
-        participants: Sequence[int],
-        push: Push,
-        bad: str = "",
-        patient: bool = True,
-    ) -> Message:
-        """Have the sequencer decide on a push whose parts are staged; gives its reply. `patient` is as of `call`."""
-        request = pb.Request()
-        message = request.admit
-        message.incarnation = self.run.incarnation
-        message.id.client, message.id.sequence = push_id.client, push_id.sequence
-        message.kind, message.not_finite = kind, bad
-        message.reads_only = kind == pb.ENTRY_PUSH and not (push.ops or push.increments or push.uses)
-        message.participants.extend(participants)
-        message.increments.extend(codec.encode_increments(push.increments))
-        message.uses.extend(codec.encode_use(use) for use in push.uses)
-        message.seen_steps.update(push.seen_steps)
-        message.floors.extend(self.floors)
-        return self.call({self.run.sequencer: (request, ())}, patient)[self.run.sequencer]
+    def next_id(self) -> PushId:
+        """Return a new push id, for a snapshot."""
+        self._sequence += 1
+        return PushId(self.run.client, self._sequence)
 
-    def commit(self, push_id: PushId, admitted: Message, participants: Sequence[int]) -> dict[int, Message]:
-        """Tell the participants besides the sequencer what was admitted; gives their replies."""
-        assert admitted.reply is not None
-        pending = {item.shard: item.entries for item in admitted.reply.admit.pending}
+    def snapshot(self, snapshot: PushId) -> Outcome:
+        """Have all PS tasks take a snapshot, at one place in the sequence."""
+        sequencer = self.run.sequencer
+        others = [shard for shard in range(len(self.run.transports)) if shard != sequencer]
+        request, pieces = self._whole(snapshot, Push(), _NO_PART, False, others)
+        request.push.snapshot = True
+        decided = self.call({sequencer: (request, pieces)})[sequencer]
+        self.commit(snapshot, decided, others)
+        assert decided.reply is not None
+        return codec.decode_outcome(decided.reply.push.outcome)
+
+    def commit(self, push_id: PushId, decided: Message, others: Sequence[int]) -> dict[int, Message]:
+        """Tell the participants besides the sequencer what was decided; gives their replies."""
+        assert decided.reply is not None
+        pending = {item.shard: item.entries for item in decided.reply.push.pending}
         requests: dict[int, tuple[pb.Request, Sequence[memoryview]]] = {}
-        for shard in participants:
-            if shard != self.run.sequencer:
-                request = pb.Request()
-                request.commit.incarnation = self.run.incarnation
-                request.commit.id.CopyFrom(codec.encode_push_id(push_id))
-                request.commit.entries.extend(pending.get(shard, ()))
-                requests[shard] = (request, ())
+        for shard in others:
+            request = pb.Request()
+            request.commit.incarnation = self.run.incarnation
+            request.commit.id.client, request.commit.id.sequence = push_id.client, push_id.sequence
+            request.commit.entries.extend(pending.get(shard, ()))
+            requests[shard] = (request, ())
         replies = self.call(requests)
         for shard, reply in replies.items():
             assert reply.reply is not None
@@ -397,11 +424,6 @@ class PushProtocol:
             request.commit.incarnation = self.run.incarnation
             request.commit.id.client, request.commit.id.sequence = push_id.client, push_id.sequence
             self.run.transports[shard].tell(request)
-
-    def next_id(self) -> PushId:
-        """A new push id, for a snapshot."""
-        self._sequence += 1
-        return PushId(self.run.client, self._sequence)
 
 
 def _applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[Applied]:

@@ -24,7 +24,7 @@ from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
 __all__ = ["WirePacking"]
 
 _FORMS = {"float32": pb.FORM_RAW, "bfloat16": pb.FORM_BFLOAT16, "float16": pb.FORM_FLOAT16, "int8": pb.FORM_INT8}
-_READING = frozenset({"pull", "push", "admit", "commit"})
+_READING = frozenset({"pull", "push", "commit"})
 
 
 class WirePacking:

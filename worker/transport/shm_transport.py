@@ -36,7 +36,7 @@ Array = npt.NDArray[np.uint8]
 
 _NBYTES = attrgetter("nbytes")
 #: Requests whose replies bring values.
-_READING = ("pull", "push", "admit", "commit", "read_snapshot")
+_READING = ("pull", "push", "commit", "read_snapshot")
 
 #: Client and number of a push.
 _PushKey = tuple[str, int]
@@ -110,8 +110,8 @@ class SharedConnection(SocketConnection):
             push = request.stage.id
             load.stages = push.client, push.sequence
             pool.stage(load.stages, number, load.held[0])
-        elif kind in ("admit", "commit") and pool.has_staged:
-            push = getattr(request, kind).id
+        elif kind == "commit" and pool.has_staged:
+            push = request.commit.id
             load.ends = push.client, push.sequence
         offered = pool.offer() if kind in _READING else {}
         load.held.extend(offered.values())

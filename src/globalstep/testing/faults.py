@@ -2,7 +2,7 @@
 
 A PS task says `at(BEFORE, method)` when a request has come and `at(AFTER, method)` when it has been carried out; a
 client's transport (`globalstep.testing.faulty_transport`) says `at(SEND, method)` and `at(REPLY, method)`. Methods are
-those of proto/globalstep.proto in small letters ("stage", "admit", "commit", "push", "begin", "declare",
+those of proto/globalstep.proto in small letters ("stage", "push", "commit", "begin", "declare",
 "open", "write_snapshot", ...), and on a PS task "apply" and "cut", which are no requests: an entry is applied, and a
 snapshot's values are copied. docs/operations/fault-matrix.md maps them to the points P1 to P10 of
 docs/design/push-protocol.md. In production nothing is there: NO_FAULTS.

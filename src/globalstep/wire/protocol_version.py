@@ -16,8 +16,8 @@ from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["NEWEST", "OLDEST", "check_protocol", "own_protocol"]
 
-OLDEST = 2
-NEWEST = 2
+OLDEST = 3
+NEWEST = 3
 
 
 def own_protocol() -> pb.Protocol:

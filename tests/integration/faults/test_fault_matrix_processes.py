@@ -158,13 +158,13 @@ def test_a_task_that_sleeps_at_every_moment(played, subject):
 @pytest.mark.processes
 def test_messages_that_are_cut_off_lost_doubled_and_late(played):
     plan = [
-        "worker:0 cut at stage.send nth=8", "worker:0 cut at commit.reply", "worker:0 drop at admit.reply",
-        "worker:0 double at stage.send", "worker:0 double at admit.send", "worker:0 late at commit.send",
-        "worker:0 late at admit.send", "chief:0 double at write_snapshot.send", "chief:0 drop at commit.reply",
-        "ps:1 cut at commit.before nth=8", "ps:1 cut at commit.after nth=8", "ps:0 cut at admit.after nth=8",
+        "worker:0 cut at stage.send nth=8", "worker:0 cut at commit.reply", "worker:0 drop at push.reply",
+        "worker:0 double at stage.send", "worker:0 double at push.send", "worker:0 late at commit.send",
+        "worker:0 late at push.send", "chief:0 double at write_snapshot.send", "chief:0 drop at commit.reply",
+        "ps:1 cut at commit.before nth=8", "ps:1 cut at commit.after nth=8", "ps:0 cut at push.after nth=8",
         "ps:0 cut at pull.before nth=8", "worker:0 cut at stage.reply", "worker:0 late at stage.send",
-        "chief:0 drop at stage.reply", "ps:0 cut at stage.after nth=8", "ps:1 cut at stage.before nth=8",
-        "ps:1 cut at stage.after nth=8", "ps:0 cut at admit.before nth=8",
+        "chief:0 drop at stage.reply", "ps:1 cut at stage.before nth=8",
+        "ps:1 cut at stage.after nth=8", "ps:0 cut at push.before nth=8",
     ]  # fmt: skip
     assert CAME_BACK not in played(plan, steps_a_fault=50)
 

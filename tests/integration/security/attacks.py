@@ -147,7 +147,7 @@ class Mallory:
         request = pb.Request()
         message = getattr(request, what)
         message.incarnation = self.incarnation
-        if what in ("push", "stage", "admit", "commit"):
+        if what in ("push", "stage", "commit"):
             self.sequence += 1
             message.id.client, message.id.sequence = self.name, self.sequence
         for name, value in fields.items():
@@ -252,14 +252,15 @@ def forge_entries(mallory: Mallory, transport: str) -> None:
                 refused(lambda r=pull: connection.send(r, []).result(), "a pull with a forged floor")
 
 
-def admit_what_is_not_there(mallory: Mallory, transport: str) -> None:
-    """Have a push admitted none of whose parts was staged, and take snapshots."""
+def push_what_is_not_there(mallory: Mallory, transport: str) -> None:
+    """Push where no other shard has a part staged, and take snapshots."""
     with mallory.transport(mallory.sequencer, transport) as connection:
-        request = mallory.request("admit", kind=pb.ENTRY_PUSH)
-        request.admit.participants.extend(mallory.shards())
+        others = [shard for shard in mallory.shards() if shard != mallory.sequencer]
+        request = mallory.request("push")
+        request.push.others.extend(others)
         allowed(lambda: connection.send(request, []).result(), "a push without parts")
-        snapshot = mallory.request("admit", kind=pb.ENTRY_SNAPSHOT)
-        snapshot.admit.participants.extend(mallory.shards())
+        snapshot = mallory.request("push", snapshot=True)
+        snapshot.push.others.extend(others)
         refused(lambda: connection.send(snapshot, []).result(), "a worker's snapshot")
         read = mallory.request("read_snapshot")
         refused(lambda: connection.send(read, []).result(), "a worker's read of a snapshot")
@@ -536,7 +537,7 @@ class Attacks:
             attacks.append((insider, call, ()))
         attacks.append((insider, go_on_with_a_revoked_token, (revoked,)))
         for over_transports in (
-            forge_entries, admit_what_is_not_there, speak_for_others, take_memory,
+            forge_entries, push_what_is_not_there, speak_for_others, take_memory,
             announce_and_bring_nothing,
         ):  # fmt: skip
             attacks += [(insider, over_transports, (transport,)) for transport in TRANSPORTS]

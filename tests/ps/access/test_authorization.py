@@ -145,12 +145,12 @@ def test_snapshots_are_the_chiefs_on_the_data_plane_too(role):
     authorization = Authorization(ManualClock())
     requests = [
         pb.Request(read_snapshot=pb.ReadSnapshotRequest()),
-        pb.Request(admit=pb.AdmitRequest(kind=pb.ENTRY_SNAPSHOT)),
+        pb.Request(push=pb.PushRequest(snapshot=True)),
     ]
     for request in requests:
         with contextlib.nullcontext() if role is Role.CHIEF else pytest.raises(PermissionDeniedError):
             authorization.check_request(Caller(role), request)
-    authorization.check_request(Caller(role), pb.Request(admit=pb.AdmitRequest(kind=pb.ENTRY_PUSH)))
+    authorization.check_request(Caller(role), pb.Request(push=pb.PushRequest()))
 
 
 @pytest.mark.parametrize("kind", [pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB])
@@ -203,7 +203,6 @@ def test_no_worker_goes_by_the_id_of_another_processs_client(tokens_file, caplog
     requests = [
         pb.Request(push=pb.PushRequest(id=push_id)),
         pb.Request(stage=pb.StageRequest(id=push_id)),
-        pb.Request(admit=pb.AdmitRequest(id=push_id)),
         pb.Request(commit=pb.CommitRequest(id=push_id)),
         pb.Request(pull=pb.PullRequest(client=theirs)),
     ]

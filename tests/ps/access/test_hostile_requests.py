@@ -128,9 +128,10 @@ def test_the_sequencer_takes_no_entries_from_others(run):
 
 def test_participants_that_are_not_there_are_refused_on_a_retry_too(run):
     run.client.push(step_push())
-    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[0, 3]))
-    request.admit.id.CopyFrom(pb.PushId(client=run.client.client_id, sequence=2))
-    assert run.send(request).error.type == "InvalidArgumentError"
+    for others in ([3], [0]):  # the sequencer is none of the others
+        request = pb.Request(push=pb.PushRequest(incarnation=run.incarnation, others=others))
+        request.push.id.CopyFrom(pb.PushId(client=run.client.client_id, sequence=2))
+        assert run.send(request).error.type == "InvalidArgumentError"
 
 
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0, 2**62), (1,) * 65])
@@ -141,7 +142,7 @@ def test_shapes_that_no_array_has_are_refused(shape):
 
 def test_row_ids_without_an_axis_are_refused(run):
     op = Op(OpKind.APPLY, "e", np.ones((1, 2), np.float32), indices=np.array(3), optimizer="sgd")
-    reply = run.send(*run.encoded("stage", [op]))
+    reply = run.send(*run.encoded("push", [op]))
     assert reply.error.type == "InvalidArgumentError"
     assert "int64 [n]" in reply.error.message
 
@@ -237,10 +238,11 @@ def test_rows_of_a_layout_that_was_not_told_are_to_be_told(run):
     assert run.send(*without).error.type == "LayoutUnknownError", "it is none of a layout of rows"
 
 
-def test_a_layout_of_rows_that_was_told_with_a_part_decides_nothing(run):
-    assert not run.send(*of_rows(run, "stage")).HasField("error")
+def test_the_sequencer_keeps_no_part_that_waits(run, run_of_two):
+    reply = run.send(*of_rows(run, "stage"))
+    assert "only other PS tasks stage one" in reply.error.message
     assert run.send(*known_rows(run, (2, 3))).error.type == "LayoutUnknownError"
-    assert not run.send(*known_rows(run, (2, 3), "stage")).HasField("error")
+    assert not run_of_two.send(*run_of_two.encoded("stage", [W])).HasField("error")
 
 
 def test_a_layout_whose_first_push_was_refused_is_not_known(run):
@@ -357,15 +359,15 @@ def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
 
 
 def test_snapshots_that_nobody_releases_are_not_taken_without_end(run):
-    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_SNAPSHOT, participants=[0]))
+    request = pb.Request(push=pb.PushRequest(incarnation=run.incarnation, snapshot=True))
     kinds = []
     for sequence in range(1, 7):
-        request.admit.id.CopyFrom(pb.PushId(client="x", sequence=sequence))
+        request.push.id.CopyFrom(pb.PushId(client="x", sequence=sequence))
         kinds.append(run.send(request).error.type)
     assert kinds == [""] * 4 + ["ResourceExhaustedError"] * 2
     release = pb.ReleaseSnapshotRequest(incarnation=run.incarnation, snapshot=pb.PushId(client="x", sequence=1))
     run.ps.controls[0].call("ReleaseSnapshot", release)
-    request.admit.id.sequence = 9
+    request.push.id.sequence = 9
     assert not run.send(request).HasField("error")
 
 

@@ -85,15 +85,15 @@ def test_a_step_moves_by_what_the_program_declares(tmp_path):
         assert state(run.chief)["global_step"] == 9
 
 
-def test_an_admit_without_a_part_is_looked_at_as_well(strict):
+def test_a_push_without_a_part_is_looked_at_as_well(strict):
     handler = strict.servers[0].control.handler
     from globalstep.ps.access.authorization import Caller, Role
 
     memory = handler.stream_memory(Caller(Role.WORKER))
-    admit = pb.Request(admit=pb.AdmitRequest(incarnation=strict.chief.incarnation, kind=pb.ENTRY_PUSH))
-    admit.admit.id.CopyFrom(pb.PushId(client="x", sequence=2))
-    admit.admit.increments.add(step="global_step", by=50)
-    reply, _ = handler.begin(admit, memoryview(b""), memory)
+    request = pb.Request(push=pb.PushRequest(incarnation=strict.chief.incarnation))
+    request.push.id.CopyFrom(pb.PushId(client="x", sequence=2))
+    request.push.increments.add(step="global_step", by=50)
+    reply, _ = handler.begin(request, memoryview(b""), memory)
     assert reply.error.type == "PermissionDeniedError"
     assert state(strict.chief)["global_step"] == 0
 

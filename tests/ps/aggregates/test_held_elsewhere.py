@@ -153,21 +153,20 @@ class Attacker:
     def contribute(self, unit, base=0, wanted=UNITS, of=None):
         """Have what was staged last, or as number `of`, admitted as a unit, and applied."""
         last, self.sequence = self.sequence, of or self.sequence
-        self.send(SEQUENCER, pb.Request(stage=pb.StageRequest(step="global_step", unit=unit)))
-        request = pb.Request(admit=pb.AdmitRequest(kind=pb.ENTRY_PUSH, participants=[ELSEWHERE, SEQUENCER]))
-        request.admit.increments.add(step="global_step", by=1, contributions=wanted, unit=unit)
-        request.admit.increments[0].most_of_client = wanted
-        request.admit.uses.add(optimizer="sgd")
-        request.admit.seen_steps["global_step"] = base
+        request = pb.Request(push=pb.PushRequest(others=[ELSEWHERE]))
+        request.push.increments.add(step="global_step", by=1, contributions=wanted, unit=unit)
+        request.push.increments[0].most_of_client = wanted
+        request.push.uses.add(optimizer="sgd")
+        request.push.seen_steps["global_step"] = base
         answer = self.send(SEQUENCER, request)
         told = pb.Request(commit=pb.CommitRequest())
-        for item in answer.admit.pending:
+        for item in answer.push.pending:
             if item.shard == ELSEWHERE:
                 told.commit.entries.extend(item.entries)
         error = self.send(ELSEWHERE, told).error
         assert not error.type, error
         self.sequence = last
-        return OutcomeKind(answer.admit.outcome.kind) if not answer.error.type else answer.error.type
+        return OutcomeKind(answer.push.outcome.kind) if not answer.error.type else answer.error.type
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from counting_run import SHAPES, USES, declarations, initialize, step_push
 
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import Standing
 from globalstep.ps.shard import events
@@ -147,9 +146,8 @@ def test_a_job_that_is_done_keeps_nobody_whose_step_is_made_from_seeing_it():
     shard.handle(events.Declare(7, "a", *declarations(1)))
     begins = PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)])
     shard.handle(events.Push(7, PushId("a", 1), begins, (), (), {}))
-    shard.handle(events.Stage(7, push, PushParts()))
     contribution = Increment("global_step", 1, contributions=1)
-    shard.handle(events.Admit(7, push, EntryKind.PUSH, [0, 1], (contribution,), (), {"global_step": 0}))
+    shard.handle(events.Push(7, push, PushParts(), (contribution,), (), {"global_step": 0}, [1]))
     shard.handle(events.Finish(7, "chief"))
     ask = events.AwaitStep(7, "a", "global_step", 0)
     assert not shard.handle(ask).over

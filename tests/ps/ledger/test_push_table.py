@@ -145,13 +145,13 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
     initialize(chief)
     held = [control.handler.shard for control in ps.controls]
     sequencer = held[-1]
-    incarnation, everywhere = sequencer.view().incarnation, range(shards)
+    incarnation, others = sequencer.view().incarnation, range(shards - 1)
     ids = [PushId(f"w{number}", 3) for number in range(2000)]
 
     def push(push_id):
-        for shard in held:
+        for shard in held[:-1]:
             shard.handle(events.Stage(incarnation, push_id, PushParts()))
-        admitted = sequencer.handle(events.Admit(incarnation, push_id, EntryKind.PUSH, everywhere, STEP, (), {}))
+        admitted = sequencer.handle(events.Push(incarnation, push_id, PushParts(), STEP, (), {}, others))
         for at, entries in admitted.pending.items():
             held[at].handle(events.Commit(incarnation, push_id, entries))
         return admitted.outcome
@@ -238,7 +238,7 @@ def test_short_lives_of_clients_leave_nothing_that_grows(end, monkeypatch):
         shard.members.find_losses()
         if life % (lives // 20) == 0:
             cut = PushId("chief", 2 + life)
-            shard.handle(events.Admit(1, cut, EntryKind.SNAPSHOT, (0,), (), (), {}))
+            shard.handle(events.Push(1, cut, PushParts(), (), (), {}, kind=EntryKind.SNAPSHOT))
             shard.handle(events.Release(1, cut))
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])

@@ -98,7 +98,7 @@ class Attacker:
         request = pb.Request()
         message = getattr(request, method)
         message.incarnation = self.incarnation
-        if method in ("stage", "admit", "commit"):
+        if method in ("stage", "push", "commit"):
             message.id.client, message.id.sequence = self.name, self.sequence
         for name, value in fields.items():
             setattr(message, name, value)
@@ -118,12 +118,12 @@ class Attacker:
         op.value.CopyFrom(pb.TensorRef(dtype="float32", shape=[3] if variable == "w" else []))
         self.send(shard, request, [memoryview(bytes(16))])
 
-    def admit(self, *shards, uses=True):
-        request = self.request("admit", kind=pb.ENTRY_PUSH)
-        request.admit.participants.extend(shards)
+    def push(self, *others, uses=True):
+        request = self.request("push")
+        request.push.others.extend(others)
         if uses:
-            request.admit.uses.add(optimizer="sgd")
-        answer = self.send(SEQUENCER, request).admit
+            request.push.uses.add(optimizer="sgd")
+        answer = self.send(SEQUENCER, request).push
         assert answer.outcome.kind == pb.OUTCOME_ACCEPTED
         return {told.shard: list(told.entries) for told in answer.pending}
 
@@ -192,7 +192,7 @@ def test_a_genuine_entry_is_refused_when_anything_in_it_was_changed(cluster, att
     assert cluster.trains()
     attacker.sequence += 1
     attacker.stage(0, "w")
-    genuine = attacker.admit(0)[0]
+    genuine = attacker.push(0)[0]
     forged = pb.Entry()
     forged.CopyFrom(genuine[-1])
     change(forged)
@@ -210,7 +210,7 @@ def test_a_genuine_entry_for_another_shard_is_refused(cluster, attacker):
     attacker.sequence += 1
     attacker.stage(0, "w")
     attacker.stage(1, "b")
-    genuine = attacker.admit(0, 1)
+    genuine = attacker.push(0, 1)
     with pytest.raises(PermissionDeniedError, match="PS task 1"):
         attacker.commit(1, *genuine[0])
     assert cluster.trains()
@@ -219,7 +219,7 @@ def test_a_genuine_entry_for_another_shard_is_refused(cluster, attacker):
 def test_an_entry_of_another_incarnation_is_refused(cluster, attacker, monkeypatch):
     attacker.sequence += 1
     attacker.stage(0, "w")
-    genuine = attacker.admit(0)[0]
+    genuine = attacker.push(0)[0]
     # Even if a chief drew the same key again.
     attacker.incarnation = cluster.chief.begin(open=True, sequencer=SEQUENCER)
     initialize(cluster.chief)
@@ -231,13 +231,13 @@ def test_an_entry_of_another_incarnation_is_refused(cluster, attacker, monkeypat
     assert cluster.trains()
 
 
-@pytest.mark.parametrize("method", ["pull", "admit", "GetGlobalStep"])
+@pytest.mark.parametrize("method", ["pull", "push", "GetGlobalStep"])
 def test_a_floor_that_the_shard_did_not_sign_is_refused(cluster, attacker, method):
     """Another shard's, an older one under a higher number, and none at all."""
     assert cluster.trains()
     attacker.sequence += 1
     attacker.stage(0, "w")
-    attacker.admit(0)
+    attacker.push(0)
     index = cluster.shard(SEQUENCER).view().applied
     before = cluster.shard(0).view().applied
     genuine = attacker.commit(0).signature if hasattr(pb.CommitReply(), "signature") else b""
@@ -251,8 +251,8 @@ def test_a_floor_that_the_shard_did_not_sign_is_refused(cluster, attacker, metho
         else:
             request = attacker.request(method)
             getattr(request, method).floors.append(floor)
-            if method == "admit":
-                request.admit.kind = pb.ENTRY_PUSH
+            if method == "push":
+                request.push.others.append(0)
             send = partial(attacker.send, SEQUENCER, request)
         with pytest.raises(PermissionDeniedError, match="says so itself"):
             send()
@@ -267,14 +267,14 @@ def test_a_floor_that_the_shard_did_not_sign_is_refused(cluster, attacker, metho
 def test_a_push_that_was_admitted_and_never_staged_stops_nobody(cluster, attacker):
     for _ in range(3):
         attacker.sequence += 1
-        attacker.admit(0, 1)
+        attacker.push(0, 1)
         assert cluster.trains()
 
 
 def test_a_part_that_is_taken_back_after_the_decision_stops_nobody(cluster, attacker):
     attacker.sequence += 1
     attacker.stage(0, "w")
-    attacker.admit(0)
+    attacker.push(0)
     attacker.commit(0)
     assert cluster.trains()
 
@@ -282,7 +282,7 @@ def test_a_part_that_is_taken_back_after_the_decision_stops_nobody(cluster, atta
 def test_a_part_whose_optimizer_the_decision_does_not_name_stops_nobody(cluster, attacker):
     attacker.sequence += 1
     attacker.stage(0, "w")
-    attacker.admit(0, uses=False)
+    attacker.push(0, uses=False)
     assert cluster.trains()
     assert list(cluster.shard(0).resources.of_nothing) == [PushId(attacker.name, attacker.sequence)]
 

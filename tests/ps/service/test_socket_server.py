@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from served_sockets import COUNT, KINDS, Served, answer, ask, connection_threads, ends_without_a_word, with_gradient
+from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -24,7 +24,7 @@ from globalstep.ps.service import socket_server
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security import connection_proofs
 from globalstep.testing.faults import BEFORE
-from globalstep.wire.declarations import Op, OpKind, Push, Read
+from globalstep.wire.declarations import Op, OpKind, Push
 from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
 
 
@@ -222,28 +222,6 @@ def test_only_who_asked_for_shared_memory_may_speak_of_it(serve, other_kind):
     assert ends_without_a_word(connection)
 
 
-@pytest.fixture
-def big(serve):
-    """A PS with one Variable more, `big`, whose gradients are large enough to need memory of the pool."""
-    return serve(big=True)
-
-
-def test_a_staged_gradient_outlives_the_messages_after_it(big, kind):
-    connection = big.welcomed(kind)
-    for method, client, value in (("stage", "a", 1.0), ("push", "b", 10.0), ("stage", "c", 100.0), ("push", "d", 1e3)):
-        ask(connection, *with_gradient(big, method, client, value))
-        assert not answer(connection)[1].HasField("error")
-    for client in "ac":
-        request = pb.Request()
-        request.admit.incarnation, request.admit.kind = big.client.incarnation, pb.ENTRY_PUSH
-        request.admit.id.client, request.admit.id.sequence = client, 1
-        request.admit.participants.append(0)
-        request.admit.uses.add(optimizer="big_sgd")
-        ask(connection, request)
-        assert answer(connection)[1].admit.outcome.kind == pb.OUTCOME_ACCEPTED
-    np.testing.assert_array_equal(big.client.pull([Read("big")])[0], np.full(COUNT, -1111.0, np.float32))
-
-
 def test_a_retry_is_answered_for_its_own_rows_whatever_came_since(serve, kind):
     served = serve()
     rows = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -323,7 +301,8 @@ def test_the_end_lets_a_call_under_way_finish(serve, kind):
         served.server.open(KINDS[kind])
 
 
-def test_the_end_does_not_wait_for_a_client_that_reads_nothing(big, kind):
+def test_the_end_does_not_wait_for_a_client_that_reads_nothing(serve, kind):
+    big = serve(big=True)
     connection = big.welcomed(kind)
     request = pb.Request()
     request.pull.incarnation = big.client.incarnation

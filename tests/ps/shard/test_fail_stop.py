@@ -145,11 +145,7 @@ def test_every_change_that_is_not_refused_applies(dtype):
             uses = [OptimizerUse("o")] if kind is OpKind.APPLY else []
             parts = PushParts([op], [Read("x")])
             try:
-                shard.handle(events.Stage(1, PushId("worker", number + 1), parts))
-            except REFUSED:
-                continue
-            try:
-                shard.handle(events.Admit(1, PushId("worker", number + 1), EntryKind.PUSH, [0], (), uses, {}))
+                shard.handle(events.Push(1, PushId("worker", number + 1), parts, (), uses, {}))
             except REFUSED:
                 continue
             done += 1
@@ -351,7 +347,7 @@ def test_a_snapshot_without_memory_changes_nothing(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(snapshots, "_new_block", full)
         with pytest.raises(ResourceExhaustedError, match="a save needs"):
-            shard.handle(events.Admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {}))
+            shard.handle(events.Push(1, PushId("saver", 1), PushParts(), (), (), {}, kind=EntryKind.SNAPSHOT))
     assert (shard.view().state, shard.view().applied) == (State.READY, 1)
-    shard.handle(events.Admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {}))
+    shard.handle(events.Push(1, PushId("saver", 1), PushParts(), (), (), {}, kind=EntryKind.SNAPSHOT))
     assert shard.view().applied == 2

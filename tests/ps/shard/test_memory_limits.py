@@ -36,10 +36,10 @@ def run(tmp_path):
         yield tasks, chief
 
 
-def asked(tasks, request, data=b""):
-    """What the task answers to a worker's request on a stream of its own."""
+def asked(tasks, request, data=b"", role=Role.WORKER):
+    """What the task answers to a request on a stream of its own, a worker's by default."""
     handler = tasks.servers[0].control.handler
-    memory = handler.stream_memory(Caller(Role.WORKER))
+    memory = handler.stream_memory(Caller(role))
     reply, _ = handler.begin(request, memoryview(data), memory)
     return reply.error
 
@@ -96,14 +96,12 @@ def test_what_a_client_says_of_its_process_and_run_has_a_limit(run):
 
 def test_a_push_that_is_not_finite_names_a_declared_variable(run):
     tasks, chief = run
-    admit = pb.AdmitRequest(
-        incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1), kind=pb.ENTRY_PUSH, not_finite="n" * 1024
-    )
-    assert "no Variable of that name is declared here" in asked(tasks, pb.Request(admit=admit)).message
-    admit.not_finite = "n" * MIB
-    assert "1048576 characters" in asked(tasks, pb.Request(admit=admit)).message
-    admit.not_finite = "table"
-    assert not asked(tasks, pb.Request(admit=admit)).message
+    push = pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1), not_finite="n" * 1024)
+    assert "no Variable of that name is declared here" in asked(tasks, pb.Request(push=push)).message
+    push.not_finite = "n" * MIB
+    assert "1048576 characters" in asked(tasks, pb.Request(push=push)).message
+    push.not_finite = "table"
+    assert not asked(tasks, pb.Request(push=push)).message
 
 
 def test_an_error_names_what_was_sent_within_reason(run):
@@ -174,17 +172,23 @@ def test_a_message_is_not_larger_than_half_of_the_machine(monkeypatch):
     assert servers.default_message_bytes() == 16 << 30
 
 
-def test_parts_count_with_their_changes(run):
-    tasks, chief = run
-    shard = tasks.servers[0].shard
-    shard.resources.budget = Budget(8000)
-    stage = pb.StageRequest(incarnation=chief.incarnation, ops=[pb.Op(kind=pb.OP_ASSIGN, variable="b", fill=1)] * 5)
-    found = []
-    for number in range(3):
-        stage.id.CopyFrom(pb.PushId(client="x", sequence=number + 1))
-        found.append(asked(tasks, pb.Request(stage=stage)).type)
-    assert found == ["", "ResourceExhaustedError", "ResourceExhaustedError"]
-    assert PushId("x", 2) not in shard.now.staged
+def test_parts_count_with_their_changes(tmp_path):
+    with TokenTasks(tmp_path, 2, LIMITS) as tasks:
+        chief = tasks.join("chief")
+        chief.begin(open=False, sequencer=1)
+        initialize(chief)
+        shard = tasks.servers[0].shard
+        shard.resources.budget = Budget(8000)
+        name = next(name for name, at in chief.where.items() if at == 0)
+        stage = pb.StageRequest(
+            incarnation=chief.incarnation, ops=[pb.Op(kind=pb.OP_ASSIGN, variable=name, fill=1)] * 5
+        )
+        found = []
+        for number in range(3):
+            stage.id.CopyFrom(pb.PushId(client=chief.client_id, sequence=number + 100))
+            found.append(asked(tasks, pb.Request(stage=stage), role=Role.CHIEF).type)
+        assert found == ["", "ResourceExhaustedError", "ResourceExhaustedError"]
+        assert PushId(chief.client_id, 101) not in shard.now.staged
 
 
 def test_combinations_of_variables_are_counted_and_not_kept_without_end():

@@ -50,7 +50,7 @@ def running():
     shard.handle(events.Declare(1, "chief", [VariableDecl("step", "int64", (), is_step=True)], []))
     start = PushParts([Op(OpKind.ASSIGN, "step", fill=0.0)])
     shard.handle(events.Push(1, PushId("chief", 1), start, (), (), {}))
-    shard.handle(events.Admit(1, PUSH, EntryKind.PUSH, [1], [Increment("step")], (), {}))
+    shard.handle(events.Push(1, PUSH, PushParts(), [Increment("step")], (), {}, [1]))
     return shard
 
 

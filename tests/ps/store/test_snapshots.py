@@ -91,7 +91,7 @@ def shard():
 
 def take(shard, client, sequence):
     push = PushId(client, sequence)
-    shard.handle(events.Admit(1, push, EntryKind.SNAPSHOT, [0], (), (), {}))
+    shard.handle(events.Push(1, push, PushParts(), (), (), {}, kind=EntryKind.SNAPSHOT))
     return push
 
 
@@ -186,7 +186,7 @@ def test_the_ledger_is_encoded_outside_of_the_lock(logged, tmp_path, monkeypatch
     monkeypatch.setattr("globalstep.ps.ledger.ledger.json", Namespace(dumps=dumps, loads=json.loads))
     monkeypatch.setattr("globalstep.ps.ledger.ledger_image.json", Namespace(dumps=dumps, loads=json.loads))
     cut = PushId("chief", 2)
-    shard.handle(events.Admit(7, cut, EntryKind.SNAPSHOT, (0,), (), (), {}))
+    shard.handle(events.Push(7, cut, PushParts(), (), (), {}, kind=EntryKind.SNAPSHOT))
     # What comes after the cut is not in it.
     shard.handle(events.Push(7, PushId("w0", 2), PushParts(), [Increment("global_step")], (), {}))
     for _ in range(2):

@@ -34,8 +34,6 @@ from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER
-from globalstep.wire import codec
-from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import (
     Increment,
     Op,
@@ -234,7 +232,7 @@ def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, sh
                 tasks.kill(*self.victims)
                 raise LostStateError("killed")
 
-    for method in ["push"] if shards == 1 else ["stage", "admit", "commit"]:
+    for method in ["push"] if shards == 1 else ["stage", "push", "commit"]:
         for victims in [(0,), (shards - 1,), tuple(range(shards))]:
             faults = DieAfter()
             tasks = Tasks(shards, faults=faults)
@@ -296,23 +294,17 @@ def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
     other.refresh()
     push = next(change(np.random.default_rng(4)))
     protocol, push_id = other._protocol, PushId(other.client_id, 77)
-    for shard, transport in enumerate(other.run.transports):
-        request, tensors = pb.Request(), TensorWriter()
-        request.stage.incarnation = other.incarnation
-        request.stage.id.client, request.stage.id.sequence = other.client_id, 77
-        for op in push.ops:
-            if other.where[op.variable] == shard:
-                codec.encode_op(op, request.stage.ops.add(), tensors)
-        transport.send(request, tensors.pieces).result()
+    parts = protocol.messages.split(push)
+    protocol.call({1: protocol._staging(push_id, push, 1, parts[1])})
     for victims in [(0,), (1,), (0, 1)]:
         with client.snapshot():
             pass
         tasks.kill(*victims)
         everything(client)
-    admitted = protocol.admit(push_id, pb.ENTRY_PUSH, [0, 1], push)
-    assert admitted.reply.admit.outcome.kind == pb.OUTCOME_ACCEPTED
+    decided = protocol._decide(push_id, push, parts[0], [1], "")
+    assert decided.reply.push.outcome.kind == pb.OUTCOME_ACCEPTED
     tasks.kill(0, 1)
-    protocol.commit(push_id, admitted, [0, 1])
+    protocol.commit(push_id, decided, [1])
     calm = started(Tasks(2), "", RunPolicy())
     calm.push(push)
     assert everything(client) == everything(calm)
@@ -641,9 +633,10 @@ def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
     shard = tasks.controls[0].handler.shard
     for number in range(6):  # each chief's lease had run out before the next one saved
         saver = f"chief-{number}"
-        admission = shard.handle(
-            events.Admit(client.incarnation, PushId(saver, 1), EntryKind.SNAPSHOT, [0, 1], (), (), {})
+        snapshot = events.Push(
+            client.incarnation, PushId(saver, 1), PushParts(), (), (), {}, [1], kind=EntryKind.SNAPSHOT
         )
+        admission = shard.handle(snapshot)
         tasks.controls[1].handler.shard.handle(
             events.Commit(client.incarnation, PushId(saver, 1), admission.pending[1])
         )
@@ -652,9 +645,8 @@ def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
         wrong = OptimizerUse("momentum", overrides={"learning_rate": float("nan")})
         for number in range(1, 71):
             refused = PushId("careless", number)
-            shard.handle(events.Stage(client.incarnation, refused, PushParts(push.ops[:1])))
             with pytest.raises(InvalidArgumentError, match="NaN"):
-                shard.handle(events.Admit(client.incarnation, refused, EntryKind.PUSH, [0], (), [wrong], {}))
+                shard.handle(events.Push(client.incarnation, refused, PushParts(push.ops[:1]), (), [wrong], {}, [1]))
     client.push(push)
     before = everything(client)
     tasks.kill(0, 1)

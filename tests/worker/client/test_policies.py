@@ -150,7 +150,7 @@ def test_no_part_of_a_dropped_push_is_left_behind(shards):
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 @pytest.mark.parametrize("policy", [DROP, NAN_DROP], ids=["stale", "nan"])
 def test_what_was_recorded_is_what_retries_hear(shards, point, policy):
-    faults = FaultPlan(point, frozenset({"push", "stage", "admit", "commit"}))
+    faults = FaultPlan(point, frozenset({"push", "stage", "commit"}))
     ps = LocalPS(shards, faults=faults)
     client = ClusterClient(ps.transports(), clock=ManualClock(), member=False, retry_secs=1e9, policy=policy)
     initialize(client)

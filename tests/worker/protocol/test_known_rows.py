@@ -26,7 +26,7 @@ from globalstep.wire.expressions import constant
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.protocol.push_messages import KnownRows
 
-METHODS = frozenset({"push", "stage", "admit", "commit"})
+METHODS = frozenset({"push", "stage", "commit"})
 
 
 def change(ids, variable="e", width=(2,), **more):

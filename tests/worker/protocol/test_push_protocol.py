@@ -20,7 +20,6 @@ from globalstep.errors import (
     UnavailableError,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
@@ -44,7 +43,7 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.error_feedback import ErrorFeedback
 
-ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "read_snapshot"})
+ALL_METHODS = frozenset({"pull", "push", "stage", "commit", "read_snapshot"})
 
 
 def test_pushes_add_up(shards, connected):
@@ -56,7 +55,7 @@ def test_pushes_add_up(shards, connected):
     assert client.global_steps() == {"global_step": 5}
 
 
-def test_a_push_over_several_tasks_is_staged_at_each_then_admitted_then_told_to_the_others(connected):
+def test_a_push_over_several_tasks_is_staged_at_the_others_then_decided_on_then_told_to_them(connected):
     client = connected(LocalPS(3))
     initialize(client)
     sent: list[tuple[str, int]] = []
@@ -71,10 +70,10 @@ def test_a_push_over_several_tasks_is_staged_at_each_then_admitted_then_told_to_
         sent.clear()
         result = client.push(step_push(reads=(*SHAPES, "global_step")))
         assert [value.tolist() for value in result.values] == [*(expected(count)[name] for name in SHAPES), count]
-        assert set(sent[:3]) == {("stage", 0), ("stage", 1), ("stage", 2)}
-        assert sent[3] == ("admit", client.sequencer)
-        assert set(sent[4:6]) == {("commit", 0), ("commit", 1)}
-        assert sent[6:] == [("pull", client.sequencer)]
+        assert set(sent[:2]) == {("stage", 0), ("stage", 1)}
+        assert sent[2] == ("push", client.sequencer)
+        assert set(sent[3:5]) == {("commit", 0), ("commit", 1)}
+        assert sent[5:] == [("pull", client.sequencer)]
         assert client._protocol.run.known_progress.of(client.incarnation).steps == {"global_step": count}
 
 
@@ -123,7 +122,7 @@ def test_a_read_between_whose_parts_a_push_comes_is_taken_again(connected, betwe
         expected(1 + between)["e"], 1 + between, expected(1 + between)["w"],
     ]  # fmt: skip
     assert kinds()[:4] == ["pull"] * 4
-    assert ("admit" in kinds()) is (between == 2)
+    assert ("push" in kinds()) is (between == 2)
 
 
 def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
@@ -167,7 +166,7 @@ def test_lost_requests_and_lost_replies_change_nothing_twice(shards, connected, 
 
 @pytest.mark.parametrize("wire", [WireOptions("int8"), WireOptions("bfloat16", 0.1, error_feedback=True)])
 def test_a_push_that_is_tried_again_sends_the_same_bytes_and_its_rest_goes_once(shards, connected, wire):
-    faults = FaultPlan(AFTER, frozenset({"push", "stage", "admit"}))
+    faults = FaultPlan(AFTER, frozenset({"push", "stage"}))
     client = connected(LocalPS(shards, faults=faults), clock=ManualClock(), member=False, retry_secs=1e9, wire=wire)
     client.declare(
         [VariableDecl("global_step", "int64", (), 0, is_step=True), VariableDecl("w", "float32", (4096,), shards - 1)],
@@ -223,7 +222,7 @@ def test_a_push_that_is_dropped_takes_nothing_of_what_was_kept_with_it(shards, c
 )
 def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(shards, connected):
     """The proof of part 1: each push adds 1 to a sum; step and sum agree to the last bit."""
-    faults = FaultPlan(AFTER, frozenset({"push", "admit", "commit"}))
+    faults = FaultPlan(AFTER, frozenset({"push", "commit"}))
     ps = LocalPS(shards, faults=faults)
     clients = [connected(ps, clock=ManualClock(), member=False, retry_secs=1e9) for _ in range(3)]
     initialize(clients[0])
@@ -279,7 +278,7 @@ def test_values_that_come_back_are_one_cut_over_all_shards(connected):
     assert state(clients[0]) == expected(300)
 
 
-@pytest.mark.parametrize("method", ["admit", "commit"])
+@pytest.mark.parametrize("method", ["push", "commit"])
 def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_between(connected, method):
     """The simulation found it: a shard that is asked again gives the values of now, the others those of the push."""
 
@@ -307,7 +306,7 @@ def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_bet
     assert state(client) == expected(2)
 
 
-@pytest.mark.parametrize(("count", "method"), [(1, "push"), (2, "admit"), (2, "commit")])
+@pytest.mark.parametrize(("count", "method"), [(1, "push"), (2, "push"), (2, "commit")])
 def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_same(connected, count, method):
     """The simulation found it: a worker that slept past its lease woke up in the middle of a push."""
 
@@ -458,12 +457,12 @@ def test_a_worker_that_died_before_admission_leaves_nothing(connected):
     ps = LocalPS(2, clock=clock)
     dead, live = connected(ps, member=False), connected(ps)
     initialize(dead)
-    real_admit = dead._protocol.admit
+    decide = dead._protocol._decide
 
     def gone(*args, **more):
         raise SystemExit("the worker is gone")
 
-    dead._protocol.admit = gone
+    dead._protocol._decide = gone
     with pytest.raises(SystemExit):
         dead.push(step_push())
     shard, sequencer = ps.controls[0].handler.shard, ps.controls[1].handler.shard
@@ -477,7 +476,7 @@ def test_a_worker_that_died_before_admission_leaves_nothing(connected):
     live.push(step_push())
     assert state(live) == expected(1)
     # It was only asleep: its push is fenced, and it pushes anew under a new id.
-    dead._protocol.admit = real_admit
+    dead._protocol._decide = decide
     dead._protocol._sequence -= 1
     assert dead.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
     assert state(live) == expected(2)
@@ -692,7 +691,7 @@ def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
     assert [shard.load().staged_parts for shard in shards] == [0, 0]
     # A copy of the refused message that comes late finds the push fenced: its parts are gone.
     late = PushId(client.client_id, client._protocol.next_id().sequence - 1)
-    admitted = shards[1].handle(events.Admit(client.incarnation, late, EntryKind.PUSH, (0, 1), STEP, (), {}))
+    admitted = shards[1].handle(events.Push(client.incarnation, late, PushParts(), STEP, (), {}, (0,)))
     assert admitted.outcome.kind is OutcomeKind.ABANDONED
     client.push(step_push())
     assert state(client) == expected(1)
@@ -700,8 +699,9 @@ def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
 
 
 @pytest.mark.parametrize("transport", ["local", "grpc", "shm", "tcp"])
-@pytest.mark.parametrize("refusing", [0, 1, 2])
-@pytest.mark.parametrize("why", ["wrong", "no memory"])
+@pytest.mark.parametrize(
+    ("refusing", "why"), [(0, "wrong"), (1, "wrong"), (2, "wrong"), (0, "no memory"), (1, "no memory")]
+)
 def test_a_part_that_one_task_refuses_leaves_none_on_the_others(transport, refusing, why):
     """They would keep others' parts out until the settlers drop them."""
 
@@ -747,14 +747,14 @@ def test_a_part_that_one_task_refuses_leaves_none_on_the_others(transport, refus
 
 
 class LostThenFull:
-    """Loses the reply to the first ADMIT, and refuses those after it for want of memory, so many times."""
+    """Loses the reply to the first PUSH, and refuses those after it for want of memory, so many times."""
 
     def __init__(self, refusals):
         self.refusals = refusals
         self.armed = self.lost = False
 
     def at(self, point, method):
-        if not self.armed or method != "admit":
+        if not self.armed or method != "push":
             return
         if point == AFTER and not self.lost:
             self.lost = True
@@ -765,7 +765,7 @@ class LostThenFull:
 
 
 @pytest.mark.parametrize("refusals", [1, 1_000_000])
-def test_an_admitted_push_whose_admit_comes_again_without_memory_for_it_counts_once_and_whole(connected, refusals):
+def test_a_push_that_comes_again_without_memory_for_it_counts_once_and_whole(connected, refusals):
     """Under another id it would be applied twice; and a part that was taken back would be missing."""
     faults = LostThenFull(refusals)
     ps = LocalPS(3, faults=faults)

@@ -172,7 +172,7 @@ class Cut:
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 @pytest.mark.parametrize(
     ("shards", "task", "method"),
-    [(1, 0, "push"), (2, 0, "stage"), (2, 1, "stage"), (2, 1, "admit"), (2, 0, "commit")],
+    [(1, 0, "push"), (2, 0, "stage"), (2, 1, "push"), (2, 0, "commit")],
 )
 def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport, shards, task, method, point):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""

@@ -126,7 +126,7 @@ def test_one_client_counts_once_for_a_step_unless_more_is_asked_for(begun, conne
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 def test_a_retry_counts_once(shards, connected, point):
-    methods = frozenset({"push", "stage", "admit", "commit", "pull"})
+    methods = frozenset({"push", "stage", "commit", "pull"})
     clock = ManualClock()
     ps = LocalPS(shards, clock=clock)
     one = connected(ps, clock=clock)
