@@ -24,10 +24,10 @@ from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patie
 from globalstep.ps.server import TCP_PORT_VARIABLE, PSOptions, PSServer, tcp_port_of
 from globalstep.ps.store.cores import default_threads
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.runtime.faults import NO_FAULTS, planned_faults
 from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format, formatter
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_file_limit, raise_malloc_thresholds
-from globalstep.testing.planned_faults import faults_of_this_process
 
 
 def _port(text: str) -> int:
@@ -158,6 +158,7 @@ def bind_address(bind: str, port: int | None, environ: dict[str, str]) -> str:
 
 
 def _server(args: argparse.Namespace) -> PSServer:
+    planned = planned_faults()
     return PSServer(
         PSOptions(
             bind=bind_address(args.bind, args.port, dict(os.environ)),
@@ -174,7 +175,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             reflection=args.reflection,
             security=SecurityOptions.from_arguments(args, os.environ),
         ),
-        faults=faults_of_this_process(),
+        faults=planned.faults_of_this_process() if planned is not None else NO_FAULTS,
     )
 
 

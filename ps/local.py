@@ -21,7 +21,7 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.testing.faults import NO_FAULTS, ConnectionCutError, Faults
+from globalstep.runtime.faults import NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire.message import Message
 
 __all__ = ["LocalTransport", "LocalPS", "drop", "transports_to", "named"]

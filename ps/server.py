@@ -33,12 +33,12 @@ from globalstep.ps.service.socket_server import SocketServer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.cores import Cores, default_threads
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.runtime.machine_memory import available_bytes, memory_bytes
 from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
 from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
-from globalstep.testing.faults import NO_FAULTS, Faults
 
 __all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "default_limit_bytes", "tcp_port_of"]
 

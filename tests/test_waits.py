@@ -44,7 +44,6 @@ _COMPUTES = "another thread computes, and waits for nobody"
 #: File, and function in it -> what ends the wait.
 ALLOWED = {
     "tf1/test_case.py": {"CheckedThread.join": "the test that joins it has given it what to do"},
-    "src/globalstep/testing/faulty_transport.py": {"_Watched.result": _CALL},
     "src/globalstep/security/peer_uid.py": {"_ask_kernel": _TIMEOUT},
     "src/globalstep/runtime/metrics_port.py": {
         "MetricsPort.close": "the server looks twice a second whether it is to end"

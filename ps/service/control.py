@@ -39,7 +39,7 @@ from globalstep.ps.store.checking import check_step_count
 from globalstep.ps.wal.durability import Durability
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.testing.faults import AFTER, BEFORE, method_name
+from globalstep.runtime.faults import AFTER, BEFORE, method_name
 from globalstep.wire import codec
 from globalstep.wire.progress_messages import progress_messages, read_progress
 from globalstep.wire.protocol_version import check_protocol, own_protocol

@@ -40,7 +40,7 @@ from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
+from globalstep.runtime.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded

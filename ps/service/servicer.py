@@ -26,9 +26,9 @@ from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.slow_senders import Stalled
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.runtime.faults import ConnectionCutError
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES
 from globalstep.security.token_proofs import CHALLENGE_KEY
-from globalstep.testing.faults import ConnectionCutError
 from globalstep.wire.frames import CHUNK_BYTES, Assembler, frames_of
 from globalstep.wire.message import NO_CALL
 

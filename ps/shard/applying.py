@@ -30,7 +30,7 @@ from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
+from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
 __all__ = ["Applier"]

@@ -15,7 +15,7 @@ from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.statistics import ChangeCounts, Statistics
 from globalstep.ps.store.cores import ONE_CORE, Cores
 from globalstep.runtime.clock import Clock
-from globalstep.testing.faults import NO_FAULTS, Faults
+from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.wire.declarations import PushId
 
 __all__ = ["Resources"]

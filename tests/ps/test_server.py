@@ -29,7 +29,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.ps.shard import events
 from globalstep.runtime.clock import ManualClock, SystemClock
-from globalstep.testing.faults import AFTER, NO_FAULTS
+from globalstep.runtime.faults import AFTER, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.frames import CHUNK_BYTES

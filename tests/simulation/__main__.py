@@ -8,6 +8,9 @@ import time
 import traceback
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 from planted_bugs import PLANTED, planted
 from simulated_scenarios import FEATURES

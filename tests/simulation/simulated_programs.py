@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from greenlet import getcurrent
+from recorded_history import RecordedHistory
 from simulated_invariants import Checkpoint, Watch, starting_states
 from simulated_network import Network, SimulatedTransport
 from simulated_time import Process, ProcessClock
@@ -28,7 +29,6 @@ from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
-from globalstep.testing.recorded_history import RecordedHistory
 from globalstep.wire.declarations import OutcomeKind, PushId, Read, StopLimit
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.worker.client.client import ClusterClient

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recorded_history import RecordedHistory
 from simulated_disk import Disk, disks
 from simulated_intruder import Intruder
 from simulated_invariants import Watch
@@ -24,7 +25,6 @@ from simulated_time import Hub, Process, Violation
 from simulated_workload import STEP
 
 from globalstep.deploy.audit.history_checker import BadHistoryError, Judgement, judge
-from globalstep.testing.recorded_history import RecordedHistory
 from globalstep.worker.client import snapshot
 
 __all__ = ["Report", "Simulation", "run", "simulating"]

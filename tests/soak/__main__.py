@@ -25,6 +25,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
 from soak_checks import faults_of
 from soak_cluster import Cluster, SoakError, repeat_command
 

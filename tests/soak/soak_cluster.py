@@ -13,13 +13,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planned_faults import environ_with
+from random_faults import START_VARIABLE
 from soak_windows import Windows
 
 from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
 from globalstep.deploy.launch.launch import cluster_jobs, make_tasks, reserve_ports
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE
-from globalstep.testing.random_faults import START_VARIABLE
 from globalstep.wire.transports import TRANSPORTS
 
 FOLDER = Path(__file__).parent
@@ -106,10 +106,9 @@ class Cluster:
             **os.environ,
             "GLOBALSTEP_TRANSPORT": self.transport,
             RUN_POLICY_VARIABLE: f"spread_above=0,{self.policy}",
-            TRACE_VARIABLE: str(self.folder / "faults"),
         }
-        if self.rate:
-            environ[FAULTS_VARIABLE] = f"random seed={self.seed} rate={self.rate:.6f}"
+        plan = f"random seed={self.seed} rate={self.rate:.6f}" if self.rate else ""
+        environ |= environ_with(plan, self.folder / "faults")
         for task in make_tasks(
             cluster_jobs(PS, ports, chief=True), [str(FOLDER / self.script[0]), *self.script[1:]], environ
         ):

@@ -26,9 +26,9 @@ import numpy as np
 from soak_windows import stay
 
 import globalstep as gs
-from globalstep.testing.recorded_history import extremes
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from recorded_history import extremes
 from session_history import SessionHistory
 
 #: How many tasks run sessions: the chief and the workers.

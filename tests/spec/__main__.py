@@ -8,7 +8,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[at] / name) for at, name in ((2, "spec"), (1, "simulation"))]
+_FOLDERS = ((2, "spec"), (1, "simulation"), (1, "support"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[at] / name) for at, name in _FOLDERS]
 
 from planted_bugs import planted  # noqa: E402
 from search import Found, search  # noqa: E402

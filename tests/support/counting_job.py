@@ -48,9 +48,8 @@ class Held(gs.train.CheckpointSaverListener):
 
 def history_of(args, everything):
     """Give a hook that writes a history (docs/design/histories.md)."""
+    from recorded_history import extremes
     from session_history import SessionHistory
-
-    from globalstep.testing.recorded_history import extremes
 
     def seen(values):
         read = {"global_step": int(values[-1])}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from recorded_history import RecordedHistory, in_file
+
 import globalstep as gs
 from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
-from globalstep.testing.recorded_history import RecordedHistory, in_file
 
 
 class SessionHistory(gs.train.SessionRunHook):

@@ -22,10 +22,10 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.faults import planned_faults
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 from globalstep.security.credentials import new_client_id
-from globalstep.testing.faults import FAULTS_VARIABLE
 from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
@@ -514,10 +514,8 @@ def connect(
         The client; close it.
     """
     transports: Sequence[Transport] = transports_to(target, transport)
-    if os.environ.get(FAULTS_VARIABLE):
-        from globalstep.testing.faulty_transport import with_planned_faults
-
-        transports = with_planned_faults(transports)
+    if (planned := planned_faults()) is not None:
+        transports = planned.with_faults(transports)
     known = known_target(target)
     task = task or known.task
     client = ClusterClient(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from recorded_history import RecordedHistory, in_file
 
 import globalstep as gs
 from globalstep.chief.journal.journal_files import (
@@ -33,7 +34,6 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.testing.recorded_history import RecordedHistory, in_file
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, PushId, VariableDecl
 from globalstep.wire.known_progress import Known

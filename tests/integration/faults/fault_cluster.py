@@ -15,6 +15,8 @@ import threading
 
 import numpy as np
 from counting_run import RATE, STEP, USES
+from faulty_transport import FaultyTransport
+from recorded_history import RecordedHistory, extremes, in_file
 from safetensors.numpy import load_file
 
 from globalstep.deploy.audit import history_checker
@@ -26,9 +28,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SystemClock
-from globalstep.testing.faults import SEND, ConnectionCutError, TransportFault
-from globalstep.testing.faulty_transport import FaultyTransport
-from globalstep.testing.recorded_history import RecordedHistory, extremes, in_file
+from globalstep.runtime.faults import SEND, ConnectionCutError, TransportFault
 from globalstep.wire.declarations import (
     Op,
     OpKind,

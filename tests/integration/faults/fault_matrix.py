@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND
+from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations" / "fault-matrix.md"
 
@@ -45,7 +45,7 @@ class Cell:
         subject: Key of SUBJECTS.
         fault: Key of FAULTS.
         moment: Key of MOMENTS.
-        points: Pairs of method and point (see globalstep.testing.faults); empty where there is no such cell.
+        points: Pairs of method and point (see globalstep.runtime.faults); empty where there is no such cell.
         law: Rows of the table "Points of failure" in docs/design/push-protocol.md.
         mends: Who mends it, and how.
         lost: What is lost.

@@ -14,7 +14,7 @@ from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page
 from pairwise import pairwise
 
 from globalstep.errors import AbortedError, UnavailableError
-from globalstep.testing.faults import SEND
+from globalstep.runtime.faults import SEND
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.worker.client import calls
 from globalstep.worker.protocol import gradient_buffers, push_protocol

@@ -1,7 +1,7 @@
 """The fault matrix's kill and SIGSTOP with real processes, and broken messages between real processes (rung 4).
 
 A launch runs through all moments of one task and one fault: each process strikes itself at its point once the faults
-before have happened (globalstep.testing.planned_faults), the launcher starts again what died, and the job goes on. The
+before have happened (planned_faults), the launcher starts again what died, and the job goes on. The
 job is counting_job.py, which compares all Variables with global_step in cut after cut and fails when one is wrong.
 
 By default: one point a moment of every kill, of SIGSTOP for PS 0 and a worker with short sleeps. All points, of all
@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_matrix import cells
+from planned_faults import environ_with, parse
 from processes import Processes
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, parse
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
@@ -88,7 +88,7 @@ def _play(processes, folder, plan, sleep_secs, last_step, more):
         "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", len(plan),
         JOB, "--last-step", last_step, "--dir", folder / "run", "--say-steps", 5, "--save-steps", 50,
         "--slow-until", trace, len(plan), "--histories", histories, *more,
-        env={FAULTS_VARIABLE: "; ".join(plan), TRACE_VARIABLE: str(trace)},
+        env=environ_with("; ".join(plan), trace),
     )  # fmt: skip
     for number, fault in enumerate(parse("; ".join(plan))):
         _until(processes, lambda n=number: len(_lines(trace)) > n, f"{fault} (fault {number + 1} of {len(plan)})")

@@ -22,8 +22,8 @@ from globalstep.ps.access import door
 from globalstep.ps.access.authorization import CALLER, Caller, Role
 from globalstep.ps.service import socket_server
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.runtime.faults import BEFORE
 from globalstep.security import connection_proofs
-from globalstep.testing.faults import BEFORE
 from globalstep.wire.declarations import Op, OpKind, Push
 from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
 

@@ -27,7 +27,7 @@ from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import snapshots, store
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.testing.faults import APPLY, BEFORE
+from globalstep.runtime.faults import APPLY, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
 from globalstep.wire.expressions import constant
 

@@ -10,7 +10,7 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard.statistics import STALENESS_BUCKETS, Statistics, Traffic, staleness_bucket
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER
+from globalstep.runtime.faults import AFTER
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import transports_to

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from faulty_transport import FaultyTransport
 
 import globalstep as gs
 from globalstep.chief.sessions.coordinator import Coordinator
@@ -21,8 +22,7 @@ from globalstep.errors import (
 )
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
-from globalstep.testing.faulty_transport import FaultyTransport
+from globalstep.runtime.faults import AFTER, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
 from globalstep.tf1.inputs.queue_runner import QueueRunner
 from globalstep.worker.client import queue_calls
 from globalstep.worker.client.client import ClusterClient

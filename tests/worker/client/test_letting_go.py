@@ -13,7 +13,7 @@ import pytest
 import globalstep as gs
 from globalstep.errors import UnavailableError
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.testing.faults import BEFORE
+from globalstep.runtime.faults import BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient

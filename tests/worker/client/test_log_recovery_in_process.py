@@ -33,7 +33,7 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.testing.faults import AFTER
+from globalstep.runtime.faults import AFTER
 from globalstep.wire.declarations import (
     Increment,
     Op,

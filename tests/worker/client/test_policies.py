@@ -16,7 +16,7 @@ from globalstep.errors import NotFiniteGradientError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSServer
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, OutcomeKind, Push
 from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient, connect

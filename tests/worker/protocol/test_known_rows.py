@@ -10,7 +10,7 @@ from counting_run import RATE, STEP, USES, FaultPlan, initialize, state
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.local import LocalPS
-from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import (
     Op,
     OpKind,

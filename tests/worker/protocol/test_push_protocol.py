@@ -24,7 +24,7 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import (
     Increment,
     Op,

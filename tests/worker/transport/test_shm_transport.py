@@ -18,7 +18,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service import shared_blocks, socket_server
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader, segment_path, segments_in
-from globalstep.testing.faults import AFTER
+from globalstep.runtime.faults import AFTER
 from globalstep.wire.declarations import (
     Increment,
     Op,

@@ -17,8 +17,8 @@ from served_tasks import joining, kinds, starting
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.security import dialing
-from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to

@@ -18,7 +18,7 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import OutcomeKind, Push, StopLimit
 from globalstep.worker.client.client import ClusterClient
 

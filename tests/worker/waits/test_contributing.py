@@ -22,7 +22,7 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.wire.message import Message
 from globalstep.worker.client.client import ClusterClient

@@ -1,4 +1,4 @@
-"""Faults of messages at random, all the time: the soak's half of globalstep.testing.planned_faults. For tests.
+"""Faults of messages at random, all the time: the soak's half of planned_faults. For tests.
 
 Written as `GLOBALSTEP_FAULTS="random seed=7 rate=0.002"`: whenever a process passes a point, one of the faults that
 can be there happens with the probability `rate`. Which ones come is decided by the seed, the task and the process's
@@ -18,9 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from globalstep.errors import UnavailableError
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
-
-__all__ = ["START_VARIABLE", "RandomFaults", "RandomPlan", "parse_random"]
+from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
 
 START_VARIABLE = "GLOBALSTEP_FAULTS_START"
 

@@ -6,17 +6,17 @@ import signal
 import threading
 
 import pytest
-
-from globalstep.errors import UnavailableError
-from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
-from globalstep.testing.planned_faults import (
+from planned_faults import (
     FAULTS_VARIABLE,
     TRACE_VARIABLE,
     PlannedFaults,
     faults_of_this_process,
     parse,
 )
+
+from globalstep.errors import UnavailableError
+from globalstep.runtime.clock import ManualClock
+from globalstep.runtime.faults import AFTER, APPLY, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faulty_transport import FaultyTransport
 
 from benchmarks.harness.laps import Laps, TimedTransport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalTransport
-from globalstep.testing.faults import NO_FAULTS, SEND, TransportFault
-from globalstep.testing.faulty_transport import FaultyTransport
+from globalstep.runtime.faults import NO_FAULTS, SEND, TransportFault
 from globalstep.wire.transports import Transport
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 #: Makes each of them around a transport.
 WRAPPERS = {
     "FaultyTransport": lambda transport: FaultyTransport(transport, NO_FAULTS),
@@ -67,7 +67,7 @@ def test_a_transport_around_another_one_can_do_what_that_one_can(make, name):
 
 def test_every_transport_around_another_one_is_tried_here():
     found = set()
-    for folder in ("src", "ps", "worker", "chief", "deploy", "tf1", "benchmarks"):
+    for folder in ("ps", "worker", "chief", "deploy", "tf1", "benchmarks", "tests/support"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             for node in ast.walk(ast.parse(text)) if "ransport.send" in text else ():

@@ -15,8 +15,6 @@ import numpy as np
 
 from globalstep.runtime.clock import SYSTEM_CLOCK
 
-__all__ = ["RecordedHistory", "extremes", "in_file"]
-
 
 class RecordedHistory:
     """Takes note of operations as they begin and end.

@@ -1,6 +1,6 @@
 """A transport on which messages are lost, doubled, late or cut off, as a test says.
 
-Layer: shared. For tests: see globalstep.testing.faults.
+Layer: shared. For tests: see globalstep.runtime.faults.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ import numpy.typing as npt
 
 from globalstep.errors import OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.testing.faults import REPLY, SEND, Faults, TransportFault, method_name
-from globalstep.testing.planned_faults import faults_of_this_process
+from globalstep.runtime.faults import REPLY, SEND, Faults, TransportFault, method_name
 from globalstep.wire.transports import Transport
-
-__all__ = ["FaultyTransport", "with_planned_faults"]
 
 #: How many further messages leave before one that is late.
 _LATE_AFTER = 3
@@ -166,9 +163,3 @@ class FaultyTransport:
     def close(self) -> None:
         """See transports.Transport."""
         self.transport.close()
-
-
-def with_planned_faults(transports: Sequence[Transport]) -> Sequence[Transport]:
-    """Put each transport into a FaultyTransport that fails as the environment has planned."""
-    faults = faults_of_this_process()
-    return [FaultyTransport(transport, faults) for transport in transports]

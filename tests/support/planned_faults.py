@@ -8,7 +8,7 @@ They happen one after the other: a fault is waited for once all before it have h
 on (default 1) that a process which is TASK, by its TF_CONFIG, passes the point. GLOBALSTEP_FAULTS_TRACE names a file
 that each fault adds a line to right before it happens: "TASK ACTION at METHOD.POINT pid=P". The lines prove that it
 did, keep the processes in step, and see to it that a process that is started again does not do it twice. Instead of a
-list there may be a rate of faults by chance: see globalstep.testing.random_faults.
+list there may be a rate of faults by chance: see random_faults.
 
 | action | what happens |
 |---|---|
@@ -32,11 +32,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+
+from faulty_transport import FaultyTransport
+from random_faults import START_VARIABLE, RandomFaults, parse_random
 
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.testing.faults import (
+from globalstep.runtime.faults import (
     APPLY,
     CUT,
     FAULTS_VARIABLE,
@@ -47,9 +51,7 @@ from globalstep.testing.faults import (
     Faults,
     TransportFault,
 )
-from globalstep.testing.random_faults import START_VARIABLE, RandomFaults, parse_random
-
-__all__ = ["FAULTS_VARIABLE", "TRACE_VARIABLE", "PlannedFaults", "faults_of_this_process", "parse"]
+from globalstep.wire.transports import Transport
 
 TRACE_VARIABLE = "GLOBALSTEP_FAULTS_TRACE"
 
@@ -183,3 +185,15 @@ def faults_of_this_process(environ: Mapping[str, str] | None = None) -> Faults:
         raise ValueError(f"{FAULTS_VARIABLE} needs {TRACE_VARIABLE}, the file that the faults are written to.")
     config = from_tf_config(environ)
     return _faults(plan, f"{config.job}:{config.index}", trace, int(environ.get(START_VARIABLE, "0")))
+
+
+def with_faults(transports: Sequence[Transport]) -> Sequence[Transport]:
+    """Put each transport into a FaultyTransport that fails as the environment has planned."""
+    faults = faults_of_this_process()
+    return [FaultyTransport(transport, faults) for transport in transports]
+
+
+def environ_with(plan: str, trace: str | os.PathLike[str]) -> dict[str, str]:
+    """Give what a process needs in its environment for a plan: the plan, the trace, and where this module is."""
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {FAULTS_VARIABLE: plan, TRACE_VARIABLE: os.fspath(trace), "PYTHONPATH": os.pathsep.join(paths)}

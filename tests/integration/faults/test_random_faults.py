@@ -3,11 +3,11 @@
 import os
 
 import pytest
+from planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, faults_of_this_process
+from random_faults import START_VARIABLE, RandomFaults, RandomPlan, parse_random
 
 from globalstep.errors import UnavailableError
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
-from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, faults_of_this_process
-from globalstep.testing.random_faults import START_VARIABLE, RandomFaults, RandomPlan, parse_random
+from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
 
 
 def what_happens(faults, point, method):

@@ -1,9 +1,9 @@
 """Named points at which a test may make something fail: the one seam for it.
 
 A PS task says `at(BEFORE, method)` when a request has come and `at(AFTER, method)` when it has been carried out; a
-client's transport (`globalstep.testing.faulty_transport`) says `at(SEND, method)` and `at(REPLY, method)`. Methods are
-those of proto/globalstep.proto in small letters ("stage", "push", "commit", "begin", "declare",
-"open", "write_snapshot", ...), and on a PS task "apply" and "cut", which are no requests: an entry is applied, and a
+client's transport (tests/support/faulty_transport.py) says `at(SEND, method)` and `at(REPLY, method)`. Methods are
+those of proto/globalstep.proto in small letters ("stage", "push", "commit", "begin", "declare", "open",
+"write_snapshot", ...), and on a PS task "apply" and "cut", which are no requests: an entry is applied, and a
 snapshot's values are copied. docs/operations/fault-matrix.md maps them to the points P1 to P10 of
 docs/design/push-protocol.md. In production nothing is there: NO_FAULTS.
 
@@ -13,9 +13,11 @@ Layer: shared. Imports nothing of globalstep.
 from __future__ import annotations
 
 import enum
+import importlib
+import os
 import re
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = [
     "AFTER",
@@ -30,9 +32,10 @@ __all__ = [
     "Faults",
     "TransportFault",
     "method_name",
+    "planned_faults",
 ]
 
-#: Of the environment: what a test makes fail in a process, see globalstep.testing.planned_faults.
+#: Of the environment: what a test makes fail in a process, see tests/support/planned_faults.py.
 FAULTS_VARIABLE = "GLOBALSTEP_FAULTS"
 
 #: A request has arrived; nothing has been done about it.
@@ -84,6 +87,11 @@ class _NoFaults:
 
 
 NO_FAULTS: Faults = _NoFaults()
+
+
+def planned_faults() -> Any:
+    """Return the tests' module of planned faults where GLOBALSTEP_FAULTS is set; None in every other process."""
+    return importlib.import_module("planned_faults") if os.environ.get(FAULTS_VARIABLE) else None
 
 
 @cache
