@@ -2,38 +2,52 @@
 
 A "ps" task serves here. A worker or chief has nothing to serve: sessions talk to the PS tasks directly, so
 its server only makes its target mean them. In a cluster without a job "ps" one of its tasks has a PS process beside it
-(hosted_ps.py), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
+(HostedPS), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
 
 Layer: deploy.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import math
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from globalstep.cluster.cluster import ClusterSpec, ServerDef, from_tf_config, is_address, session_tasks
-from globalstep.deploy.launch.hosted_ps import HostedPS, host_of
-from globalstep.deploy.ps_program import PSProgram, code_of
-from globalstep.deploy.worker_join import wait_for_the_end
-from globalstep.errors import InvalidArgumentError
+from globalstep.cluster.cluster import CHIEF_JOBS, ClusterSpec, ServerDef, from_tf_config, is_address, session_tasks
+from globalstep.errors import AlreadyExistsError, InvalidArgumentError, OpError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
-from globalstep.ps.server import PSOptions, PSServer, tcp_port_of
+from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer, tcp_port_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.metrics_port import port_of_environ
-from globalstep.runtime.process_env import raise_malloc_thresholds
+from globalstep.runtime.process_env import raise_malloc_thresholds, tuned
 from globalstep.runtime.streams import end_process
-from globalstep.wire.transports import register_target
+from globalstep.wire.transports import known_target, register_target, transports_to
+from globalstep.worker.client.causes import why_no_answer
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.client.leaving import close_clients, ends_unfinished, has_been_client, is_client
+from globalstep.worker.waits.polling_wait import PollingWait
 
-__all__ = ["Server"]
+__all__ = [
+    "Server",
+    "HostedPS",
+    "host_of",
+    "PSProgram",
+    "code_of",
+    "wait_for_the_end",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +55,16 @@ _log = logging.getLogger(__name__)
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 #: How long a program that was asked to end may go on after `join`.
 _CAUGHT_SECS = 5.0
+_SAY_SECS = 30.0
+_START_SECS = 30.0
+#: How long a PS task that is asked to end may take.
+_GRACE_SECS = 15.0
+_PROGRAM_POLL_SECS = 0.05
+_POLL_SECS = 1.0
+#: PS tasks that this process knew, and that do not answer for so long, have ended with the job.
+_GONE_SECS = 5.0
+#: How long unclosed sessions of this process are waited for when the job is done.
+_CLOSE_SECS = 10.0
 
 
 class Server:
@@ -297,3 +321,234 @@ def _terminated(ask: Callable[[], None]) -> Iterator[list[int]]:
         yield came
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def host_of(cluster: ClusterSpec) -> tuple[str, int]:
+    """Give the job and index of the task that holds the Variables of a cluster without a job "ps".
+
+    The chief's; without one the first worker; else the first task of the first job.
+
+    Raises:
+        ValueError: If the cluster has no tasks.
+
+    >>> host_of(ClusterSpec({"local": ["a:1", "b:1"]}))
+    ('local', 0)
+    """
+    jobs = [job for job in (*CHIEF_JOBS, "worker", *cluster.jobs) if job in cluster.jobs and cluster.task_indices(job)]
+    if not jobs:
+        raise ValueError("The cluster has no tasks.")
+    return jobs[0], cluster.task_indices(jobs[0])[0]
+
+
+class HostedPS:
+    """A PS process that serves on behalf of this one, in a cluster that names no PS task.
+
+    In TensorFlow every server holds Variables, so that peers can share those of one of them without any job "ps".
+
+    It ends when the job is done and everybody has left; when this process fails; and with this process when that is
+    killed. This process stays, at its normal end, until the others have left.
+
+    Args:
+        address: "host:port".
+        task: Name of this task, for messages.
+
+    Raises:
+        AlreadyExistsError: If it cannot serve there.
+
+    Attributes:
+        address: Where it really serves.
+    """
+
+    def __init__(self, address: str, task: str) -> None:
+        self._task = task
+        main = threading.current_thread() is threading.main_thread()
+        guard = [setpriv, "--pdeathsig", "TERM"] if main and (setpriv := shutil.which("setpriv")) else []
+        command = [
+            *guard,
+            sys.executable,
+            "-m",
+            "globalstep.ps",
+            "--bind",
+            address,
+            "--metrics-port",
+            "",
+            "--log-level",
+        ]
+        environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        self._process = subprocess.Popen(
+            [*command, "WARNING"], stdout=subprocess.PIPE, env=tuned(environ), text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self._process.stdout.close()
+        if not line.startswith("serving on "):
+            code = self._process.wait(_START_SECS)
+            raise AlreadyExistsError(
+                f"{task} cannot serve the cluster's Variables on {address}: its PS process ended with code {code}, and "
+                "what it said stands above. Most often another process has that address."
+            )
+        self.address = line.removeprefix("serving on ").strip()
+        atexit.register(self._at_exit)
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def join(self) -> int:
+        """Wait until it has ended; gives its exit code."""
+        since = said = SYSTEM_CLOCK.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(1.0)
+            now = SYSTEM_CLOCK.monotonic()
+            if now - said >= _SAY_SECS:
+                said = now
+                _log.info("Waiting for %.0f s now for the others to leave: %s holds their Variables", now - since,
+                          self._task)  # fmt: skip
+
+    def terminate(self) -> None:
+        """Ask it to end; `join` tells when it has."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End it."""
+        atexit.unregister(self._at_exit)
+        self.terminate()
+        try:
+            self._process.wait(_GRACE_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _at_exit(self) -> None:
+        """Let the others come to their end, unless this process failed."""
+        if self._process.poll() is not None:
+            return
+        # Set by an uncaught exception: an engine is to see the failure now.
+        if hasattr(sys, "last_type"):
+            self.stop()
+            return
+        close_clients()
+        try:
+            self.join()
+        except KeyboardInterrupt:
+            self.stop()
+
+
+def code_of(ps: PSServer, terminated: bool) -> int:
+    """Give the exit code of a PS task's process: an end that was asked for otherwise than by SIGTERM is no failure."""
+    return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code
+
+
+class PSProgram:
+    """What is done while a PS task's program waits for elements of a queue, and when it has come to its end.
+
+    TensorFlow programs end their PS tasks so, in place of `server.join()`: each worker puts an element into a queue of
+    each PS task when it is done, and the PS task's program takes as many as there are workers. Meanwhile this task
+    serves, and it does so until its clients have left: the last of them saves a checkpoint after it has said that it
+    is done.
+
+    Args:
+        ps: The task.
+        index: Its number.
+        end: Ends the process, with an exit code.
+
+    Attributes:
+        joined: Whether the program has called `join` or `stop`, so that nothing is left to be done at its end.
+    """
+
+    def __init__(self, ps: PSServer, index: int, end: Callable[[int], Any]) -> None:
+        self.joined = False
+        self._ps = ps
+        self._index = index
+        self._end = end
+        # Guards the looks, and the attributes below; the shard's lock is taken under it.
+        self._lock = threading.Lock()
+        self._begun = False
+        self._terminated = False
+
+    def __call__(self) -> None:
+        """Look whether this task is to end while its program waits, and end its process then, as `join` does.
+
+        Raises:
+            SystemExit: If it is: the job is done and everybody has left, no client came, or a SIGTERM asked for it.
+        """
+        with self._lock:
+            first, self._begun = not self._begun, True
+        if first:
+            self._begin()
+        with self._lock:
+            ends = self._ps.attend()
+        if ends:
+            code = code_of(self._ps, self._terminated)
+            _log.info("/job:ps/task:%d ends with code %d: nobody will put more into its queues.", self._index, code)
+            self.joined = True
+            self._ps.shut_down()
+            self._end(code)
+
+    def _begin(self) -> None:
+        """Have a SIGTERM end this task as it ends one in `join`, and the task serve on at its program's end."""
+        # Called when the main thread has come to its end, before threads can be started no more. concurrent.futures
+        # ends its pools by it too, gRPC's among them; what comes later is called first.
+        register = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            register(self._serve_on)
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        self._terminated = True
+        self._ps.stop()
+
+    def _serve_on(self) -> None:
+        """Serve until the clients that are here have left, unless the program has failed."""
+        if self.joined or ends_unfinished(getattr(sys, "last_value", None)):
+            return
+        self.joined = True
+        if self._ps.shard.attendance()[1]:
+            _log.info("/job:ps/task:%d has all that it waited for; it serves until its clients have left.", self._index)
+        while self._ps.shard.attendance()[1] and not self._ps.attend():
+            self._ps.pause(_PROGRAM_POLL_SECS)
+        self._ps.shut_down()
+
+
+def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Wait until a job is done, and this process takes no part in it any more: `Server.join` of a worker.
+
+    TensorFlow's waits for ever, since other tasks may use what the worker's server holds. Here it holds nothing, but
+    programs rely on its not returning.
+
+    It is done when a PS task says so; or when none answers any more, this process has heard of them before, and none
+    of its sessions is open.
+
+    Args:
+        target: Of the PS tasks, or a Server's.
+        clock: Time.
+    """
+    target = known_target(target).target
+    reached = has_been_client(target)
+    silent_since = done_since = math.inf
+    wait = PollingWait(clock, math.inf)
+    with contextlib.closing(ClusterClient(transports_to(target), member=False)) as client:
+        while True:
+            replies = client.statuses(timeout_secs=_GONE_SECS, brief=True)
+            now = clock.monotonic()
+            answers = [reply for reply in replies if not isinstance(reply, OpError)]
+            silent_since = math.inf if answers else min(silent_since, now)
+            if answers and not reached:
+                reached = True
+                _log.info("Server.join(): the job's parameter servers answer.")
+            if any(answer.state == pb.STATE_DONE for answer in answers):
+                done_since = min(done_since, now)
+            if not is_client(target) and (done_since < math.inf or (reached and now - silent_since >= _GONE_SECS)):
+                return
+            if now - done_since >= _CLOSE_SECS:
+                _log.warning("The job is done, and a session of this process is still open; it ends without that.")
+                return
+            if answers or reached:
+                clock.sleep(_POLL_SECS)
+            else:
+                wait.pause(f"waiting for the job's parameter servers: {replies[0]}", lambda: why_no_answer(client))

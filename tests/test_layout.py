@@ -141,7 +141,7 @@ WIRELESS = (
         "hooks.step",
         "checkpoints.checkpoint_state",
         "hooks.timers",
-        "checkpoints.retention",
+        "checkpoints.checkpoint_keeping",
     ),
 )
 

@@ -131,7 +131,7 @@ ALLOWED = {
     },
     "chief/hooks/checkpoint.py": {"CheckpointSaver._finish_save": "a BackgroundSave announces itself"},
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
-    "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
+    "deploy/compose.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
     "deploy/ray/job.py": {"_ray_runs": "Ray's own"},
     "deploy/ray/member.py": {"Member.run": _ENDED},
     "deploy/launch/launcher.py": {
@@ -139,11 +139,9 @@ ALLOWED = {
         "Launcher._until_done": "the futures are done",
         "Launcher._run_once": _LAUNCHED,
     },
-    "deploy/launch/hosted_ps.py": {
+    "deploy/server.py": {
         "HostedPS._at_exit": "it says for whom it waits; Ctrl-C ends it",
         "HostedPS.stop": _ENDED,
-    },
-    "deploy/server.py": {
         "Server._join": "it serves until the job is done",
     },
     "deploy/slurm/cli.py": {"run": _LAUNCHED},

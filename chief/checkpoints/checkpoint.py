@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.chief.checkpoints.boxes import Box, overlap
 from globalstep.chief.checkpoints.checkpoint_format import (
     INDEX_SUFFIX,
     CheckpointIndex,
@@ -41,6 +40,8 @@ __all__ = [
     "remove_incomplete",
     "remove_leftovers",
     "verify",
+    "Box",
+    "overlap",
 ]
 
 Array = npt.NDArray[Any]
@@ -493,3 +494,34 @@ def _size(storage: Storage, path: str) -> int | None:
         return storage.size(path)
     except OSError:
         return None
+
+
+#: Where a part begins on each axis, and its shape.
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def overlap(boxes: Sequence[Box]) -> bool:
+    """Say whether two of some boxes have an element in common.
+
+    Args:
+        boxes: All of one number of axes.
+
+    >>> overlap([((0, 0), (2, 3)), ((2, 0), (1, 3))])
+    False
+    >>> overlap([((0, 0), (2, 3)), ((1, 2), (1, 3))])
+    True
+    """
+    # In the order of where they begin on the first axis, so that a box is compared only with those that reach it
+    # there: parts of rows, the usual ones, with none or one.
+    reaching: list[Box] = []
+    for box in sorted((box for box in boxes if 0 not in box[1]), key=lambda box: box[0]):
+        offset, shape = box
+        reaching = [other for other in reaching if not offset or other[0][0] + other[1][0] > offset[0]]
+        for other_offset, other_shape in reaching:
+            if all(
+                at < other_at + other_size and other_at < at + size
+                for at, size, other_at, other_size in zip(offset, shape, other_offset, other_shape, strict=True)
+            ):
+                return True
+        reaching.append(box)
+    return False

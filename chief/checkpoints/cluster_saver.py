@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
-from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
+from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping, Retention
 from globalstep.chief.checkpoints.checkpoint_restore import restore_into
 from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
-from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable
 from globalstep.cluster.program import Program
 from globalstep.errors import (

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto import types_pb2
 
-from globalstep.chief.checkpoints.boxes import Box, overlap
+from globalstep.chief.checkpoints.checkpoint import Box, overlap
 from globalstep.chief.checkpoints.tf_messages import BundleEntry, BundleHeader
 from globalstep.errors import CheckpointError, NotFoundError, OpError
 from globalstep.files.records import masked_crc32c

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

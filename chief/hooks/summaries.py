@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

@@ -24,7 +24,7 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint import delete_checkpoint
 from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
-from globalstep.chief.events.file_writer import SummaryFileWriter
+from globalstep.chief.events.events import SummaryFileWriter
 from globalstep.chief.training.batches import check_batches
 from globalstep.chief.training.saved_model import BEST, read_model, saved_step
 from globalstep.errors import InvalidArgumentError

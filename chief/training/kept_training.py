@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
 from globalstep.chief.checkpoints.saveables import saveables_of_program
-from globalstep.chief.events.file_writer import WRITERS
+from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.checkpoint import CheckpointSaver, CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.hooks.statistics import ClusterStatistics

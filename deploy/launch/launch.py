@@ -22,12 +22,16 @@ from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
 from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
-from globalstep.deploy.launch import options as launch_options
 from globalstep.deploy.launch.console import Console
-from globalstep.deploy.launch.launcher import Launcher, Task
+from globalstep.deploy.launch.launcher import Launcher, Task, summary
 from globalstep.deploy.launch.live_runs import kept
-from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task
-from globalstep.deploy.launch.summary import summary
+from globalstep.deploy.launch.options import (
+    add_arguments,
+    add_security,
+    apply_options,
+    environ_for_all,
+    environ_of_task,
+)
 from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -60,8 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--failover", type=float, default=0.0, metavar="SECS",
         help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
     )  # fmt: skip
+    add_security(parser)
     add_arguments(parser)
-    launch_options.add_arguments(parser)
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the script is a module's name, pkg.module, as of python -m"
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             if args.as_tensorflow:
                 environ = environ_with_alias(environ)
             tasks = make_tasks(cluster, program, environ, args.host_flags)
-            log_format = launch_options.apply_options(args, tasks)
+            log_format = apply_options(args, tasks)
         except (FailedPreconditionError, InvalidArgumentError) as error:
             print(f"globalstep launch: {error}", file=sys.stderr)
             return 2

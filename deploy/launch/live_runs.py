@@ -21,7 +21,7 @@ import platformdirs
 
 from globalstep.cluster.process_place import Process, is_gone, this_process
 from globalstep.cluster.run_identity import run_name
-from globalstep.deploy.launch.security import environ_of_task
+from globalstep.deploy.launch.options import environ_of_task
 from globalstep.errors import FailedPreconditionError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import RUN_TOKEN, Credentials

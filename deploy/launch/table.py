@@ -24,7 +24,7 @@ from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Task
 from globalstep.deploy.status.cluster_status import Answer, ClusterStatus, ShardStatus, WorkerStatus, read_cluster
 from globalstep.deploy.status.cluster_watch import ClusterWatch
-from globalstep.deploy.status.view import cell, human_bytes, short_task
+from globalstep.deploy.status.view import cell, human_bytes, rate_of, short_task
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
@@ -91,7 +91,7 @@ def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
 
 def _ps_cells(shard: ShardStatus) -> tuple[str, ...]:
     return (
-        _number(shard.applies_per_sec),
+        rate_of(shard.applies_per_sec),
         "",
         "-" if shard.bytes_in_per_sec is None else human_bytes(shard.bytes_in_per_sec),
         "-" if shard.bytes_out_per_sec is None else human_bytes(shard.bytes_out_per_sec),
@@ -104,11 +104,7 @@ def _worker_cells(found: Sequence[WorkerStatus]) -> tuple[str, ...]:
         return ("-", "-", "", "", "")
     rates = [worker.pushes_per_sec for worker in found if worker.pushes_per_sec is not None]
     lag = max(worker.staleness for worker in found)
-    return (_number(sum(rates) if rates else None), f"{lag:.2f}", "", "", "")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+    return (rate_of(sum(rates) if rates else None), f"{lag:.2f}", "", "", "")
 
 
 class LiveConsole(Console):

@@ -8,6 +8,7 @@ Layer: deploy. `launch` uses one asyncio event loop of its own.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -19,16 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from globalstep.deploy.job_options import add_restarts, add_script, add_tasks
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.live_runs import kept
-from globalstep.deploy.launch.security import environ_of_task, with_run_token
+from globalstep.deploy.launch.options import add_security, environ_for_all, environ_of_task, with_run_token
 from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
-from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from globalstep.security.credentials import RUN_TOKEN
 from globalstep.worker.frameworks.training_model import require_extra
 
-__all__ = ["RayEnd", "launch"]
+__all__ = [
+    "RayEnd",
+    "launch",
+    "configure",
+    "run",
+]
 
 _LOOPBACK = "127.0.0.1"
 #: Variables that are secrets.
@@ -321,3 +328,34 @@ class _RayLauncher(Launcher):
                 return
             except self._ray.exceptions.RayActorError:
                 await asyncio.sleep(_TRY_SECS)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    add_tasks(parser)
+    parser.add_argument("--cpus", type=float, default=1.0, metavar="C", help="CPUs of each task (default 1)")
+    parser.add_argument("--gpus", type=float, default=0.0, metavar="G", help="GPUs of each worker (default 0)")
+    parser.add_argument(
+        "--strategy", choices=["SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK"], default="SPREAD",
+        help="how Ray places the tasks (default SPREAD)",
+    )  # fmt: skip
+    add_restarts(parser)
+    parser.add_argument("--insecure", action="store_true", help="no TLS between nodes, in a network that is trusted")
+    add_security(parser)
+    parser.add_argument("--log-dir", metavar="DIR", help="also write each task's output to a file, on this machine")
+    add_script(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand; gives its exit code."""
+    names = ("ps", "workers", "chief", "cpus", "gpus", "strategy", "max_restarts", "grace_secs", "log_dir")
+    options = {name: getattr(args, name) for name in names}
+    own = {name: value for name, value in os.environ.items() if name.startswith("GLOBALSTEP_")}
+    try:
+        environ = environ_for_all(args, own)
+        if args.insecure:
+            environ["GLOBALSTEP_INSECURE"] = "1"
+        return launch(args.script, args.args, environ=environ, token=not args.no_token, **options).code
+    except (ImportError, InvalidArgumentError, FailedPreconditionError, ResourceExhaustedError) as error:
+        print(f"globalstep ray: {error}", file=sys.stderr)
+        return 2

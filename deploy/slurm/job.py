@@ -23,9 +23,8 @@ from globalstep.cluster.slurm import cluster_on, expand_counts, expand_hosts, ho
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.live_runs import kept
-from globalstep.deploy.launch.security import environ_of_task, with_run_token
-from globalstep.deploy.slurm.cli import add_cluster
-from globalstep.deploy.slurm.script import SlurmJob
+from globalstep.deploy.launch.options import environ_of_task, with_run_token
+from globalstep.deploy.slurm.cli import SlurmJob, add_cluster
 from globalstep.runtime.process_env import tuned
 
 __all__ = ["addresses_of_nodes", "main", "make_tasks"]

@@ -1,4 +1,4 @@
-"""Tables for a terminal: a cluster's status, and where its Variables lie.
+"""Tables for a terminal: a cluster's status, and what other tables are made of.
 
 Pure: data in, something that rich prints out.
 
@@ -15,10 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus, TogetherStatus
-from globalstep.deploy.status.where import PlacedVariable
 from globalstep.wire.names import printable
 
-__all__ = ["cell", "draw_status", "draw_where", "duration", "human_bytes", "short_task"]
+__all__ = ["cell", "draw_status", "duration", "human_bytes", "short_task"]
 
 _STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
 
@@ -50,7 +49,7 @@ def cell(text: str) -> str:
     return escape(printable(text))
 
 
-def _text(line: str, style: str = "") -> Text:
+def text_of(line: str, style: str = "") -> Text:
     return Text(printable(line), style)
 
 
@@ -63,7 +62,7 @@ def draw_status(status: ClusterStatus) -> RenderableType:
     Returns:
         For a rich console.
     """
-    parts: list[RenderableType] = [_text(line) for line in _headline(status)]
+    parts: list[RenderableType] = [text_of(line) for line in _headline(status)]
     if status.workers:
         parts.append(_workers(status))
     parts.append(
@@ -71,10 +70,10 @@ def draw_status(status: ClusterStatus) -> RenderableType:
             _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
         )
     )
-    parts.extend(_text(line) for line in _kept(status.shards))
+    parts.extend(text_of(line) for line in _kept(status.shards))
     if status.queues:
         parts.append(_queues(status.queues))
-    parts.extend(_text(f"! {problem}", "bold red") for problem in status.problems)
+    parts.extend(text_of(f"! {problem}", "bold red") for problem in status.problems)
     return Group(*parts)
 
 
@@ -90,7 +89,7 @@ def _kept(shards: Sequence[ShardStatus]) -> Iterable[str]:
 
 
 def _queues(queues: Sequence[QueueStatus]) -> Table:
-    table = _table("QUEUE", "PS", "HOLDS", "BYTES", "KEPT", "PRODUCERS", "CONSUMERS")
+    table = table_of("QUEUE", "PS", "HOLDS", "BYTES", "KEPT", "PRODUCERS", "CONSUMERS")
     for queue in queues:
         most = "" if queue.capacity is None else f" of {queue.capacity:,}"
         table.add_row(
@@ -158,7 +157,7 @@ def duration(secs: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         left = at == 0 or column in ("STATE", "SHARD")
@@ -169,13 +168,13 @@ def _table(*columns: str) -> Table:
 
 def _workers(status: ClusterStatus) -> Table:
     waits = status.policy.get("staleness") == "wait"
-    table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT", *(["AHEAD", "WAITS"] if waits else []))
+    table = table_of("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT", *(["AHEAD", "WAITS"] if waits else []))
     for worker in status.workers:
         pace = [str(worker.lead), f"{worker.waited_secs:.1f} s" if worker.waited_secs else "-"]
         table.add_row(
             cell(short_task(worker.task)),
             f"{worker.pushes:,}",
-            _number(worker.pushes_per_sec),
+            rate_of(worker.pushes_per_sec),
             f"{worker.staleness:.2f}",
             f"{worker.silent_secs:.0f} s",
             *(pace if waits else []),
@@ -201,7 +200,7 @@ class _Fitting:
 
 
 def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
-    table = _table("PS", *columns)
+    table = table_of("PS", *columns)
     for shard in shards:
         name = cell(shard.address) + (" *" if shard.sequencer else "")
         if shard.error:
@@ -216,39 +215,16 @@ def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
             "REQUESTS": str(shard.requests),
             "IN/S": _bytes(shard.bytes_in_per_sec),
             "OUT/S": _bytes(shard.bytes_out_per_sec),
-            "APPLIES/S": _number(shard.applies_per_sec),
+            "APPLIES/S": rate_of(shard.applies_per_sec),
             "LOAD": "-" if shard.load is None else f"{shard.load:.0%}",
         }
         table.add_row(name, *(cells[column] for column in columns))
     return table
 
 
-def _number(value: float | None) -> str:
+def rate_of(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
 def _bytes(value: float | None) -> str:
     return "-" if value is None else human_bytes(value)
-
-
-def draw_where(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> RenderableType:
-    """Draw where Variables lie.
-
-    Args:
-        variables: They.
-        problems: What is not as it should be.
-
-    Returns:
-        For a rich console.
-    """
-    table = _table("VARIABLE", "SHARD", "BYTES", "DTYPE", "SHAPE", "INITIALIZED", "PUSHES", "PUSHES/S")
-    for item in variables:
-        shards = ",".join(map(str, item.shards)) + (f" ({item.parts} parts)" if item.parts > 1 else "")
-        table.add_row(
-            cell(item.name), shards, human_bytes(item.nbytes), cell(item.dtype), cell(str(list(item.shape))),
-            "yes" if item.initialized else "[red]no[/red]", f"{item.pushes:,}", _number(item.pushes_per_sec),
-        )  # fmt: skip
-    total = sum(item.nbytes for item in variables)
-    parts: list[RenderableType] = [table, _text(f"{len(variables)} Variables, {human_bytes(total)}")]
-    parts.extend(_text(f"! {problem}", "bold red") for problem in problems)
-    return Group(*parts)

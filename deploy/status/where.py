@@ -1,22 +1,36 @@
-"""Location of each Variable of a running cluster: its PS task, its size, and how often it changes.
-
-Pure: Status replies in, plain data out.
+"""`globalstep where RUN_DIR`, or ADDRESS...: where each Variable of a running cluster lies, how often it changes.
 
 Layer: deploy.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
 
-from globalstep.deploy.status.cluster_status import Answer, same_life
+from globalstep.deploy.status.cli import UNREACHABLE, add_addresses, exit_code, say_ended, screen
+from globalstep.deploy.status.cluster_status import Answer, read_cluster, same_life
+from globalstep.deploy.status.cluster_watch import watch_of
+from globalstep.deploy.status.view import cell, human_bytes, rate_of, table_of, text_of
+from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["PlacedVariable", "as_json", "placed_variables"]
+__all__ = [
+    "PlacedVariable",
+    "as_json",
+    "placed_variables",
+    "configure",
+    "run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,64 @@ def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, fl
     )
 
 
+def draw_where(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> RenderableType:
+    """Draw where Variables lie.
+
+    Args:
+        variables: They.
+        problems: What is not as it should be.
+
+    Returns:
+        For a rich console.
+    """
+    table = table_of("VARIABLE", "SHARD", "BYTES", "DTYPE", "SHAPE", "INITIALIZED", "PUSHES", "PUSHES/S")
+    for item in variables:
+        shards = ",".join(map(str, item.shards)) + (f" ({item.parts} parts)" if item.parts > 1 else "")
+        table.add_row(
+            cell(item.name), shards, human_bytes(item.nbytes), cell(item.dtype), cell(str(list(item.shape))),
+            "yes" if item.initialized else "[red]no[/red]", f"{item.pushes:,}", rate_of(item.pushes_per_sec),
+        )  # fmt: skip
+    total = sum(item.nbytes for item in variables)
+    parts: list[RenderableType] = [table, text_of(f"{len(variables)} Variables, {human_bytes(total)}")]
+    parts.extend(text_of(f"! {problem}", "bold red") for problem in problems)
+    return Group(*parts)
+
+
 def as_json(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> dict[str, Any]:
     """Give it as JSON has it; `format` changes when a name's meaning does."""
     return {"format": 1, "variables": [asdict(item) for item in variables], "problems": list(problems)}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    add_addresses(parser)
+
+
+def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
+    """Run the subcommand.
+
+    Args:
+        args: Parsed arguments.
+        clock: Time between the two readings.
+
+    Returns:
+        The exit code, as of `globalstep status`.
+    """
+    try:
+        watch = watch_of(args.addresses, os.environ)
+    except (GlobalStepError, ValueError, TypeError) as error:
+        print(f"globalstep where: {error}", file=sys.stderr)
+        return UNREACHABLE
+    with watch:
+        before = watch.ask(brief=False) if args.interval > 0 else []
+        if before:
+            clock.sleep(args.interval)
+        now = watch.ask(brief=False)
+    status = read_cluster(watch.addresses, now, before)
+    variables = placed_variables(now, before)
+    if args.json:
+        print(json.dumps(as_json(variables, status.problems), indent=2))
+    else:
+        screen().print(draw_where(variables, status.problems))
+    say_ended(args.addresses, status)
+    return exit_code(status)

@@ -13,8 +13,8 @@ from globalstep.deploy import checkpoint_cli
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.table import Row, draw_cluster
 from globalstep.deploy.status.cluster_status import read_cluster
-from globalstep.deploy.status.view import draw_status, draw_where
-from globalstep.deploy.status.where import as_json, placed_variables
+from globalstep.deploy.status.view import draw_status
+from globalstep.deploy.status.where import as_json, draw_where, placed_variables
 from globalstep.errors import CheckpointError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 

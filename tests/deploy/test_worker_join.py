@@ -8,8 +8,7 @@ import uuid
 
 import pytest
 
-from globalstep.deploy.server import Server
-from globalstep.deploy.worker_join import wait_for_the_end
+from globalstep.deploy.server import Server, wait_for_the_end
 from globalstep.ps import local
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient, connect

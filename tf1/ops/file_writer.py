@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.events.file_writer import SummaryFileWriter, WritersByDirectory
+from globalstep.chief.events.events import SummaryFileWriter, WritersByDirectory
 from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef, TaggedRunMetadata
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, get_default_graph

@@ -12,7 +12,7 @@ from globalstep.deploy.cli import main
 from globalstep.deploy.launch import live_runs
 from globalstep.deploy.launch.launch import cluster_jobs, make_tasks
 from globalstep.deploy.launch.launcher import Task
-from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task, with_run_token
+from globalstep.deploy.launch.options import add_security, environ_for_all, environ_of_task, with_run_token
 from globalstep.deploy.status.cluster_watch import ClusterWatch
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -36,7 +36,7 @@ def tokens_file(tmp_path):
 
 def parsed(*arguments):
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_security(parser)
     return parser.parse_args(arguments)
 
 

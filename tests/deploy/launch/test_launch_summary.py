@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from globalstep.deploy.launch.launcher import Task
-from globalstep.deploy.launch.summary import Conclusion, read_conclusion, summary
+from globalstep.deploy.launch.launcher import Conclusion, Task, read_conclusion, summary
 
 
 def ended(name, code, restarts=0):

@@ -10,8 +10,8 @@ import pytest
 
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.deploy.cli import main
+from globalstep.deploy.slurm.cli import SlurmJob, batch_script
 from globalstep.deploy.slurm.job import addresses_of_nodes, make_tasks
-from globalstep.deploy.slurm.script import SlurmJob, batch_script
 from globalstep.deploy.slurm.step import choose_node
 
 

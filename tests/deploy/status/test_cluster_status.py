@@ -17,8 +17,8 @@ from globalstep.deploy import cli
 from globalstep.deploy.status import cli as status_cli
 from globalstep.deploy.status import cluster_status
 from globalstep.deploy.status.cluster_status import read_cluster
-from globalstep.deploy.status.view import draw_status, draw_where
-from globalstep.deploy.status.where import placed_variables
+from globalstep.deploy.status.view import draw_status
+from globalstep.deploy.status.where import draw_where, placed_variables
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 

@@ -16,7 +16,7 @@ from certificates import Authority, environ_of
 
 from globalstep.deploy import cli
 from globalstep.deploy.status import cli as status_cli
-from globalstep.deploy.status import where_cli
+from globalstep.deploy.status import where
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
@@ -180,7 +180,7 @@ def test_queues_and_load_of_a_task_that_is_held_up(traffic, capsys, monkeypatch)
 def test_push_rates_of_each_variable(traffic, capsys, monkeypatch):
     traffic.push(3, "w")
     clock = PushingClock(lambda: (traffic.push(4, "w", "v"), traffic.push(2, "w")))
-    assert where_cli.run(arguments("--json", *traffic.addresses), clock) == 0
+    assert where.run(arguments("--json", *traffic.addresses), clock) == 0
     found = {item["name"]: item for item in json.loads(capsys.readouterr().out)["variables"]}
     # By the clock of each task: what is on one task can be compared.
     assert found["w"]["pushes_per_sec"] == found["global_step"]["pushes_per_sec"] > 0

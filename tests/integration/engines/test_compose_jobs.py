@@ -18,7 +18,7 @@ from processes import EXAMPLES, ROOT, free_addresses, until
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.deploy.cli import main
-from globalstep.deploy.compose.file import project_name
+from globalstep.deploy.compose import project_name
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [

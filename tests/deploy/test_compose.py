@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from globalstep.cluster.cluster import from_tf_config
+from globalstep.deploy import compose as compose_cli
 from globalstep.deploy import health
 from globalstep.deploy.cli import main
-from globalstep.deploy.compose import cli as compose_cli
-from globalstep.deploy.compose.file import ComposeJob, compose_file, project_name
+from globalstep.deploy.compose import ComposeJob, compose_file, project_name
 from globalstep.ps.server import PSOptions, PSServer
 
-FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "docker"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "docker"
 yaml = pytest.importorskip("yaml")
 
 

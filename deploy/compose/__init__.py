@@ -1,4 +1,0 @@
-"""`globalstep compose`: a cluster as the services of docker compose.
-
-Layer: deploy.
-"""
