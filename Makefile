@@ -93,7 +93,6 @@ lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_proto.py --check
-	$(BIN)/python scripts/generate_stubs.py --check
 	$(BIN)/mypy
 	$(BIN)/mypy spec
 
@@ -107,8 +106,7 @@ proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 	$(BIN)/python scripts/generate_proto.py
 
 .PHONY: namespaces
-namespaces: $(VENV)/.installed-dev ## regenerate the stubs of the lazily loaded modules, and the lists of names and commands
-	$(BIN)/python scripts/generate_stubs.py
+namespaces: $(VENV)/.installed-dev ## regenerate the lists of names and commands
 	$(BIN)/python scripts/compatibility.py
 	$(BIN)/python scripts/cli_page.py
 

@@ -249,13 +249,6 @@ def test_a_namespace_of_its_own():
         del sys.modules["globalstep_test_namespace"]
 
 
-def test_stubs_are_up_to_date():
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "generate_stubs.py"), "--check"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_the_server_has_its_newer_name_and_strategies_say_what_to_use():
     assert gs.distribute.Server is gs.train.Server
     with pytest.raises(AttributeError, match="replica_device_setter"):

@@ -14,8 +14,7 @@ from globalstep.tf1.absent import (
     ABSENT_IN_LEARN,
     ABSENT_IN_SLIM,
 )
-from globalstep.tf1.data import DATASETS, TRANSFORMATIONS
-from globalstep.tf1.distributions import DISTRIBUTIONS
+from globalstep.tf1.data import TRANSFORMATIONS
 from globalstep.tf1.module_paths import module_paths
 from globalstep.tf1.rnn import CELLS
 
@@ -71,7 +70,6 @@ _TOTAL_LOSSES = "add_loss compute_weighted_loss get_losses get_regularization_lo
 distributions = nested_namespace(
     f"{__name__}.distributions",
     {
-        **DISTRIBUTIONS,
         "globalstep.tf1.distributions.continuous": "Laplace Logistic StudentT Uniform",
         "globalstep.tf1.distributions.counts": "DirichletMultinomial Multinomial Poisson",
         "globalstep.tf1.distributions.discrete": "Bernoulli Categorical OneHotCategorical",
@@ -80,8 +78,9 @@ distributions = nested_namespace(
         ),
         "globalstep.tf1.distributions.parameters": "softplus_inverse",
     },
+    like="globalstep.distributions",
 )
-data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, absent=ABSENT_IN_DATA)
+data = nested_namespace(f"{__name__}.data", TRANSFORMATIONS, ABSENT_IN_DATA, like="globalstep.data")
 framework = nested_namespace(
     f"{__name__}.framework",
     {

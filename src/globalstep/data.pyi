@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.data.elements import get_output_classes as get_output_classes
 from globalstep.tf1.data.elements import get_output_shapes as get_output_shapes

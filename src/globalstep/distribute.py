@@ -6,6 +6,4 @@ Layer: namespace.
 from globalstep.lazy import namespace
 from globalstep.tf1.absent import ABSENT_IN_DISTRIBUTE
 
-_NAMES = {"globalstep.deploy.server": "Server"}
-
-__all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_DISTRIBUTE)
+__all__ = namespace(__name__, absent=ABSENT_IN_DISTRIBUTE)

@@ -4,6 +4,5 @@ Layer: namespace.
 """
 
 from globalstep.lazy import namespace
-from globalstep.tf1.distributions import DISTRIBUTIONS
 
-__all__ = namespace(__name__, DISTRIBUTIONS)
+__all__ = namespace(__name__)

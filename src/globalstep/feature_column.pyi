@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.feature_columns.categorical import categorical_column_with_hash_bucket as categorical_column_with_hash_bucket
 from globalstep.tf1.feature_columns.categorical import categorical_column_with_identity as categorical_column_with_identity

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.flags import DEFINE_bool as DEFINE_bool
 from globalstep.tf1.flags import DEFINE_boolean as DEFINE_boolean

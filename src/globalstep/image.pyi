@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.images.box_sampling import sample_distorted_bounding_box as sample_distorted_bounding_box
 from globalstep.tf1.images.boxes import crop_and_resize as crop_and_resize

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.ops.init_ops import constant_initializer as constant
 from globalstep.tf1.ops.init_ops import glorot_normal_initializer as glorot_normal

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.layers.convolution_layers import Conv1D as Conv1D
 from globalstep.tf1.layers.convolution_layers import Conv2D as Conv2D

@@ -1,6 +1,7 @@
-"""How a namespace works: its names come from a table, and a module is loaded when one of its names is used.
+"""How a namespace works: its stub says where its names are, and a module is loaded when one of its names is used.
 
-So `import globalstep` costs little, and a PS process never loads the code of a worker (PEP 562).
+So `import globalstep` costs little, and a PS process never loads the code of a worker (PEP 562). Type checkers and
+editors read the same stub, the .pyi beside the module: a name is written down once.
 
 Layer: shared. Imports nothing of globalstep by itself.
 """
@@ -8,12 +9,16 @@ Layer: shared. Imports nothing of globalstep by itself.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["AbsentImports", "Namespace", "all_names", "namespace", "nested_namespace"]
+__all__ = ["AbsentImports", "Namespace", "all_names", "namespace", "nested_namespace", "stub_names"]
+
+#: A line of a stub: "from module import attribute as name", or "import module as name".
+_LINE = re.compile(r"^(?:from (\S+) )?import (\S+) as (\w+)$", re.MULTILINE)
 
 
 class Namespace(types.ModuleType):
@@ -58,7 +63,7 @@ def all_names(module: types.ModuleType) -> dict[str, tuple[str, str]]:
     library = module.__dict__.pop("public_library", "")
     if library:
         found = importlib.import_module(library)
-        module.public_names.update(_table(found.NAMES, found.MODULES))
+        module.public_names.update(found.NAMES)
         module.__dict__["public_absent"] = found.ABSENT
         # Programs for TensorFlow import what is absent, too: `from globalstep.keras import layers`.
         sys.meta_path.append(AbsentImports)
@@ -89,62 +94,61 @@ class AbsentImports:
             raise ModuleNotFoundError(f"No module named {fullname!r}: {hint}")
 
 
-def namespace(
-    module_name: str,
-    names: Mapping[str, Sequence[str] | str],
-    modules: Sequence[str] = (),
-    absent: Mapping[str, str] | None = None,
-    library: str = "",
-) -> list[str]:
-    """Make the module that calls this a namespace.
+def stub_names(module_name: str) -> dict[str, tuple[str, str]]:
+    """Return the names in the stub of a module, which is being imported; as `Namespace.public_names`."""
+    spec: Any = sys.modules[module_name].__spec__
+    stub = spec.loader.get_data(f"{spec.origin.removesuffix('.py')}.pyi").decode()
+    return {name: (source, what) if source else (what, "") for source, what, name in _LINE.findall(stub)}
+
+
+def namespace(module_name: str, absent: Mapping[str, str] | None = None, library: str = "") -> list[str]:
+    """Make the module that calls this a namespace of the names in its stub.
 
     Args:
         module_name: Its `__name__`.
-        names: Module -> its names, separated by spaces or in a sequence; "new=old" gives `old` as `new`.
-        modules: Names of modules of globalstep that are reached through the namespace.
         absent: Names of TensorFlow's that are not here -> what to use instead.
-        library: A module with further NAMES, MODULES and ABSENT, which is loaded when a name is none of these.
+        library: A module with further NAMES and ABSENT, which is loaded when a name is none of these.
 
     Returns:
         The public names, for `__all__`.
     """
-    module = sys.modules[module_name]
-    table = _table(names, modules)
-    module.__dict__["public_names"] = table
     if library:
-        module.__dict__["public_library"] = library
-    module.__dict__["public_absent"] = absent or {}
+        sys.modules[module_name].__dict__["public_library"] = library
+    return _made(module_name, stub_names(module_name), absent)
+
+
+def _made(module_name: str, table: dict[str, tuple[str, str]], absent: Mapping[str, str] | None) -> list[str]:
+    module = sys.modules[module_name]
+    module.__dict__.update(public_names=table, public_absent=absent or {})
     module.__class__ = Namespace
     # A package, to Python: so that it asks AbsentImports for what is not in it.
     module.__dict__.setdefault("__path__", [])
     return sorted(table)
 
 
-def _table(names: Mapping[str, Sequence[str] | str], modules: Sequence[str]) -> dict[str, tuple[str, str]]:
-    table = {name: (f"globalstep.{name}", "") for name in modules}
-    for source, entries in names.items():
-        for entry in entries.split() if isinstance(entries, str) else entries:
-            name, _, attribute = entry.partition("=")
-            table[name] = (source, attribute or name)
-    return table
-
-
 def nested_namespace(
     module_name: str,
     names: Mapping[str, Sequence[str] | str],
     absent: Mapping[str, str] | None = None,
+    like: str = "",
 ) -> types.ModuleType:
     """Make a namespace that has no file of its own, for example `globalstep.contrib.framework`.
 
     Args:
         module_name: The full name, under which it can be imported from then on.
-        names: See namespace.
+        names: Module -> its names, separated by spaces or in a sequence; "new=old" gives `old` as `new`.
         absent: See namespace.
+        like: Another namespace, whose names are in this one too.
 
     Returns:
         The module.
     """
     module = types.ModuleType(module_name, f"Names of {module_name}, as TensorFlow has them.")
     sys.modules[module_name] = module
-    module.__dict__["__all__"] = namespace(module_name, names, absent=absent)
+    table = dict(all_names(importlib.import_module(like))) if like else {}
+    for source, entries in names.items():
+        for entry in entries.split() if isinstance(entries, str) else entries:
+            name, _, attribute = entry.partition("=")
+            table[name] = (source, attribute or name)
+    module.__dict__["__all__"] = _made(module_name, table, absent)
     return module

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.ops.array_ops import matrix_transpose as transpose
 from globalstep.tf1.ops.constant_ops import eye as eye

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.ops.counting_ops import confusion_matrix as confusion_matrix
 from globalstep.tf1.ops.math_ops import abs as abs

@@ -5,8 +5,4 @@ Layer: namespace.
 
 from globalstep.lazy import namespace
 
-_NAMES = {
-    "globalstep.tf1.graph.nest": ("assert_same_structure flatten is_nested=is_sequence map_structure pack_sequence_as")
-}
-
-__all__ = namespace(__name__, _NAMES)
+__all__ = namespace(__name__)

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.graph.nest import assert_same_structure as assert_same_structure
 from globalstep.tf1.graph.nest import flatten as flatten

@@ -5,8 +5,4 @@ Layer: namespace.
 
 from globalstep.lazy import namespace
 
-_NAMES = {
-    "globalstep.files.records": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
-}
-
-__all__ = namespace(__name__, _NAMES)
+__all__ = namespace(__name__)

@@ -52,17 +52,7 @@ _TEXTS: dict[str, dict[str, Any]] = {
     },
     "tag_constants": {"GPU": "gpu", "SERVING": "serve", "TRAINING": "train"},
 }
-_FILES = "globalstep.tf1.exporting.saved_model_files"
-_NAMES = {
-    "globalstep.tf1.exporting.saved_model": "Builder=SavedModelBuilder load simple_save",
-    _FILES: "contains_saved_model maybe_saved_model_directory=contains_saved_model",
-    _SIGNATURES: (
-        "build_signature_def build_tensor_info classification_signature_def get_tensor_from_tensor_info "
-        "is_valid_signature predict_signature_def regression_signature_def"
-    ),
-}
-
-__all__ = [*namespace(__name__, _NAMES), *_TABLES, *_TEXTS]
+__all__ = [*namespace(__name__), *_TABLES, *_TEXTS]
 
 
 def _constants(name: str) -> ModuleType:

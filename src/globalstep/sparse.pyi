@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.graph.sparse_tensor import SparseTensor as SparseTensor
 from globalstep.tf1.ops.parsing_ops import sparse_tensor_to_dense as to_dense

@@ -1,4 +1,4 @@
-# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.tf1.text.string_numbers import as_string as as_string
 from globalstep.tf1.text.string_numbers import string_to_number as to_number

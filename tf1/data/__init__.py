@@ -3,15 +3,8 @@
 Layer: tf1.
 """
 
-__all__ = ["DATASETS", "TRANSFORMATIONS"]
+__all__ = ["TRANSFORMATIONS"]
 
-#: Names of `gs.data` and `gs.contrib.data`, by module.
-DATASETS = {
-    "globalstep.tf1.data.elements": "get_output_classes get_output_shapes get_output_types",
-    "globalstep.tf1.data.files": "FixedLengthRecordDataset TFRecordDataset TextLineDataset",
-    "globalstep.tf1.data.iterators": "Iterator",
-    "globalstep.tf1.data.pipeline": "Dataset=Pipeline",
-}
 #: Names of `gs.data.experimental` and `gs.contrib.data`, by module.
 TRANSFORMATIONS = {
     "globalstep.tf1.data.transformations": (
