@@ -48,9 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand.
 
-    Args:
-        args: Parsed arguments.
-
     Returns:
         The exit code: 0; 1 if something is missing or damaged.
     """

@@ -262,10 +262,6 @@ class ComposeJob:
 def compose_file(job: ComposeJob, made: str = "Written by globalstep compose.") -> str:
     """Write the file: a service for each task, so that each has a name that others find it by.
 
-    Args:
-        job: The job.
-        made: What the first line says.
-
     >>> print(compose_file(ComposeJob("train.py", "/data/scripts", workers=2)).count("TF_CONFIG"))
     3
     """

@@ -27,10 +27,6 @@ __all__ = ["address_to_ask", "main"]
 def address_to_ask(environ: Mapping[str, str], default: str) -> str:
     """Say where the PS task of this container serves.
 
-    Args:
-        environ: For TF_CONFIG.
-        default: Where it serves without TF_CONFIG.
-
     Returns:
         "host:port"; "" for a worker or chief, which serve nothing.
 

@@ -39,12 +39,7 @@ def add_restarts(parser: argparse.ArgumentParser, restarts: int = 10) -> None:
 
 
 def add_script(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add the script and its arguments, which come last.
-
-    Args:
-        parser: The command's.
-        more: What else to say of the script.
-    """
+    """Add the script and its arguments, which come last."""
     parser.add_argument("script", help=f"the training script, run by every worker and the chief{more}")
     rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     # argparse counts it as missing where the script is.

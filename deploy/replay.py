@@ -63,9 +63,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand.
 
-    Args:
-        args: Parsed arguments.
-
     Returns:
         The exit code: 0; 1 if the log is missing or damaged, or does not lead to what a checkpoint says; 3 if
         `--find-nan` found a push.

@@ -348,10 +348,6 @@ class HostedPS:
     It ends when the job is done and everybody has left; when this process fails; and with this process when that is
     killed. This process stays, at its normal end, until the others have left.
 
-    Args:
-        address: "host:port".
-        task: Name of this task, for messages.
-
     Raises:
         AlreadyExistsError: If it cannot serve there.
 
@@ -450,11 +446,6 @@ class PSProgram:
     serves, and it does so until its clients have left: the last of them saves a checkpoint after it has said that it
     is done.
 
-    Args:
-        ps: The task.
-        index: Its number.
-        end: Ends the process, with an exit code.
-
     Attributes:
         joined: Whether the program has called `join` or `stop`, so that nothing is left to be done at its end.
     """
@@ -523,10 +514,6 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
 
     It is done when a PS task says so; or when none answers any more, this process has heard of them before, and none
     of its sessions is open.
-
-    Args:
-        target: Of the PS tasks, or a Server's.
-        clock: Time.
     """
     target = known_target(target).target
     reached = has_been_client(target)

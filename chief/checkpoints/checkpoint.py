@@ -52,10 +52,6 @@ class CheckpointReader:
 
     Close it, or use it in a `with` block. Not thread-safe.
 
-    Args:
-        prefix: The checkpoint's prefix, e.g. "/data/run/my-model-1000".
-        storage: Where it lies; by default as the prefix says.
-
     Attributes:
         prefix: As given.
         index: The checkpoint's index.
@@ -86,9 +82,6 @@ class CheckpointReader:
     def get_tensor(self, tensor_str: str) -> Array:
         """Read a tensor.
 
-        Args:
-            tensor_str: Its name in the checkpoint.
-
         Returns:
             A new array of its dtype and shape.
 
@@ -101,11 +94,6 @@ class CheckpointReader:
 
     def get_slice(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Array:
         """Read a part of a tensor, from no more files than hold it.
-
-        Args:
-            name: The tensor's name in the checkpoint.
-            offset: Where the part begins, on each axis.
-            shape: Its shape.
 
         Returns:
             A new array.
@@ -156,9 +144,6 @@ class CheckpointReader:
 
         The array is like any other and may be changed; of it, memory holds only what is being looked at. TMPDIR says
         where the file is; it is gone with the array.
-
-        Args:
-            name: The tensor's name in the checkpoint.
         """
         saved = self._saved(name)
         if saved.nbytes <= IN_MEMORY_BYTES:
@@ -175,11 +160,6 @@ class CheckpointReader:
 
     def checked_rows(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Compare the checksums of a part of a tensor, and read it some rows at a time.
-
-        Args:
-            name: The tensor's name in the checkpoint.
-            offset: Where the part begins, on each axis; it has one at least.
-            shape: Its shape.
 
         Returns:
             Pieces of rows, each with the number of its first row in the part.
@@ -209,11 +189,6 @@ class CheckpointReader:
 
     def place_of(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> tuple[str, int] | None:
         """Say where the bytes of a part of a tensor are, if they are in one piece.
-
-        Args:
-            name: The tensor's name in the checkpoint.
-            offset: Where the part begins, on each axis.
-            shape: Its shape.
 
         Returns:
             The file's name, relative to the checkpoint's directory, and where in it the bytes begin; None if they
@@ -324,10 +299,6 @@ def is_complete(prefix: str, storage: Storage | None = None) -> bool:
     """Say whether a checkpoint's index reads and all its files are there with the right sizes.
 
     Cheap: no tensor is read. `verify` is thorough.
-
-    Args:
-        prefix: The checkpoint's prefix.
-        storage: Where it lies; by default as the prefix says.
     """
     storage = storage if storage is not None else storage_for(prefix)
     try:
@@ -340,10 +311,6 @@ def is_complete(prefix: str, storage: Storage | None = None) -> bool:
 
 def verify(prefix: str, storage: Storage | None = None) -> CheckpointIndex:
     """Read a whole checkpoint and compare every checksum.
-
-    Args:
-        prefix: The checkpoint's prefix.
-        storage: Where it lies; by default as the prefix says.
 
     Returns:
         Its index.
@@ -502,9 +469,6 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 def overlap(boxes: Sequence[Box]) -> bool:
     """Say whether two of some boxes have an element in common.
-
-    Args:
-        boxes: All of one number of axes.
 
     >>> overlap([((0, 0), (2, 3)), ((2, 0), (1, 3))])
     False

@@ -229,11 +229,6 @@ def shard_file_name(base: str, shard: int, shards: int, rewrite: int = 0, term: 
 def write_index(storage: Storage, prefix: str, index: CheckpointIndex) -> None:
     """Write a checkpoint's index, which commits the checkpoint: under the name of its term, where it has one.
 
-    Args:
-        storage: Where the checkpoint lies.
-        prefix: Its prefix.
-        index: What to write; its files must be there and durable.
-
     Raises:
         OpError: If the storage refuses.
     """
@@ -272,10 +267,6 @@ def _write(storage: Storage, path: str, index: CheckpointIndex) -> None:
 
 def read_index(storage: Storage, prefix: str) -> CheckpointIndex:
     """Read a checkpoint's index: that of the greatest term.
-
-    Args:
-        storage: Where the checkpoint lies.
-        prefix: Its prefix.
 
     Raises:
         NotFoundError: If there is none.

@@ -36,10 +36,6 @@ _log = logging.getLogger("globalstep")
 class CheckpointKeeping:
     """Keeps a Saver's list of checkpoints, its state file, and the directory's files in step.
 
-    Args:
-        retention: The list.
-        save_relative_paths: Write relative paths to the state file.
-
     Attributes:
         list_is_given: The program has set the list: nothing is taken over from an earlier run.
     """

@@ -297,11 +297,6 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
 def committed_after(storage: Storage, directory: str, after: float) -> list[tuple[str, float]]:
     """Give the complete checkpoints of a directory, meant for its state file, that are newer than a time.
 
-    Args:
-        storage: Where the directory lies.
-        directory: The directory.
-        after: Seconds since the epoch.
-
     Returns:
         (prefix, when it was committed), oldest first.
     """

@@ -54,12 +54,7 @@ def saveables_of_program(program: Program) -> list[Saveable]:
 
 
 def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:
-    """Give saveables as the PS tasks hold them: one that is split over several tasks becomes its parts.
-
-    Args:
-        saveables: As the program means them.
-        declared: What the run has.
-    """
+    """Give saveables as the PS tasks hold them: one that is split over several tasks becomes its parts."""
     found: list[Saveable] = []
     for saveable in saveables:
         decl = declared.get(saveable.variable)

@@ -63,10 +63,6 @@ _DTYPES = {_DATA_TYPES.values_by_name[name].number: dtype for name, dtype in NAM
 class TensorBundle:
     """A TensorFlow checkpoint, opened for reading.
 
-    Args:
-        prefix: Its prefix, e.g. "/data/model.ckpt-1000".
-        storage: Where it lies; by default as the prefix says.
-
     Attributes:
         shapes: Name -> shape, of the tensors that numpy has a dtype for.
         dtypes: Name -> numpy's name of the dtype, of the same.
@@ -105,9 +101,6 @@ class TensorBundle:
 
     def read(self, name: str) -> Array:
         """Read a tensor; one in slices is put together.
-
-        Args:
-            name: Its name.
 
         Returns:
             A new array.

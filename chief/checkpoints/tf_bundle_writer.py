@@ -34,12 +34,6 @@ _VERSION = b"\x1a\x02\x08\x01"
 def write_bundle(storage: Storage, prefix: str, names: Iterable[str], read: Callable[[str], Array]) -> None:
     """Write a checkpoint of one data file; the index, which makes it one, comes last.
 
-    Args:
-        storage: Where it goes.
-        prefix: Its prefix, e.g. "/data/model.ckpt-1000".
-        names: Names of the tensors.
-        read: Gives the tensor of a name; one is held at a time.
-
     Raises:
         InvalidArgumentError: If a tensor has a dtype that is not written; no file is left.
         OpError: If a file cannot be written.

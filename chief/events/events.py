@@ -313,9 +313,6 @@ class EventFileWriter:
     def add_event(self, event: Event) -> None:
         """Add an event; dropped when closed.
 
-        Args:
-            event: What to write; taken as it is now.
-
         Raises:
             OpError: If writing failed since the last call.
         """
@@ -439,12 +436,7 @@ class SummaryFileWriter:
             self._add(event, global_step)
 
     def add_session_log(self, session_log: SessionLog, global_step: Any = None) -> None:
-        """Add a session log: START at `global_step` makes TensorBoard drop the steps from there on.
-
-        Args:
-            session_log: What happened (START, STOP, CHECKPOINT).
-            global_step: Step at which it did.
-        """
+        """Add a session log: START at `global_step` makes TensorBoard drop the steps from there on."""
         self._add(Event(session_log=session_log), global_step)
 
     def add_event(self, event: Event) -> None:
@@ -499,11 +491,7 @@ W = TypeVar("W", bound=SummaryFileWriter)
 
 
 class WritersByDirectory(Generic[W]):
-    """One writer a directory, shared by the hooks of a process. Thread-safe.
-
-    Args:
-        make: Makes the writer of a directory.
-    """
+    """One writer a directory, shared by the hooks of a process. Thread-safe."""
 
     def __init__(self, make: Callable[[str], W]) -> None:
         self._make = make

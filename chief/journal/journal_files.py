@@ -136,10 +136,6 @@ def segment_names(run_directory: str) -> list[SegmentName]:
 def last_stored(run_directory: str, before: int) -> tuple[int, Known] | None:
     """Say how far the newest incarnation before another came, as far as the journal has it.
 
-    Args:
-        run_directory: The run's, path or URL.
-        before: The other incarnation.
-
     Returns:
         The incarnation, and its last entry and steps; None where there is none, or it cannot be read.
     """
@@ -173,12 +169,6 @@ def _end_of(segments: Sequence[Segment]) -> Known:
 
 def write_segment(run_directory: str, name: SegmentName, header: Header, batches: Sequence[bytes]) -> None:
     """Write a segment; it is durable when this returns, and replaces what was there whole or not at all.
-
-    Args:
-        run_directory: The run's, path or URL.
-        name: The segment's.
-        header: What to say first.
-        batches: As `encode_batch` gave them.
 
     Raises:
         OpError: If the storage refuses.
@@ -235,10 +225,6 @@ def _known(fields: Mapping[str, Any]) -> Known:
 
 def read_segment(run_directory: str, name: SegmentName) -> Segment:
     """Read a segment, and check every checksum.
-
-    Args:
-        run_directory: The run's, path or URL.
-        name: The segment's.
 
     Raises:
         DataLossError: If it is damaged, or not of this format; the text names the file.

@@ -51,13 +51,7 @@ _SEGMENT_BYTES = 1 << 20
 
 
 class JournalKeeper:
-    """Stores the journal of one incarnation. Thread-safe.
-
-    Args:
-        cluster: The chief's client, as a member of the incarnation.
-        directory: The run's, path or URL.
-        clock: Paces the thread.
-    """
+    """Stores the journal of one incarnation. Thread-safe."""
 
     def __init__(self, cluster: ClusterClient, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
@@ -101,11 +95,7 @@ class JournalKeeper:
         return self._last_index
 
     def catch_up(self, deadline_secs: float = _DEADLINE_SECS) -> bool:
-        """Fetch and store all that the sequencer has written down; gives whether all of it is stored now.
-
-        Args:
-            deadline_secs: How long a reply may take.
-        """
+        """Fetch and store all that the sequencer has written down; gives whether all of it is stored now."""
         with self._lock:
             try:
                 while not self._over and self._fetch(deadline_secs):

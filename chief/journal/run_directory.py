@@ -28,9 +28,6 @@ FILE_NAME = "globalstep-run.json"
 def kept_identity(directory: str) -> RunIdentity:
     """Read which run a directory is of.
 
-    Args:
-        directory: Path or URL.
-
     Returns:
         The run; without an id where the directory, or the file, is not there.
 
@@ -42,9 +39,6 @@ def kept_identity(directory: str) -> RunIdentity:
 
 def kept_addresses(directory: str) -> list[str]:
     """Read where the PS tasks of a run's newest incarnation serve, or served.
-
-    Args:
-        directory: Path or URL.
 
     Returns:
         "host:port" of each, in order; empty where the directory does not say.
@@ -74,9 +68,6 @@ def _kept(directory: str) -> tuple[RunIdentity, int, list[str]]:
 
 def keep_identity(run: RunIdentity) -> int:
     """Write which run a directory is of, if it does not say so already.
-
-    Args:
-        run: The run, with its id and its directory.
 
     Returns:
         The newest incarnation of this run that was opened, as the directory says; 0 for none.

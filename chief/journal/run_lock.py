@@ -118,11 +118,7 @@ def _clear_leftovers(directory: str, clock: Clock) -> None:
 
 
 def living_holder(directory: str) -> Process:
-    """Give the process of this machine that trains in a directory with a PS of its own; a false one for none.
-
-    Args:
-        directory: A path.
-    """
+    """Give the process of this machine that trains in a directory with a PS of its own; a false one for none."""
     try:
         file = os.open(os.path.join(directory, FILE_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -187,12 +187,7 @@ _WHY = {
 
 
 class ContributionBook:
-    """The contributions of one incarnation, in the order of their entries.
-
-    Args:
-        kept_until: Index of the last entry that is not lost.
-        made: Where it is counted what is kept, by step.
-    """
+    """The contributions of one incarnation, in the order of their entries."""
 
     def __init__(self, kept_until: int, made: dict[str, StepsMade]) -> None:
         self._kept_until = kept_until
@@ -201,12 +196,7 @@ class ContributionBook:
         self._open: dict[str, tuple[int, int]] = {}
 
     def read(self, piece: RecordSequence, running: Array) -> list[str]:
-        """Take in some records; gives what is wrong with them.
-
-        Args:
-            piece: The records.
-            running: The entry that each belongs to.
-        """
+        """Take in some records; gives what is wrong with them."""
         rows, wrong = piece.rows, []
         for at in np.flatnonzero(np.isin(rows["kind"], (EventKind.CONTRIBUTED, EventKind.MADE_OF))):
             row, index = rows[at], int(running[at])

@@ -37,9 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand.
 
-    Args:
-        args: Parsed arguments.
-
     Returns:
         The exit code: 0 proven, 1 not proven, 2 if something cannot be read.
     """

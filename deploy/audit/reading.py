@@ -121,11 +121,6 @@ def _after(batch: Batch, index: int) -> Batch:
 def read_volumes(directory: str, findings: Findings, progress: KnownProgress) -> list[Volume]:
     """Find the incarnations of a run that have a journal.
 
-    Args:
-        directory: The run's, path or URL.
-        findings: Where it goes that files do not agree on their incarnation.
-        progress: Takes in what later incarnations say of earlier ones.
-
     Returns:
         In order. Their headers are read, their records are not.
     """

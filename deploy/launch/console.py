@@ -63,12 +63,7 @@ class Console:
         return f"{time_stamp(self._clock.time())} " if self._timed else ""
 
     def line(self, task: str, text: str) -> None:
-        """Write a line of output.
-
-        Args:
-            task: Name of the task it is from, e.g. "ps:0".
-            text: The line, without a line end.
-        """
+        """Write a line of output."""
         if self._json_lines:
             self._write_json(task, text)
         elif text.startswith(PROGRESS_MARK):

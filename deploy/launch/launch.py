@@ -165,9 +165,6 @@ def reserve_ports(count: int) -> Iterator[list[int]]:
 
     The sockets stay bound, but never listen, within the block: no other program is given these ports, and
     the tasks can bind them all the same because gRPC's servers set SO_REUSEPORT as well.
-
-    Args:
-        count: How many.
     """
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
@@ -204,12 +201,6 @@ def make_tasks(
     jobs: Mapping[str, list[str]], script: list[str], environ: Mapping[str, str], host_flags: bool = False
 ) -> list[Task]:
     """Say what to start for each task of the cluster, and in which environment.
-
-    Args:
-        jobs: Job name -> addresses.
-        script: The script and its arguments.
-        environ: The environment to start from; what it sets already stays.
-        host_flags: Whether the script gets its place by flags, too.
 
     Raises:
         FailedPreconditionError: If it names a file of tokens that has none for a task.

@@ -375,14 +375,6 @@ def summary(
 ) -> tuple[str, list[str]]:
     """Put the end of a job into words.
 
-    Args:
-        tasks: All of them.
-        code: The launcher's exit code.
-        secs: How long it all took.
-        conclusion: What the chief has said; None where it has not.
-        log_dir: Folder of the tasks' output; None for none.
-        failed: How the task that the job ended for has ended; "" for none.
-
     Returns:
         A line, and those below it.
     """

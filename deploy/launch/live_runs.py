@@ -67,14 +67,7 @@ class LiveRun:
 def kept(
     addresses: Sequence[str], environ: Mapping[str, str], program: Sequence[str] = (), clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[None]:
-    """Have other commands of this user find a run meanwhile; nothing happens where there is no folder for it.
-
-    Args:
-        addresses: Of the PS tasks, "host:port".
-        environ: Of the tasks.
-        program: The script and its arguments.
-        clock: The time that the file tells.
-    """
+    """Have other commands of this user find a run meanwhile; nothing happens where there is no folder for it."""
     shown = {name: environ[name] for name in _SHOWN if environ.get(name)}
     run = LiveRun(
         run_name(environ), " ".join(program), os.getcwd(), list(addresses), clock.time(), this_process(), shown
@@ -107,11 +100,7 @@ def live_runs() -> list[LiveRun]:
 
 
 def find_credentials(address: str) -> Credentials | None:
-    """Give what to show to a PS task of a live run of this user; None where it is of none.
-
-    Args:
-        address: "host:port".
-    """
+    """Give what to show to a PS task of a live run of this user; None where it is of none."""
     for run in live_runs():
         if address in run.ps:
             with contextlib.suppress(FailedPreconditionError):

@@ -108,14 +108,7 @@ def _worker_cells(found: Sequence[WorkerStatus]) -> tuple[str, ...]:
 
 
 class LiveConsole(Console):
-    """A Console on a terminal, with a table and the newest progress below all lines.
-
-    Args:
-        stream: The terminal.
-        environ: As of Console.
-        clock: As of Console.
-        log_format: "text" or "timed".
-    """
+    """A Console on a terminal, with a table and the newest progress below all lines."""
 
     def __init__(
         self, stream: TextIO, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK, log_format: str = "text"
@@ -153,14 +146,7 @@ class LiveConsole(Console):
 async def watch_cluster(
     tasks: Sequence[Task], addresses: Sequence[str], console: LiveConsole, environ: Mapping[str, str]
 ) -> None:
-    """Keep the table up to date until cancelled.
-
-    Args:
-        tasks: The launcher's, as it changes them.
-        addresses: Of the PS tasks, in order.
-        console: Shows it.
-        environ: Names the certificates and the token to show to the PS tasks.
-    """
+    """Keep the table up to date until cancelled."""
     before: Sequence[Answer] = ()
     status: ClusterStatus | None = None
     try:

@@ -54,15 +54,7 @@ def addresses_of_nodes(nodes: str, shown: str) -> dict[str, str]:
 def make_tasks(
     nodes: Sequence[str], cluster: ClusterSpec, script: Sequence[str], cpus: int, environ: Mapping[str, str]
 ) -> list[Task]:
-    """Say what to start for each task of the cluster.
-
-    Args:
-        nodes: The node of each task, in the cluster's order.
-        cluster: The cluster.
-        script: The script and its arguments.
-        cpus: CPUs of each task.
-        environ: The environment to start from; what it sets already stays.
-    """
+    """Say what to start for each task of the cluster."""
     # With srun's own variables of the batch script's a step would be laid out like the job.
     kept = {
         name: value for name, value in environ.items() if not re.match(r"SLURM_(NTASKS_PER|TASKS_PER|DISTRI)", name)

@@ -53,11 +53,6 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK, stop: threading.Event | None = None) -> int:
     """Run the subcommand.
 
-    Args:
-        args: Parsed arguments.
-        clock: Paces readings.
-        stop: Ends `--watch` when set; Ctrl-C does so as well.
-
     Returns:
         The exit code: 0 if all PS tasks serve one run, 1 if something is not as it should be, 2 if no PS task answers.
     """

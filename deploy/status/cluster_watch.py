@@ -63,10 +63,6 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
 def watch_of(arguments: Sequence[str], environ: Mapping[str, str]) -> ClusterWatch:
     """Make the connections to the PS tasks that are meant.
 
-    Args:
-        arguments: As for `addresses_of`; or one argument, the directory of a run.
-        environ: As for `addresses_of`.
-
     Raises:
         InvalidArgumentError, ValueError, TypeError: As of `addresses_of`.
         NotFoundError: If the directory says nothing of PS tasks.
@@ -136,10 +132,6 @@ class ClusterWatch:
 
     def ask(self, brief: bool = True, timeout_secs: float = ANSWER_SECS) -> list[Answer]:
         """Ask all at once.
-
-        Args:
-            brief: Leave out Variables.
-            timeout_secs: How long one may take.
 
         Returns:
             In order: what each has answered, or why it has not.

@@ -56,9 +56,6 @@ def text_of(line: str, style: str = "") -> Text:
 def draw_status(status: ClusterStatus) -> RenderableType:
     """Draw a cluster's status.
 
-    Args:
-        status: What is known of it.
-
     Returns:
         For a rich console.
     """

@@ -120,10 +120,6 @@ def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, fl
 def draw_where(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> RenderableType:
     """Draw where Variables lie.
 
-    Args:
-        variables: They.
-        problems: What is not as it should be.
-
     Returns:
         For a rich console.
     """
@@ -152,10 +148,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
     """Run the subcommand.
-
-    Args:
-        args: Parsed arguments.
-        clock: Time between the two readings.
 
     Returns:
         The exit code, as of `globalstep status`.

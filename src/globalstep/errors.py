@@ -284,9 +284,6 @@ def error_from_code(code: int, message: str, type_name: str = "", retry_secs: fl
 def code_of(error: BaseException) -> int:
     """Give the canonical status code for an error.
 
-    Args:
-        error: Any exception.
-
     Returns:
         Its code: its own for an OpError; 3 (invalid argument) for ValueError and TypeError, 14 (unavailable) for
         ConnectionError and 8 (resource exhausted) for MemoryError, which are how Python code says the same; 13

@@ -55,11 +55,7 @@ class Namespace(types.ModuleType):
 
 
 def all_names(module: types.ModuleType) -> dict[str, tuple[str, str]]:
-    """Return a namespace's `public_names`, with those of its library, which is loaded if it was not.
-
-    Args:
-        module: The namespace.
-    """
+    """Return a namespace's `public_names`, with those of its library, which is loaded if it was not."""
     library = module.__dict__.pop("public_library", "")
     if library:
         found = importlib.import_module(library)

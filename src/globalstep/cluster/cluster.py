@@ -233,9 +233,6 @@ def described_task(address: str) -> tuple[ClusterSpec, str, int] | None:
     A client of servers that are there already names the server of a worker, which only the cluster's description tells
     from a PS task's.
 
-    Args:
-        address: "host:port".
-
     Returns:
         The cluster, the job and the index; None if no cluster with PS tasks has it.
     """

@@ -220,10 +220,6 @@ def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:
 def describe(planned: Declarations, labels: Sequence[str]) -> str:
     """Say what goes where, for people.
 
-    Args:
-        planned: The declarations.
-        labels: What to call the PS tasks, in order.
-
     Returns:
         A line for each PS task, and one for each Variable that is split.
     """

@@ -141,9 +141,6 @@ class TaskRun:
         A worker that knows nothing of its run may join any. A chief is of the run of its directory, and without one of
         a run without a directory.
 
-        Args:
-            held: The run of the PS tasks.
-
         >>> held = RunIdentity("1", directory="/runs/a")
         >>> TaskRun(is_chief=True, kept="2", directory="/runs/b").is_other(held)
         True
@@ -164,14 +161,7 @@ class TaskRun:
 
 
 def other_run(who: str, held: RunIdentity, wanted: RunIdentity, members: Sequence[str]) -> str:
-    """Say that PS tasks serve another run than a caller wants, and what is to be done.
-
-    Args:
-        who: The PS tasks.
-        held: What they serve.
-        wanted: Of the caller that is refused.
-        members: Who of `held` is there.
-    """
+    """Say that PS tasks serve another run than a caller wants, and what is to be done."""
     there = f" Of it there are: {', '.join(members)}." if members else ""
     return (
         f"Two runs on one address: {who} serve {held}, and this task is of {wanted}.{there} Nothing was changed. Give "

@@ -16,9 +16,6 @@ __all__ = ["read_tf_config"]
 def read_tf_config(text: str) -> TaskConfig:
     """Return what TF_CONFIG says that this process is.
 
-    Args:
-        text: Its value, not empty.
-
     Raises:
         ValueError: If it is malformed or contradicts itself; the text says where.
     """

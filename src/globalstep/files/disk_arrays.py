@@ -29,10 +29,6 @@ def array_on_disk(shape: Sequence[int], dtype: Any) -> Array:
 
     It is like any other array. The system keeps of it in memory what there is room for; the file is where TMPDIR says,
     and gone with the array.
-
-    Args:
-        shape: Its shape.
-        dtype: Its dtype.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     with tempfile.TemporaryFile(prefix="globalstep-array-") as file:

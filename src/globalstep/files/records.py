@@ -43,9 +43,6 @@ _CHUNK = 1 << 24
 def masked_crc32c(data: Any) -> int:
     """Compute the masked CRC-32C of `data`.
 
-    Args:
-        data: Any bytes.
-
     Returns:
         The CRC turned right by 15 bits plus 0xa282ead8, modulo 2**32.
 
@@ -58,9 +55,6 @@ def masked_crc32c(data: Any) -> int:
 
 def encode_record(data: bytes) -> bytes:
     """Give the bytes of one record.
-
-    Args:
-        data: What the record holds.
 
     Returns:
         `data` with its length and checksums, 16 bytes longer.
@@ -203,10 +197,6 @@ class _ZlibFile:
 
 def read_records(path: str, options: TFRecordOptions | str | int | None = None) -> Iterator[bytes]:
     """Iterate over the records of a file, each checked before it is given.
-
-    Args:
-        path: A record file; a local path or a URL.
-        options: Its compression; default none.
 
     Yields:
         The data of each record.

@@ -142,13 +142,6 @@ def write_shard(
 
     Nothing is copied but arrays that are not contiguous or not little-endian, one at a time.
 
-    Args:
-        storage: Where `directory` lies.
-        directory: Directory of the file.
-        file: The file's name in it.
-        tensors: Names and arrays.
-        metadata: Texts for the header's "__metadata__".
-
     Returns:
         What was written, in the file's order.
 
@@ -303,10 +296,6 @@ class ShardReader:
 
     Not thread-safe; close it, or use it in a `with` block.
 
-    Args:
-        storage: Where the file lies.
-        path: Its path.
-
     Raises:
         CheckpointError: If it is not a whole safetensors file; the text names it.
         NotFoundError: If it is not there.
@@ -376,9 +365,6 @@ class ShardReader:
 
     def read(self, name: str) -> Array:
         """Read one tensor.
-
-        Args:
-            name: Its name in the file.
 
         Returns:
             A new array of its dtype and shape.

@@ -401,11 +401,6 @@ def locked(storage: Storage, path: str, wait_secs: float) -> Iterator[bool]:
     A process that was stopped while it held the lock keeps it; so another process waits at most `wait_secs`, and what
     is done in the block has to be right without the lock, too.
 
-    Args:
-        storage: Where the file lies; it is made if it is not there, and stays.
-        path: The file.
-        wait_secs: How long to wait for another holder.
-
     Yields:
         Whether the lock is held.
     """

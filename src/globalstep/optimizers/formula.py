@@ -88,11 +88,7 @@ class Schedule:
                 raise ValueError(f"{type(self).__name__}: {name} is {number!r}; it must be a number {least}.")
 
     def rate(self, step: Formula) -> Formula:
-        """Give the rate at a step, as a formula that the parameter servers can evaluate.
-
-        Args:
-            step: The global step.
-        """
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         raise TypeError(f"{type(self).__name__} must define rate().")
 
 

@@ -77,9 +77,5 @@ class RuleSource(Protocol):
     """What training takes as an optimizer: those of `gs.optim`, and of `gs.train`."""
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """Give what the PS tasks are to do.
-
-        Args:
-            step: The run's step.
-        """
+        """Give what the PS tasks are to do."""
         ...

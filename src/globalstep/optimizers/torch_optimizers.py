@@ -71,11 +71,7 @@ class TorchOptimizer:
             )
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """Give what the PS tasks are to do.
-
-        Args:
-            step: The run's step.
-        """
+        """Give what the PS tasks are to do."""
         raise TypeError(f"{type(self).__name__} must define rule_at().")
 
     def _rate(self, step: StepSource) -> RuleHyper:

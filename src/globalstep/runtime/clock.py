@@ -56,9 +56,6 @@ class ManualClock:
     A wait moves the clock on by its whole timeout unless the event is set already: waiting loops run
     through at once.
 
-    Args:
-        now: The first reading, seconds.
-
     >>> clock = ManualClock()
     >>> clock.advance(1.5)
     >>> clock.monotonic()

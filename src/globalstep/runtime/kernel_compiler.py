@@ -50,11 +50,6 @@ def machine_code(function: Callable[..., Any], kinds: Sequence[Any], result: str
     It is a C function. It takes an array as the address of numpy's object, whose fields it reads: so a call costs no
     more than numba's. Arrays need not be aligned.
 
-    Args:
-        function: The loop.
-        kinds: Of its arguments, see `globalstep.runtime.kernels`.
-        result: The annotation of its result.
-
     Returns:
         An object file with the function `ENTRY`; empty where the code may raise an error, or calls numba or Python.
 

@@ -81,9 +81,6 @@ class Kernel:
     def ready(self, *examples: Any) -> Callable[..., Any]:
         """Give the loop for arguments of these dtypes and dimensions; it is compiled now, where it has to be.
 
-        Args:
-            examples: Arguments like those that it will be called with.
-
         Returns:
             The loop, which does not look at what it is called with: contiguous arrays of those dtypes, or it reads and
             writes anywhere.
@@ -147,9 +144,6 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
     Numbers passed to a kernel have the arrays' dtype, and a kernel uses no literal but as an index:
     numba would compute `1.0 - x` in float64, which numpy would not.
-
-    Args:
-        function: The loop, over arrays and numbers.
 
     Returns:
         The compiled function.

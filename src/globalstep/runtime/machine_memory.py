@@ -17,10 +17,6 @@ _UNKNOWN_BYTES = 1 << 40
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Give how many bytes this process could still take, by the kernel's own estimate.
 
-    Args:
-        proc: Where the kernel tells of processes.
-        cgroups: Where it tells of limits.
-
     Returns:
         The least of what is free on the machine and what the limits of this process's cgroup leave.
 
@@ -33,10 +29,6 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Give how many bytes this process could have if it were alone: the machine's, or its container's where less.
-
-    Args:
-        proc: Where the kernel tells of processes.
-        cgroups: Where it tells of limits.
 
     >>> memory_bytes() >= available_bytes()
     True

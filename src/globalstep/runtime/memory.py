@@ -122,9 +122,6 @@ class MemoryPool:
     def take(self, nbytes: int) -> Array:
         """Give memory.
 
-        Args:
-            nbytes: How much.
-
         Returns:
             uint8 [nbytes]; what it contains is undefined.
         """

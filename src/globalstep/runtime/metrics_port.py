@@ -112,11 +112,7 @@ class MetricsPort:
 
 
 def can_be_open(text: str) -> bool:
-    """Say whether a port is asked for and can be had; where prometheus-client is missing, log it: training goes on.
-
-    Args:
-        text: See metrics_address; "" for no port.
-    """
+    """Say whether a port is asked for and can be had; where prometheus-client is missing, log it: training goes on."""
     if not text:
         return False
     try:
@@ -128,12 +124,7 @@ def can_be_open(text: str) -> bool:
 
 
 def open_port(text: str, collectors: Sequence[Collector]) -> MetricsPort | None:
-    """Open a port, or log why there is none: training goes on without metrics.
-
-    Args:
-        text: See metrics_address; "" for no port.
-        collectors: What it tells.
-    """
+    """Open a port, or log why there is none: training goes on without metrics."""
     if not text:
         return None
     try:

@@ -24,12 +24,7 @@ _MOST_COMMAND = 80
 
 
 def why_not_bound(host: str, port: int) -> str:
-    """Say why no process can listen at an address now; "" where one can.
-
-    Args:
-        host: An IP address of this machine, or a name for one.
-        port: The port.
-    """
+    """Say why no process can listen at an address now; "" where one can."""
     found = _addresses(host, port)
     why = "" if found else f"this machine knows no address of the name {host!r}"
     for family, kind, protocol, _, address in found:
@@ -57,12 +52,7 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def holder_of(host: str, port: int) -> str:
-    """Name the process that listens at an address of this machine; "" where none is known.
-
-    Args:
-        host: An IP address of this machine, or a name for one.
-        port: The port.
-    """
+    """Name the process that listens at an address of this machine; "" where none is known."""
     wanted = {str(address[0]) for *_, address in _addresses(host, port)}
     if not wanted:
         return ""

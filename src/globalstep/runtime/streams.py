@@ -32,13 +32,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def write_line(stream: Any, text: str, end: str = "\n") -> None:
-    """Write a line, unless the stream takes none: what is told of a program must not end it.
-
-    Args:
-        stream: Any.
-        text: The line.
-        end: What comes behind it.
-    """
+    """Write a line, unless the stream takes none: what is told of a program must not end it."""
     if not is_open(stream):
         return
     with contextlib.suppress(OSError, ValueError):
@@ -49,11 +43,7 @@ def write_line(stream: Any, text: str, end: str = "\n") -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process at once, whatever its threads do; what was printed is written.
-
-    Args:
-        code: The exit code.
-    """
+    """End this process at once, whatever its threads do; what was printed is written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -133,14 +133,7 @@ def wait_announced(
 def join_announced(
     thread: threading.Thread, what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
 ) -> None:
-    """Wait until a thread has ended; see wait_announced.
-
-    Args:
-        thread: A thread that was started.
-        what: For people.
-        clock: Time.
-        why: See wait_announced.
-    """
+    """Wait until a thread has ended; see wait_announced."""
 
     def ended(secs: float) -> bool:
         thread.join(secs)

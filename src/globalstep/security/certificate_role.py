@@ -24,9 +24,6 @@ _CONTEXT = 0xA0
 def role_in_names(names: Iterable[str]) -> str | None:
     """Give the role that a common name and URIs speak of; None for none.
 
-    Args:
-        names: The common name, and the URIs.
-
     Raises:
         UnauthenticatedError: If they name several, or one that there is not.
 
@@ -45,9 +42,6 @@ def role_in_names(names: Iterable[str]) -> str | None:
 
 def role_of_certificate(certificate: bytes) -> str | None:
     """Give the role that a certificate names; None for none.
-
-    Args:
-        certificate: DER; or PEM, of which the first counts.
 
     Raises:
         UnauthenticatedError: As role_in_names; or if it is no certificate.

@@ -40,21 +40,12 @@ def claim(token: bytes) -> bytes:
 
 
 def answer(token: bytes, claimed: bytes) -> bytes:
-    """Make the task's proof that it knows the token.
-
-    Args:
-        token: The token.
-        claimed: What the caller began with.
-    """
+    """Make the task's proof that it knows the token."""
     return _mac(token, b"task", claimed)
 
 
 def proof(token: bytes, claimed: bytes) -> bytes:
     """Make the caller's proof that it knows the token.
-
-    Args:
-        token: The token.
-        claimed: What it began with.
 
     >>> begin = claim(bytes(32))
     >>> proof(bytes(32), begin) == answer(bytes(32), begin)

@@ -124,9 +124,6 @@ class TlsFiles:
 class CurrentTls:
     """The certificates as they are now: read again once their files have changed. Thread-safe.
 
-    Args:
-        files: Where they are.
-
     Raises:
         FailedPreconditionError: If they cannot be used.
     """
@@ -209,12 +206,6 @@ class Credentials:
 
 def tls_files(cert: str, key: str, ca: str, names: list[str]) -> TlsFiles | None:
     """Put three names of files together: all of them, or none.
-
-    Args:
-        cert: See TlsFiles.
-        key: The same.
-        ca: The same.
-        names: What they are called where they come from.
 
     Raises:
         FailedPreconditionError: If only some are given.

@@ -77,11 +77,6 @@ class BeginningCall:
 class SecureChannel:
     """A channel to one address. Thread-safe.
 
-    Args:
-        address: "host:port".
-        credentials: What to show.
-        clock: Time.
-
     Raises:
         FailedPreconditionError: If the credentials cannot be used, or a token would leave this machine without TLS.
     """
@@ -122,10 +117,6 @@ class SecureChannel:
 
         A task that has yet to prove that it has this process's token, since gRPC connected to it, is asked for its
         status first, which tells it nothing.
-
-        Args:
-            method: The RPC.
-            request: Its message; None for a stream.
         """
         try:
             token = self.credentials.shown_token()
@@ -233,10 +224,6 @@ class SecureChannel:
     def check_reply(self, call: BeginningCall, metadata: Any) -> None:
         """Refuse to believe a reply without its proof.
 
-        Args:
-            call: Which is replied to.
-            metadata: What came with the reply.
-
         Raises:
             UnauthenticatedError: If who replies has not proven that it has the token.
         """
@@ -271,12 +258,6 @@ class SecureChannel:
 
     def call(self, stub: Any, method: str, request: Any, timeout_secs: float) -> Any:
         """Make a unary call and wait for its reply, once the task has proven itself where it has to.
-
-        Args:
-            stub: Of a channel that this made.
-            method: The RPC.
-            request: Its message.
-            timeout_secs: For each call that it takes.
 
         Raises:
             grpc.RpcError: As the call.
@@ -340,9 +321,6 @@ class SecureChannel:
 
     def judge(self, error: OpError) -> OpError:
         """Say whether an error comes of TLS.
-
-        Args:
-            error: Any; looked into if it is an UnavailableError.
 
         Returns:
             The same; or an UnavailableError that says what is wrong with TLS; or, when that has been so for some

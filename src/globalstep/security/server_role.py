@@ -43,12 +43,7 @@ def server_mistake(own: bytes, certificate: bytes, where: str) -> str:
 
 
 class ServerRole:
-    """What is known of the server at one address. Thread-safe.
-
-    Args:
-        address: "host:port".
-        files: What this process makes connections with.
-    """
+    """What is known of the server at one address. Thread-safe."""
 
     def __init__(self, address: str, files: TlsFiles) -> None:
         self._address = address

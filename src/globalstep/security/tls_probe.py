@@ -42,10 +42,6 @@ _ALERTS = {
 def find_tls_mistake(address: str, files: TlsFiles | None) -> str:
     """Look whether TLS is what keeps a gRPC connection from being made.
 
-    Args:
-        address: "host:port".
-        files: What this process makes connections with; None for plain ones.
-
     Returns:
         What is wrong, for people, and what to do about it; "" if the server does not answer at all, or nothing is
         wrong with TLS.

@@ -105,27 +105,12 @@ def digest_of(message: bytes) -> str:
 
 
 def answer(token: str, challenge: str, number: str, address: str) -> str:
-    """Make the task's proof that it has a token.
-
-    Args:
-        token: The token.
-        challenge: The task's random number.
-        number: The caller's.
-        address: As the caller dialled it.
-    """
+    """Make the task's proof that it has a token."""
     return _mac(token, "task", challenge, number, address)
 
 
 def proof(token: str, challenge: str, number: str, address: str, method: str, digest: str) -> str:
     """Make a caller's proof that it has a token, for one message to one process of a task.
-
-    Args:
-        token: The token.
-        challenge: The task's random number.
-        number: The caller's.
-        address: As it was dialled.
-        method: The RPC.
-        digest: Of its message; STREAM for a stream.
 
     >>> call = "a" * 16, "1", "2", "127.0.0.1:1"
     >>> proof(*call, "Status", STREAM) == proof(*call, "Begin", STREAM)
@@ -135,15 +120,7 @@ def proof(token: str, challenge: str, number: str, address: str, method: str, di
 
 
 def reply_proof(token: str, challenge: str, number: str, address: str, method: str) -> str:
-    """Make the task's proof that it has the token of the caller that it replies to.
-
-    Args:
-        token: The token.
-        challenge: The task's random number.
-        number: The caller's, of this call.
-        address: As the caller dialled it.
-        method: The RPC.
-    """
+    """Make the task's proof that it has the token of the caller that it replies to."""
     return _mac(token, "reply", challenge, number, address, method)
 
 

@@ -139,10 +139,6 @@ class TensorWriter:
 def decode_tensor(ref: pb.TensorRef, data: memoryview) -> Array:
     """Give a tensor as a view into its message's data.
 
-    Args:
-        ref: The reference.
-        data: All tensor bytes of the message.
-
     Returns:
         Array of the reference's dtype and shape; not to be written to.
 
@@ -308,13 +304,7 @@ def decode_push_id(message: pb.PushId) -> PushId:
 
 
 def encode_op(op: Op, into: pb.Op, tensors: TensorWriter) -> None:
-    """Write one change of a push.
-
-    Args:
-        op: The change.
-        into: The message to fill.
-        tensors: Takes the operand's and indices' bytes.
-    """
+    """Write one change of a push."""
     into.kind = int(op.kind)  # type: ignore[assignment]
     into.variable = op.variable
     if op.value is not None:

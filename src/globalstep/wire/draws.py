@@ -49,11 +49,6 @@ class Draw:
     def check(self, name: str, dtype: str, shape: Sequence[int]) -> None:
         """Refuse what cannot be drawn.
 
-        Args:
-            name: The Variable's name.
-            dtype: Its dtype.
-            shape: Its shape.
-
         Raises:
             InvalidArgumentError: If it is no float32 or float64 with rows, these are too wide, or the law cannot be.
         """

@@ -108,10 +108,6 @@ MAX_DEPTH = 100
 def check_expression(expr: Expr, what: str) -> int:
     """Refuse an expression that could not be evaluated, whatever its names stand for.
 
-    Args:
-        expr: The expression.
-        what: Whose it is, for the message.
-
     Returns:
         How many parts it has.
 
@@ -140,10 +136,6 @@ def check_expression(expr: Expr, what: str) -> int:
 
 def evaluate(expr: Expr, names: Mapping[str, float]) -> float:
     """Give the value of an expression.
-
-    Args:
-        expr: The expression.
-        names: Values of the steps and scalar Variables it may name.
 
     Returns:
         The value, float64.

@@ -67,10 +67,6 @@ def shown(name: str) -> str:
 def check_name(name: str, what: str) -> None:
     """Refuse what cannot be the name of a Variable, an optimizer or a hyper-parameter.
 
-    Args:
-        name: The name.
-        what: Of what, for the message.
-
     Raises:
         InvalidArgumentError: If it is empty, too long, or has other characters than names have.
     """

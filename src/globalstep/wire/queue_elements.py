@@ -52,10 +52,6 @@ def encode_element(components: Sequence[Any]) -> bytes:
 def decode_element(raw: bytes, dtypes: Sequence[str]) -> tuple[Array, ...]:
     """Read an element.
 
-    Args:
-        raw: As encode_element wrote it.
-        dtypes: TensorFlow's name of each component's dtype.
-
     Raises:
         InvalidArgumentError: If that is not what it is.
     """

@@ -189,10 +189,6 @@ class Outgoing:
     def send(self, connection: socket.socket | TlsSocket, flags: int = 0) -> None:
         """Send all that is left of it.
 
-        Args:
-            connection: A blocking stream socket.
-            flags: Of sendmsg.
-
         Raises:
             BlockingIOError: With MSG_DONTWAIT, when the socket takes no more now; send it again later.
             OSError: If the connection is broken.

@@ -161,9 +161,6 @@ _LOOKS: dict[type[Any], dict[str, _Look]] = {}
 def check_texts(message: Any) -> None:
     """Refuse a request with a text that is too long, or has characters that it may not have.
 
-    Args:
-        message: Of protobuf.
-
     Raises:
         InvalidArgumentError: If it has one; the error names the field.
     """

@@ -125,12 +125,6 @@ def ask_each(
 ) -> Iterator[tuple[int, Any]]:
     """Call several PS tasks at once, each once, and wait for one after the other.
 
-    Args:
-        transports: To every PS task.
-        method: The RPC.
-        requests: Index of a task -> message.
-        timeout_secs: How long each may take.
-
     Yields:
         Index, and the reply, or the OpError that is there instead, in the order of the requests.
     """
@@ -186,14 +180,6 @@ def register_target(
     """Make `target` mean the PS tasks at `addresses` within this process.
 
     A TensorFlow program passes its own server's target; sessions here need the PS tasks' addresses.
-
-    Args:
-        target: The server's target.
-        addresses: Of every PS task, in order.
-        task: See KnownTarget.
-        session_tasks: See KnownTarget.
-        in_process: See KnownTarget.
-        program: See KnownTarget.
     """
     _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks), in_process, program)
 

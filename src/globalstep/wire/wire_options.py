@@ -85,10 +85,6 @@ class WireOptions:
 def wire_options_of(config: Any, environ: Mapping[str, str] = os.environ) -> WireOptions:
     """Decide how a session's numbers cross the wire: its configuration beats the environment.
 
-    Args:
-        config: The session's ConfigProto, or None.
-        environ: For GLOBALSTEP_WIRE.
-
     Raises:
         InvalidArgumentError: If what is given there are no such options.
     """
