@@ -15,9 +15,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint import remove_leftovers
 from globalstep.chief.checkpoints.checkpoint_format import (
@@ -43,8 +41,9 @@ from globalstep.wire.declarations import VariableDecl
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.client.snapshot import Snapshot
 
-__all__ = ["ClusterSnapshot", "save_snapshot"]
+__all__ = ["save_snapshot"]
 
 _log = logging.getLogger("globalstep")
 
@@ -52,37 +51,8 @@ _log = logging.getLogger("globalstep")
 _MOST_NAMED = 3
 
 
-class ClusterSnapshot(Protocol):
-    """A consistent snapshot of the cluster; see globalstep.worker.client.client."""
-
-    @property
-    def index(self) -> int:
-        """Its place in the mutation sequence."""
-        ...
-
-    @property
-    def steps(self) -> Mapping[str, int]:
-        """Every step."""
-        ...
-
-    @property
-    def ledger(self) -> bytes:
-        """The sequencer's record of answered pushes."""
-        ...
-
-    def read(self, names: Sequence[str]) -> Sequence[npt.NDArray[Any]]:
-        """Give values of Variables."""
-        ...
-
-    def write(
-        self, directory: str, files: Mapping[int, str], names: Mapping[str, str], probe: tuple[str, str]
-    ) -> Mapping[int, ShardWritten | None]:
-        """Make each shard write its file; None for a shard that does not see the directory."""
-        ...
-
-
 def save_snapshot(
-    snapshot: ClusterSnapshot,
+    snapshot: Snapshot,
     cluster: ClusterClient,
     saveables: Sequence[Saveable],
     prefix: str,
@@ -207,7 +177,7 @@ def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
 
 
 def _stream(
-    snapshot: ClusterSnapshot,
+    snapshot: Snapshot,
     declared: Mapping[str, VariableDecl],
     saveables: Sequence[Saveable],
     storage: Storage,
@@ -226,7 +196,7 @@ def _stream(
 
 
 def _index_of(
-    snapshot: ClusterSnapshot,
+    snapshot: Snapshot,
     declared: Mapping[str, VariableDecl],
     saveables: Sequence[Saveable],
     files: Mapping[int, str],

@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 from globalstep.errors import (
     FailedPreconditionError,
@@ -58,65 +58,6 @@ _FLOW_BYTES = 16 << 20  # of a file, given to the disk at a time
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Storage(Protocol):
-    """What globalstep needs of a file system. Paths are whole paths or URLs; errors are OSErrors."""
-
-    #: Whether two hosts that name the same path may mean different files.
-    is_local: bool
-
-    def open_write(self, path: str) -> BinaryIO:
-        """Open a new file, replacing what is there."""
-        ...
-
-    def open_read(self, path: str) -> BinaryIO:
-        """Open a file for seeking and reading."""
-        ...
-
-    def sync_file(self, file: BinaryIO) -> None:
-        """Wait until what was written to an open file is durable, where the storage can tell."""
-        ...
-
-    def sync_directory(self, directory: str) -> None:
-        """Wait until renames and deletions in `directory` are durable, where the storage can tell."""
-        ...
-
-    def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing a file of that name."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Say whether a file or directory is there."""
-        ...
-
-    def is_directory(self, path: str) -> bool:
-        """Say whether a directory is there (always so where directories are only prefixes of names)."""
-        ...
-
-    def make_directories(self, path: str) -> None:
-        """Make a directory and those above it; one that is there stays."""
-        ...
-
-    def list(self, directory: str) -> list[str]:
-        """Give the names of the files in `directory`, sorted; [] when it is not there."""
-        ...
-
-    def size(self, path: str) -> int:
-        """Give a file's size in bytes."""
-        ...
-
-    def mtime(self, path: str) -> float:
-        """Give when a file was last written, seconds since the epoch."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error."""
-        ...
-
-    def join(self, directory: str, name: str) -> str:
-        """Put a file's name to a directory."""
-        ...
-
-
 class _FlowingFile(io.FileIO):
     """A new file whose bytes begin to move to the disk while the next are being written.
 
@@ -140,25 +81,26 @@ class _FlowingFile(io.FileIO):
 
 
 class LocalStorage:
-    """The file system of this host."""
+    """The file system of this host. Paths are whole paths or URLs; errors are OSErrors."""
 
+    #: Whether two hosts that name the same path may mean different files.
     is_local = True
 
     def open_write(self, path: str) -> BinaryIO:
-        """See Storage."""
+        """Open a new file, replacing what is there."""
         return io.BufferedWriter(_FlowingFile(path))
 
     def open_read(self, path: str) -> BinaryIO:
-        """See Storage."""
+        """Open a file for seeking and reading."""
         return open(path, "rb")
 
     def sync_file(self, file: BinaryIO) -> None:
-        """See Storage."""
+        """Wait until what was written to an open file is durable, where the storage can tell."""
         file.flush()
         os.fsync(file.fileno())
 
     def sync_directory(self, directory: str) -> None:
-        """See Storage."""
+        """Wait until renames and deletions in `directory` are durable, where the storage can tell."""
         descriptor = os.open(directory or ".", os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -166,19 +108,19 @@ class LocalStorage:
             os.close(descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        """See Storage."""
+        """Give a file another name, replacing a file of that name."""
         os.replace(source, target)
 
     def exists(self, path: str) -> bool:
-        """See Storage."""
+        """Say whether a file or directory is there."""
         return os.path.exists(path)
 
     def is_directory(self, path: str) -> bool:
-        """See Storage."""
+        """Say whether a directory is there (always so where directories are only prefixes of names)."""
         return os.path.isdir(path or ".")
 
     def make_directories(self, path: str) -> None:
-        """See Storage; their names are on the disk when this returns."""
+        """Make a directory and those above it, durable when this returns; one that is there stays."""
         path = path or "."
         missing = []
         while not os.path.isdir(path):
@@ -208,7 +150,7 @@ class LocalStorage:
         os.rmdir(path)
 
     def list(self, directory: str) -> list[str]:
-        """See Storage."""
+        """Give the names of the files in `directory`, sorted; [] when it is not there."""
         try:
             with os.scandir(directory or ".") as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
@@ -216,20 +158,20 @@ class LocalStorage:
             return []
 
     def size(self, path: str) -> int:
-        """See Storage."""
+        """Give a file's size in bytes."""
         return os.path.getsize(path)
 
     def mtime(self, path: str) -> float:
-        """See Storage."""
+        """Give when a file was last written, seconds since the epoch."""
         return os.path.getmtime(path)
 
     def delete(self, path: str) -> None:
-        """See Storage."""
+        """Delete a file; one that is not there is no error."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def join(self, directory: str, name: str) -> str:
-        """See Storage."""
+        """Put a file's name to a directory."""
         return os.path.join(directory, name)
 
 
@@ -258,37 +200,37 @@ class FsspecStorage:
             ) from error
 
     def open_write(self, path: str) -> BinaryIO:
-        """See Storage."""
+        """See LocalStorage."""
         return cast(BinaryIO, self._system.open(path, "wb"))
 
     def open_read(self, path: str) -> BinaryIO:
-        """See Storage."""
+        """See LocalStorage."""
         return cast(BinaryIO, self._system.open(path, "rb"))
 
     def sync_file(self, file: BinaryIO) -> None:
-        """See Storage; an object is durable only once it is closed, so there is nothing to wait for."""
+        """See LocalStorage; an object is durable only once it is closed, so there is nothing to wait for."""
 
     def sync_directory(self, directory: str) -> None:
-        """See Storage; an object's name is as durable as the object."""
+        """See LocalStorage; an object's name is as durable as the object."""
 
     def rename(self, source: str, target: str) -> None:
-        """See Storage; a copy and a deletion where the service has no rename."""
+        """See LocalStorage; a copy and a deletion where the service has no rename."""
         self._system.mv(source, target)
 
     def exists(self, path: str) -> bool:
-        """See Storage."""
+        """See LocalStorage."""
         return bool(self._system.exists(path))
 
     def is_directory(self, path: str) -> bool:
-        """See Storage."""
+        """See LocalStorage."""
         return True
 
     def make_directories(self, path: str) -> None:
-        """See Storage."""
+        """See LocalStorage."""
         self._system.makedirs(path, exist_ok=True)
 
     def list(self, directory: str) -> list[str]:
-        """See Storage."""
+        """See LocalStorage."""
         self._system.invalidate_cache()
         try:
             entries = self._system.ls(directory, detail=True)
@@ -297,22 +239,25 @@ class FsspecStorage:
         return sorted(entry["name"].rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
 
     def size(self, path: str) -> int:
-        """See Storage."""
+        """See LocalStorage."""
         return int(self._system.size(path))
 
     def mtime(self, path: str) -> float:
-        """See Storage."""
+        """See LocalStorage."""
         return float(self._system.modified(path).timestamp())
 
     def delete(self, path: str) -> None:
-        """See Storage."""
+        """See LocalStorage."""
         with contextlib.suppress(FileNotFoundError):
             self._system.rm_file(path)
 
     def join(self, directory: str, name: str) -> str:
-        """See Storage."""
+        """See LocalStorage."""
         return f"{directory.rstrip('/')}/{name}"
 
+
+#: What globalstep needs of a file system.
+Storage = LocalStorage | FsspecStorage
 
 _LOCAL = LocalStorage()
 
