@@ -48,8 +48,6 @@ from globalstep.worker.step.step_push import StepPush
 from globalstep.worker.waits.first_answers import wait_for_answers
 from globalstep.worker.waits.polling_wait import PollingWait
 
-__all__ = ["Client", "ClientTicket", "Pushed", "connect"]
-
 #: How long a client waits for PS tasks that do not answer yet, and for the client that begins the run.
 _WAIT_SECS = 600.0
 _CHECKPOINT = "model.ckpt"

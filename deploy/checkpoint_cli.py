@@ -19,8 +19,6 @@ from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for
 from globalstep.wire.names import printable
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""

@@ -18,8 +18,6 @@ from collections.abc import Iterator, Sequence
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.streams import is_open
 
-__all__ = ["main"]
-
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit.cli", "prove from a run's journal that no push was lost or done twice"),

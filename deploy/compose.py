@@ -21,14 +21,6 @@ from globalstep.deploy.job_options import add_script, add_tasks, too_few
 from globalstep.deploy.launch.options import with_run_token
 from globalstep.runtime.streams import is_terminal
 
-__all__ = [
-    "configure",
-    "run",
-    "ComposeJob",
-    "compose_file",
-    "project_name",
-]
-
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0
 #: Services that end; others, a TensorBoard or what the user has added to the file, go on.

@@ -21,8 +21,6 @@ from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import SecureChannel
 from globalstep.security.tls_probe import find_tls_mistake
 
-__all__ = ["address_to_ask", "main"]
-
 
 def address_to_ask(environ: Mapping[str, str], default: str) -> str:
     """Say where the PS task of this container serves.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_restarts", "add_script", "add_tasks", "too_few"]
-
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
     """Add how many tasks there are of each kind."""

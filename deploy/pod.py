@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 
 from globalstep.errors import FailedPreconditionError
 
-__all__ = ["main", "tf_config"]
-
 #: As in deploy/kubernetes/base.
 _PORT = 2222
 

@@ -30,15 +30,6 @@ from globalstep.ps.wal.recovery import Replay, bases_in
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire import codec
 
-__all__ = [
-    "configure",
-    "run",
-    "LoggedEntry",
-    "NotFinite",
-    "RunLogs",
-    "find_logs",
-]
-
 Array = npt.NDArray[Any]
 
 

@@ -40,15 +40,6 @@ from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.leaving import close_clients, ends_unfinished, has_been_client, is_client
 from globalstep.worker.waits.polling_wait import PollingWait
 
-__all__ = [
-    "Server",
-    "HostedPS",
-    "host_of",
-    "PSProgram",
-    "code_of",
-    "wait_for_the_end",
-]
-
 _log = logging.getLogger(__name__)
 
 #: What a shell gives for a process that Ctrl-C has ended.

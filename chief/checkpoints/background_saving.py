@@ -12,8 +12,6 @@ from concurrent.futures import Future
 
 from globalstep.runtime.waiting import join_announced, wait_announced
 
-__all__ = ["BackgroundSave"]
-
 _log = logging.getLogger("globalstep")
 
 

@@ -31,19 +31,6 @@ from globalstep.files.disk_arrays import IN_MEMORY_BYTES, PIECE_BYTES, array_on_
 from globalstep.files.shard_file import ShardReader
 from globalstep.files.storage import PROBE, TEMPORARY, Storage, directory_of, storage_for
 
-__all__ = [
-    "CheckpointReader",
-    "NewCheckpointReader",
-    "delete_checkpoint",
-    "is_complete",
-    "lacks_a_file",
-    "remove_incomplete",
-    "remove_leftovers",
-    "verify",
-    "Box",
-    "overlap",
-]
-
 Array = npt.NDArray[Any]
 
 

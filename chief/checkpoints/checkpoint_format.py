@@ -41,24 +41,6 @@ from globalstep.files.shard_file import SavedTensor, check_dtype
 from globalstep.files.storage import Storage, atomic_write, directory_of, path_error
 from globalstep.wire.declarations import VariableDecl
 
-__all__ = [
-    "FORMAT_VERSION",
-    "INDEX_SUFFIX",
-    "CheckpointIndex",
-    "SavedPart",
-    "SavedVariable",
-    "ShardFile",
-    "delete_indexes",
-    "find_index",
-    "index_path",
-    "kind_of",
-    "prefixes_in",
-    "publish_index",
-    "read_index",
-    "shard_file_name",
-    "write_index",
-]
-
 INDEX_SUFFIX = ".index.json"
 FORMAT_VERSION = 1
 _FORMAT = "globalstep checkpoint"

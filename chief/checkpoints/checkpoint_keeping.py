@@ -25,11 +25,6 @@ from globalstep.chief.checkpoints.checkpoint_state import (
 from globalstep.files.storage import Storage, directory_of
 from globalstep.runtime.clock import Clock
 
-__all__ = [
-    "CheckpointKeeping",
-    "Retention",
-]
-
 _log = logging.getLogger("globalstep")
 
 

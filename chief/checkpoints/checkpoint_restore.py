@@ -29,7 +29,6 @@ from globalstep.worker.protocol.splitting import whole_name
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["restore_into"]
 
 Array = npt.NDArray[Any]
 

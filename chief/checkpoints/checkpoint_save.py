@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.client.snapshot import Snapshot
 
-__all__ = ["save_snapshot"]
 
 _log = logging.getLogger("globalstep")
 

@@ -25,19 +25,6 @@ from globalstep.chief.checkpoints.tf_messages import CheckpointState
 from globalstep.errors import AbortedError, CheckpointError, NotFoundError, OpError
 from globalstep.files.storage import Storage, atomic_write, directory_of, locked, storage_for
 
-__all__ = [
-    "CheckpointState",
-    "checkpoint_exists",
-    "committed_after",
-    "generate_checkpoint_state_proto",
-    "get_checkpoint_mtimes",
-    "get_checkpoint_state",
-    "greatest_term",
-    "latest_checkpoint",
-    "update_checkpoint_state",
-    "write_state",
-]
-
 _log = logging.getLogger("globalstep")
 
 #: Who wrote a state file, in a comment, which TensorFlow's readers skip: it holds for the checkpoint that it names.

@@ -35,7 +35,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["STATE_FILE", "ClusterSaver"]
 
 _log = logging.getLogger("globalstep")
 

@@ -13,8 +13,6 @@ from globalstep.files.whole_part import WholePart
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.protocol.splitting import part_name
 
-__all__ = ["Saveable", "saveables_of_program", "stored_parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Saveable:

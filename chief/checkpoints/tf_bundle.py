@@ -28,8 +28,6 @@ from globalstep.errors import CheckpointError, NotFoundError, OpError
 from globalstep.files.records import masked_crc32c
 from globalstep.files.storage import Storage, path_error, storage_for
 
-__all__ = ["MAGIC", "NAMES", "TensorBundle"]
-
 Array = npt.NDArray[Any]
 
 #: The last eight bytes of an index.

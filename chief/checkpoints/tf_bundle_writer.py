@@ -19,8 +19,6 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.files.records import masked_crc32c
 from globalstep.files.storage import Storage, atomic_write
 
-__all__ = ["write_bundle"]
-
 Array = npt.NDArray[Any]
 
 _NUMBERS = {dtype: types_pb2.DataType.Value(name) for name, dtype in NAMES.items()}

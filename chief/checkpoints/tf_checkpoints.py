@@ -25,8 +25,6 @@ from globalstep.files.shard_file import SavedTensor, TensorSpec, write_shard_fro
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Imported", "export_checkpoint", "import_checkpoint"]
-
 
 @dataclass(frozen=True, slots=True)
 class Imported:

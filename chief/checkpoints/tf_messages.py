@@ -12,8 +12,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["BundleEntry", "BundleHeader", "CheckpointState"]
-
 _KINDS = {
     "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
     "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,

@@ -29,14 +29,6 @@ from globalstep.files.tensorboard_protos import Event, SessionLog, Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder, join_announced
 
-__all__ = [
-    "EventFileWriter",
-    "summary_iterator",
-    "WRITERS",
-    "SummaryFileWriter",
-    "WritersByDirectory",
-]
-
 _log = logging.getLogger("globalstep")
 
 _FILE_VERSION = "brain.Event:2"

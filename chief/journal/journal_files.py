@@ -27,19 +27,6 @@ from globalstep.files.records import encode_record, read_records
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.wire.known_progress import Known
 
-__all__ = [
-    "Batch",
-    "Header",
-    "Segment",
-    "SegmentName",
-    "encode_batch",
-    "journal_directory",
-    "last_stored",
-    "read_segment",
-    "segment_names",
-    "write_segment",
-]
-
 _log = logging.getLogger("globalstep")
 
 FORMAT = "globalstep journal"

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["JournalKeeper"]
-
 _log = logging.getLogger("globalstep")
 
 PERIOD_SECS = 5.0

@@ -18,8 +18,6 @@ from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.files.storage import atomic_write, path_error, storage_for
 
-__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_addresses", "kept_identity"]
-
 _log = logging.getLogger("globalstep")
 
 FILE_NAME = "globalstep-run.json"

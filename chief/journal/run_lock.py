@@ -34,8 +34,6 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.files.storage import TEMPORARY, LocalStorage, is_full, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["FILE_NAME", "hold", "living_holder"]
-
 _log = logging.getLogger("globalstep")
 
 FILE_NAME = "globalstep-run.lock"

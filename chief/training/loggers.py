@@ -16,8 +16,6 @@ from globalstep.worker.frameworks.training_model import require_extra
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
-__all__ = ["CSVLogger", "MLflowLogger", "WandbLogger"]
-
 
 class _Logger(Callback):
     """Logs the loss every so many steps, and evaluations."""

@@ -25,8 +25,6 @@ from globalstep.errors import NotFoundError, OpError
 from globalstep.files.storage import storage_for
 from globalstep.wire.known_progress import Known, KnownProgress
 
-__all__ = ["audit"]
-
 _NO_LIMIT = 2**63 - 1
 
 

@@ -16,11 +16,6 @@ from globalstep.deploy.audit.reading import RecordSequence, Volume
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, FewerMade, StepProof, StepsMade, Worker
 from globalstep.files.journal_records import NO_STEP, EventKind, Fewer
 
-__all__ = [
-    "Reader",
-    "ContributionBook",
-]
-
 Array = npt.NDArray[Any]
 
 #: Findings of one kind in one place; the rest are counted.

@@ -17,8 +17,6 @@ from globalstep.deploy.audit.result import Audit, StepProof, Worker
 from globalstep.errors import GlobalStepError
 from globalstep.wire.names import printable
 
-__all__ = ["configure", "run"]
-
 PROVEN, NOT_PROVEN, UNREADABLE = 0, 1, 2
 #: Stretches of steps of fewer contributions that are printed.
 _MOST_FEWER = 20

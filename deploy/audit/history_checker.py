@@ -19,8 +19,6 @@ from math import inf
 from operator import add, attrgetter
 from typing import Any
 
-__all__ = ["BadHistoryError", "DecidedPushes", "JournalBook", "Judgement", "events_of", "judge", "main"]
-
 PROVEN, NOT_PROVEN, UNREADABLE = 0, 1, 2
 #: Ways in which pushes of unknown outcome may have counted that are followed at once.
 _MOST_WAYS = 4096

@@ -20,8 +20,6 @@ from globalstep.errors import OpError
 from globalstep.files.journal_records import RECORD, EventKind
 from globalstep.wire.known_progress import KnownProgress
 
-__all__ = ["Findings", "RecordSequence", "Volume", "read_volumes"]
-
 Rows = npt.NDArray[Any]
 _TWO_RUNS = "Two jobs have kept their runs in this directory; what is proven of the one says nothing of the other."
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from globalstep.deploy.audit.reading import Findings
 
-__all__ = ["Audit", "AuditedIncarnation", "FewerMade", "StepProof", "StepsMade", "Worker"]
-
 
 @dataclass(slots=True)
 class Worker:

@@ -15,8 +15,6 @@ from globalstep.runtime.log_format import time_stamp
 from globalstep.runtime.streams import is_terminal
 from globalstep.wire.names import printable
 
-__all__ = ["CONCLUSION_MARK", "PROGRESS_MARK", "Console"]
-
 #: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).
 PROGRESS_MARK = "\x1eprogress "
 #: A line that starts with this says, as JSON, where a chief's run has ended (see RunReport).

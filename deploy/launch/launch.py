@@ -38,8 +38,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.process_env import environ_with_alias, tuned
 from globalstep.runtime.streams import is_terminal
 
-__all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""

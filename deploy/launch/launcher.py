@@ -22,15 +22,6 @@ from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
 from globalstep.deploy.launch.console import CONCLUSION_MARK, PROGRESS_MARK, Console
 from globalstep.deploy.status.view import duration
 
-__all__ = [
-    "Launcher",
-    "Task",
-    "Conclusion",
-    "log_name",
-    "read_conclusion",
-    "summary",
-]
-
 _TAIL_LINES = 20
 #: How often a launcher looks whether those that are left wait in vain.
 _LOOK_SECS = 0.5

@@ -26,8 +26,6 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import RUN_TOKEN, Credentials
 
-__all__ = ["LiveRun", "find_credentials", "kept", "live_runs"]
-
 #: What an environment says of tokens and certificates.
 _SHOWN = (
     "GLOBALSTEP_TLS_CERT",

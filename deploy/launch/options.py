@@ -22,16 +22,6 @@ from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format
 from globalstep.runtime.metrics_port import metrics_address, require_prometheus
 from globalstep.security.credentials import RUN_TOKEN, read_secret, tls_files
 
-__all__ = [
-    "add_arguments",
-    "add_security",
-    "apply_options",
-    "shares_of_cpus",
-    "environ_for_all",
-    "environ_of_task",
-    "with_run_token",
-]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command."""

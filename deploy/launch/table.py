@@ -28,8 +28,6 @@ from globalstep.deploy.status.view import cell, human_bytes, rate_of, short_task
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["LiveConsole", "Row", "draw_cluster", "rows_of", "watch_cluster"]
-
 _PERIOD_SECS = 1.0
 EXIT_TERMINATED = 143
 

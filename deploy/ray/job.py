@@ -30,13 +30,6 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError, Res
 from globalstep.security.credentials import RUN_TOKEN
 from globalstep.worker.frameworks.training_model import require_extra
 
-__all__ = [
-    "RayEnd",
-    "launch",
-    "configure",
-    "run",
-]
-
 _LOOPBACK = "127.0.0.1"
 #: Variables that are secrets.
 _SECRETS = (RUN_TOKEN, "GLOBALSTEP_TOKEN")

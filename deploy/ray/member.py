@@ -19,8 +19,6 @@ from dataclasses import dataclass
 
 from globalstep.runtime.process_env import tuned
 
-__all__ = ["MOVED", "Member", "TaskAddress"]
-
 #: Given by `run` instead of an exit code: others would look for the task at a place where it cannot be any more.
 MOVED = -1
 #: How long what a process has left behind may go on writing after its end.

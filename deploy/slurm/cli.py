@@ -16,14 +16,6 @@ from pathlib import Path, PurePath
 
 from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
 
-__all__ = [
-    "add_cluster",
-    "configure",
-    "run",
-    "SlurmJob",
-    "batch_script",
-]
-
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what the cluster is; the batch script's own program has them too."""

@@ -27,8 +27,6 @@ from globalstep.deploy.launch.options import environ_of_task, with_run_token
 from globalstep.deploy.slurm.cli import SlurmJob, add_cluster
 from globalstep.runtime.process_env import tuned
 
-__all__ = ["addresses_of_nodes", "main", "make_tasks"]
-
 
 def addresses_of_nodes(nodes: str, shown: str) -> dict[str, str]:
     r"""Find the addresses by which Slurm itself reaches nodes.

@@ -17,8 +17,6 @@ from types import FrameType
 
 from globalstep.cluster.slurm import expand_hosts
 
-__all__ = ["choose_node", "main"]
-
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_LOST = 128 + signal.SIGKILL
 #: How long to wait for the signal that comes with the end of the job.

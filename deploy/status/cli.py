@@ -23,8 +23,6 @@ from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.streams import is_terminal
 
-__all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "add_addresses", "configure", "exit_code", "run", "say_ended", "screen"]
-
 #: Of what is no terminal: nothing is shortened there.
 _WIDE = 1000
 

@@ -14,11 +14,6 @@ from typing import Any
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = [
-    "Answer", "AwaitedStatus", "ClusterStatus", "LastSave", "OpenStepStatus", "ShardStatus", "StepStatus",
-    "TogetherStatus", "WorkerStatus", "read_cluster",
-]  # fmt: skip
-
 #: What a PS task has answered, or why it has not.
 Answer = pb.StatusReply | OpError
 

@@ -22,8 +22,6 @@ from globalstep.wire.protocol_version import own_protocol
 from globalstep.wire.transports import ask_all
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
-__all__ = ["ClusterWatch", "addresses_of", "watch_of"]
-
 #: How long a task may take to answer.
 ANSWER_SECS = 3.0
 

@@ -28,8 +28,6 @@ from globalstep.deploy.status.view import cell, duration
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["ListedRun", "configure", "found_runs", "run"]
-
 _ROOT = "runs"
 _ANSWER_SECS = 2.0
 

@@ -17,8 +17,6 @@ from rich.text import Text
 from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus, TogetherStatus
 from globalstep.wire.names import printable
 
-__all__ = ["cell", "draw_status", "duration", "human_bytes", "short_task"]
-
 _STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
 
 
@@ -50,6 +48,7 @@ def cell(text: str) -> str:
 
 
 def text_of(line: str, style: str = "") -> Text:
+    """Give a line as it may be shown."""
     return Text(printable(line), style)
 
 
@@ -155,6 +154,7 @@ def duration(secs: float) -> str:
 
 
 def table_of(*columns: str) -> Table:
+    """Make an empty table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         left = at == 0 or column in ("STATE", "SHARD")
@@ -220,6 +220,7 @@ def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
 
 
 def rate_of(value: float | None) -> str:
+    """Give a rate, or "-" where there is none."""
     return "-" if value is None else f"{value:.1f}"
 
 

@@ -24,14 +24,6 @@ from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = [
-    "PlacedVariable",
-    "as_json",
-    "placed_variables",
-    "configure",
-    "run",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedVariable:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from globalstep.tf1.frameworks.foreign_loss import LossNode
 
-__all__ = ["JaxNames", "TorchNames", "jax", "torch"]
-
 
 class TorchNames:
     """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.

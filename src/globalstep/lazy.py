@@ -15,8 +15,6 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["AbsentImports", "Namespace", "all_names", "namespace", "nested_namespace", "stub_names"]
-
 #: A line of a stub: "from module import attribute as name", or "import module as name".
 _LINE = re.compile(r"^(?:from (\S+) )?import (\S+) as (\w+)$", re.MULTILINE)
 

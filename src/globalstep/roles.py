@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ENTRIES"]
-
 #: "local" and "grpc", schemes of targets -> makes transports to all PS tasks from the rest of the target and the kind
 #: of transport; "serve" -> serves as the PS task that TF_CONFIG describes, until its job has ended.
 ENTRIES: dict[str, Callable[..., Any]] = {}

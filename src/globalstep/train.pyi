@@ -1,7 +1,7 @@
 # The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
 from globalstep.chief.checkpoints.checkpoint import NewCheckpointReader as NewCheckpointReader
-from globalstep.chief.checkpoints.checkpoint_state import CheckpointState as CheckpointState
+from globalstep.chief.checkpoints.tf_messages import CheckpointState as CheckpointState
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists as checkpoint_exists
 from globalstep.chief.checkpoints.checkpoint_state import generate_checkpoint_state_proto as generate_checkpoint_state_proto
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes as get_checkpoint_mtimes

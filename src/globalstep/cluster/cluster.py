@@ -13,22 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast, runtime_checkable
 
-__all__ = [
-    "CHIEF_JOBS",
-    "ClusterDef",
-    "ClusterSpec",
-    "JobDef",
-    "ServerDef",
-    "TaskConfig",
-    "described_task",
-    "from_tf_config",
-    "is_chief",
-    "is_address",
-    "is_port",
-    "session_tasks",
-    "target_of",
-]
-
 #: Job names of a chief that is not a worker; "master" is the older spelling.
 CHIEF_JOBS = ("chief", "master")
 _SCHEME = "grpc://"

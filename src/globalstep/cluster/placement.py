@@ -27,8 +27,6 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl, nbytes_of
 from globalstep.wire.expressions import names_in
 
-__all__ = ["Declarations", "declared_by", "describe"]
-
 #: Update rules that change each element (or row) on its own, so that parts can be trained apart. LAMB looks at a
 #: whole Variable, and a rule from elsewhere may.
 SPLITTABLE_KINDS = frozenset(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["ALIVE_SECS", "NO_PROCESS", "Process", "is_gone", "this_process"]
 
 #: A process that lives gives a sign of it every second. A process that
 #: takes its place treats one that has given none for so long as dead.

@@ -17,8 +17,6 @@ import numpy as np
 from globalstep.errors import UnimplementedError
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl
 
-__all__ = ["Program", "ProgramVariable", "UniqueNames"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramVariable:

@@ -19,19 +19,6 @@ from globalstep.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = [
-    "NO_RUN",
-    "RUN_VARIABLE",
-    "TAKE_OVER_VARIABLE",
-    "TAKE_OVER_HOW",
-    "RunIdentity",
-    "TaskRun",
-    "identity_of",
-    "new_run_id",
-    "other_run",
-    "run_name",
-    "takes_over",
-]
 
 #: The run's name, for a job whose launcher or engine has one: the same for all of its tasks.
 RUN_VARIABLE = "GLOBALSTEP_RUN"

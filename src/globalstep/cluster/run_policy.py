@@ -17,8 +17,6 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["RUN_POLICY_VARIABLE", "RunPolicy", "policy_of"]
-
 RUN_POLICY_VARIABLE = "GLOBALSTEP_RUN_POLICY"
 
 _WORDS = {

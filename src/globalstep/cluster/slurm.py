@@ -15,16 +15,6 @@ from collections.abc import Mapping, Sequence
 
 from globalstep.cluster.cluster import CHIEF_JOBS, ClusterSpec, TaskConfig
 
-__all__ = [
-    "cluster_from_slurm",
-    "cluster_on",
-    "expand_counts",
-    "expand_hosts",
-    "from_slurm",
-    "hosts_of_tasks",
-    "port_of_job",
-]
-
 #: Ports of jobs: below those that Linux hands out by itself, and other ones for each of 200 jobs in a row.
 _FIRST_PORT = 12000
 _PORTS_PER_JOB = 100

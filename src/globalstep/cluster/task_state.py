@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["State"]
-
 
 class State(enum.IntEnum):
     """The state of a PS task. The numbers are those of the wire."""

@@ -10,8 +10,6 @@ from typing import cast
 
 from globalstep.cluster.cluster import CHIEF_JOBS, ClusterSpec, TaskConfig, is_address
 
-__all__ = ["read_tf_config"]
-
 
 def read_tf_config(text: str) -> TaskConfig:
     """Return what TF_CONFIG says that this process is.

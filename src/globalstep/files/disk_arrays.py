@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["IN_MEMORY_BYTES", "PIECE_BYTES", "array_on_disk"]
-
 Array = npt.NDArray[Any]
 
 #: Larger values are not held in memory by who only passes them on, or looks some rows up.

@@ -13,8 +13,6 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["MAX_STALENESS", "NO_STEP", "RECORD", "RECORD_DTYPE", "EventKind", "Fewer"]
-
 #: As RECORD_DTYPE lays it out.
 RECORD = struct.Struct("<QQqqIiBxH")
 

@@ -23,16 +23,6 @@ import google_crc32c
 from globalstep.errors import DataLossError
 from globalstep.files.storage import path_error, storage_for
 
-__all__ = [
-    "TFRecordCompressionType",
-    "TFRecordOptions",
-    "TFRecordWriter",
-    "encode_record",
-    "masked_crc32c",
-    "read_records",
-    "tf_record_iterator",
-]
-
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")

@@ -29,17 +29,6 @@ import numpy.typing as npt
 from globalstep.errors import CheckpointError, InvalidArgumentError, NotFoundError
 from globalstep.files.storage import Storage, atomic_write, path_error
 
-__all__ = [
-    "PIECE_BYTES",
-    "SavedTensor",
-    "ShardReader",
-    "ShardWritten",
-    "TensorSpec",
-    "check_dtype",
-    "write_shard",
-    "write_shard_from",
-]
-
 Array = npt.NDArray[Any]
 
 #: How many bytes of tensors a streaming writer asks for at a time.

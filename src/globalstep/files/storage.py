@@ -33,24 +33,6 @@ from globalstep.errors import (
     UnknownError,
 )
 
-__all__ = [
-    "PROBE",
-    "TEMPORARY",
-    "FsspecStorage",
-    "LocalStorage",
-    "Probe",
-    "Storage",
-    "atomic_write",
-    "directory_of",
-    "is_full",
-    "leave_probe",
-    "locked",
-    "path_error",
-    "require_utf8",
-    "sees_probe",
-    "storage_for",
-]
-
 #: Between a file's name and the random end of its temporary name; how a probe's name begins.
 TEMPORARY = ".tmp-"
 PROBE = ".globalstep-probe-"

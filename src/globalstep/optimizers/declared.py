@@ -21,8 +21,6 @@ from globalstep.wire.declarations import OptimizerDecl
 from globalstep.wire.expressions import Expr, constant
 from globalstep.wire.names import GLOBAL_STEP
 
-__all__ = ["AVERAGE", "DeclaredModel", "declared_model", "grouped"]
-
 #: The last part of the names of moving averages.
 AVERAGE = "ExponentialMovingAverage"
 

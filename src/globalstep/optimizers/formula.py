@@ -13,18 +13,6 @@ from typing import Any
 from globalstep.wire.expressions import Expr, constant
 from globalstep.wire.expressions import step as named_step
 
-__all__ = [
-    "Formula",
-    "Schedule",
-    "cosine",
-    "exponential",
-    "number",
-    "piecewise",
-    "polynomial",
-    "step_named",
-    "zero_to_pi_cosine",
-]
-
 
 class Formula:
     """An expression being written down over operands that are numbers or formulas."""

@@ -12,8 +12,6 @@ from typing import Protocol, runtime_checkable
 from globalstep.optimizers.formula import Formula, step_named
 from globalstep.wire.expressions import Expr
 
-__all__ = ["OptimizerRule", "RuleHyper", "RuleSource", "Slot", "StepSource"]
-
 #: A hyper-parameter: a number, an expression that the PS tasks evaluate, or a function that the worker calls a push.
 RuleHyper = float | Expr | Callable[[], float]
 

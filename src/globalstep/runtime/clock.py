@@ -11,8 +11,6 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "ManualClock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Where time comes from, and how one waits for it to pass."""

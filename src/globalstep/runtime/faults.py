@@ -19,22 +19,6 @@ import re
 from functools import cache
 from typing import Any, Protocol
 
-__all__ = [
-    "AFTER",
-    "APPLY",
-    "BEFORE",
-    "CUT",
-    "FAULTS_VARIABLE",
-    "NO_FAULTS",
-    "REPLY",
-    "SEND",
-    "ConnectionCutError",
-    "Faults",
-    "TransportFault",
-    "method_name",
-    "planned_faults",
-]
-
 #: Of the environment: what a test makes fail in a process, see tests/support/planned_faults.py.
 FAULTS_VARIABLE = "GLOBALSTEP_FAULTS"
 

@@ -18,8 +18,6 @@ from numba.np.arrayobj import populate_array
 
 from globalstep.runtime.kernels import ENTRY, Kernel
 
-__all__ = ["dispatcher", "machine_code"]
-
 #: Of the C library and its part for mathematics, which are in every process.
 _IN_EVERY_PROCESS = frozenset({"memcpy", "memmove", "memset", "pow", "powf", "sqrt", "sqrtf"})
 #: What a result may be, by its annotation.

@@ -26,8 +26,6 @@ import numpy.typing as npt
 
 from globalstep.runtime.process_env import kernel_cache_directory
 
-__all__ = ["COMPILER", "ENTRY", "Kernel", "give_back_library", "kernel", "read_only", "unchanged_mappings"]
-
 # numba reads this when it is imported: without it, kernels would be kept beside the installed package,
 # which another user may not be able to write.
 os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory(os.environ.get("NUMBA_CACHE_DIR"))

@@ -22,17 +22,6 @@ from typing import Any, TextIO
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.streams import is_open
 
-__all__ = [
-    "FORMATS",
-    "VARIABLE",
-    "JsonFormatter",
-    "TextFormatter",
-    "chosen_format",
-    "formatter",
-    "time_stamp",
-    "write_to_stderr",
-]
-
 FORMATS = ("text", "timed", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
 _TEXT = "%(levelname)s:globalstep:%(message)s"

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["available_bytes", "memory_bytes"]
-
 #: What is taken where a system does not say.
 _UNKNOWN_BYTES = 1 << 40
 

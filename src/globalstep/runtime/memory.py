@@ -17,16 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "COUNTED_HEAD_BYTES",
-    "PARSED_BYTES",
-    "MemoryPool",
-    "Pool",
-    "address_of",
-    "are_unused",
-    "seal",
-]
-
 Array = npt.NDArray[np.uint8]
 
 #: Below this the allocator's own memory is warm anyway.

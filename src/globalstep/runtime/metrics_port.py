@@ -17,16 +17,6 @@ from globalstep.cluster.cluster import is_port
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 
-__all__ = [
-    "Collector",
-    "MetricsPort",
-    "can_be_open",
-    "metrics_address",
-    "open_port",
-    "port_of_environ",
-    "require_prometheus",
-]
-
 _log = logging.getLogger("globalstep")
 
 

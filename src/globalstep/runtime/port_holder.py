@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["holder_of", "why_not_bound"]
-
 _LISTENS = "0A"
 _MOST_COMMAND = 80
 

@@ -24,16 +24,6 @@ import platformdirs
 
 _log = logging.getLogger("globalstep")
 
-__all__ = [
-    "ALIAS_FOLDER",
-    "METRICS_PORT_VARIABLE",
-    "environ_with_alias",
-    "is_own_folder",
-    "kernel_cache_directory",
-    "raise_file_limit",
-    "raise_malloc_thresholds",
-    "tuned",
-]
 
 #: What PYTHONPATH has to name for `import tensorflow` to mean globalstep: see globalstep.as_tensorflow.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "as_tensorflow" / "importable")

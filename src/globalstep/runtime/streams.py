@@ -10,8 +10,6 @@ import os
 import sys
 from typing import Any, NoReturn
 
-__all__ = ["end_process", "is_open", "is_terminal", "write_line"]
-
 
 def is_open(stream: Any) -> bool:
     """Whether something can be written to a stream."""

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from globalstep.errors import DeadlineExceededError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Reminder", "at_most", "join_announced", "likeliest", "secs_to_wait", "wait_announced"]
-
 _log = logging.getLogger("globalstep")
 
 #: Between two lines about one wait.

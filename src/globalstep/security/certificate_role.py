@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 
 from globalstep.errors import UnauthenticatedError
 
-__all__ = ["ROLE_URI", "role_in_names", "role_of_certificate"]
-
 #: How a URI begins that names a role.
 ROLE_URI = "globalstep://role/"
 _MARK = "role="

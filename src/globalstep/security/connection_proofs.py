@@ -23,8 +23,6 @@ import hashlib
 import hmac
 import secrets
 
-__all__ = ["NAME_BYTES", "PROOF_BYTES", "answer", "claim", "name_of", "proof"]
-
 NAME_BYTES = 16
 PROOF_BYTES = 32
 

@@ -25,22 +25,6 @@ from pathlib import Path
 
 from globalstep.errors import FailedPreconditionError
 
-__all__ = [
-    "RUN_TOKEN",
-    "SESSION_KEY",
-    "Credentials",
-    "CurrentTls",
-    "TlsFiles",
-    "TlsMaterial",
-    "holder_of",
-    "is_loopback",
-    "mark_of",
-    "new_client_id",
-    "new_signing_key",
-    "read_secret",
-    "session_secret",
-]
-
 _log = logging.getLogger(__name__)
 
 #: By which name a call shows its process's session secret.

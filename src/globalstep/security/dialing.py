@@ -21,8 +21,6 @@ from globalstep.security.server_role import server_mistake
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.socket_messages import WELCOME, prepare
 
-__all__ = ["CONNECT_SECS", "dialled"]
-
 #: How long a connection may take to stand.
 CONNECT_SECS = 5.0
 

@@ -15,17 +15,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "Peer",
-    "is_ours",
-    "parse_peer",
-    "tells_listeners",
-    "uid_of_connection",
-    "uid_of_listener",
-    "uid_of_peer",
-    "uid_of_unix",
-]
-
 _CREDENTIALS = struct.Struct("3i")
 _LISTENS = "0A"
 #: Of netlink(7) and sock_diag(7): a question about one TCP connection, by both its ends, and the answer.

@@ -8,8 +8,6 @@ from __future__ import annotations
 import resource
 from typing import Any
 
-__all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "connection_limit"]
-
 #: Messages may be of any size: frames bound what crosses at a time, and the receiver's own limit is
 #: checked before memory is taken. Keepalive notices a cut link within seconds. gRPC also sends pings to measure the
 #: link: for those it would wait a minute, and send none for keepalive meanwhile. A PS task that comes back is found

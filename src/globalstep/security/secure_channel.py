@@ -35,8 +35,6 @@ from globalstep.security.token_proofs import (
     token_id,
 )
 
-__all__ = ["TRIES", "BeginningCall", "SecureChannel"]
-
 _log = logging.getLogger(__name__)
 
 #: How long a TLS mistake may be the other side's that is just being fixed: a restart, a renewal.

@@ -16,8 +16,6 @@ from globalstep.security.certificate_role import role_of_certificate
 from globalstep.security.credentials import TlsFiles, TlsMaterial
 from globalstep.security.tls_probe import pem_of, server_certificate
 
-__all__ = ["ServerRole", "server_mistake"]
-
 
 def server_mistake(own: bytes, certificate: bytes, where: str) -> str:
     """Say what is wrong with the certificate of a server that should be a PS task; "" for nothing.

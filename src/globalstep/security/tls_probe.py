@@ -14,8 +14,6 @@ import ssl
 
 from globalstep.security.credentials import TlsFiles
 
-__all__ = ["find_tls_mistake", "pem_of", "server_certificate"]
-
 _SECS = 1.0
 #: How an HTTP/2 client begins: the preface and an empty SETTINGS frame. A server answers with a SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

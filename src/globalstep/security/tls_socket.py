@@ -19,8 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["TlsSocket"]
-
 #: One TLS record: smaller pieces are put together up to it.
 _RECORD_BYTES = 1 << 14
 #: So much is encrypted before it is sent, and received before it is decrypted.

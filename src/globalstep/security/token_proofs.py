@@ -30,20 +30,6 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-__all__ = [
-    "CHALLENGE_KEY",
-    "REPLY_KEY",
-    "SCHEME",
-    "STREAM",
-    "TokenClaim",
-    "answer",
-    "digest_of",
-    "new_number",
-    "proof",
-    "reply_proof",
-    "token_id",
-]
-
 #: Metadata key of a refusal's challenge.
 CHALLENGE_KEY = "globalstep-challenge"
 #: Metadata key of what a reply proves itself with.

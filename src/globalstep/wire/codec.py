@@ -36,32 +36,6 @@ from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import MAX_NODES, Expr
 from globalstep.wire.names import GOOD_IDS, check_id
 
-__all__ = [
-    "DTYPES",
-    "TensorWriter",
-    "decode_limit",
-    "decode_op",
-    "decode_optimizer",
-    "decode_outcome",
-    "decode_policy",
-    "decode_push_id",
-    "decode_read",
-    "decode_tensor",
-    "decode_use",
-    "decode_variable",
-    "encode_expression",
-    "encode_limit",
-    "encode_op",
-    "encode_optimizer",
-    "encode_outcome",
-    "encode_policy",
-    "encode_push_id",
-    "encode_read",
-    "encode_use",
-    "encode_variable",
-    "packed_ids",
-]
-
 Array = npt.NDArray[Any]
 
 #: Dtypes that a Variable may have, by numpy's name.

@@ -20,24 +20,6 @@ import numpy.typing as npt
 from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import Expr
 
-__all__ = [
-    "ALIGNMENT",
-    "Increment",
-    "Op",
-    "OpKind",
-    "OptimizerDecl",
-    "OptimizerUse",
-    "Outcome",
-    "OutcomeKind",
-    "Push",
-    "PushId",
-    "Read",
-    "RowRange",
-    "StopLimit",
-    "VariableDecl",
-    "padded",
-]
-
 Array = npt.NDArray[Any]
 _VARIABLE = attrgetter("variable")
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["Draw"]
-
 Array = npt.NDArray[Any]
 
 #: Elements of a block, nearly. Another number would give other rows: a log that is played again would not be the same.

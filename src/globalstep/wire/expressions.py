@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["OPERATIONS", "Expr", "check_expression", "constant", "evaluate", "names_in", "step", "variable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Expr:

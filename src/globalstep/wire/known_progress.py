@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["MOST_INCARNATIONS", "Known", "KnownProgress"]
-
 #: Incarnations that are remembered, the newest ones.
 MOST_INCARNATIONS = 8
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["NO_CALL", "REPLY_LIMIT_BYTES", "Message"]
-
 #: Call of a request that is not to be answered; others are numbered from 1.
 NO_CALL = 0
 #: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.

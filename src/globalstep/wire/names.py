@@ -12,17 +12,6 @@ import re
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = [
-    "GLOBAL_STEP",
-    "GOOD_IDS",
-    "check_id",
-    "check_name",
-    "check_queue_name",
-    "check_task",
-    "printable",
-    "shown",
-]
-
 #: The Variable that counts the steps of a training program.
 GLOBAL_STEP = "global_step"
 #: Most characters of a client's id, of a task's name, and of a Variable's, an optimizer's or a hyper-parameter's.

@@ -20,8 +20,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.kernels import kernel, read_only
 from globalstep.wire.declarations import padded
 
-__all__ = ["pack", "rounded", "unpack"]
-
 Array = npt.NDArray[Any]
 #: Gives memory: uint8 [n].
 Take = Callable[[int], Array]

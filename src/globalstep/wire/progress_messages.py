@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.known_progress import MOST_INCARNATIONS, Known, KnownProgress
 
-__all__ = ["progress_messages", "read_progress"]
-
 #: Steps of one, and characters of the name of each, that are taken from others.
 _MOST_STEPS = 64
 _MOST_CHARACTERS = 1024

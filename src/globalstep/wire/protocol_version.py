@@ -14,8 +14,6 @@ import importlib.metadata
 from globalstep.errors import FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["NEWEST", "OLDEST", "check_protocol", "own_protocol"]
-
 OLDEST = 3
 NEWEST = 3
 

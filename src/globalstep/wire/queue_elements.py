@@ -17,8 +17,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.codec import DTYPES
 from globalstep.wire.names import shown
 
-__all__ = ["check_dtype", "check_element", "decode_element", "encode_element"]
-
 Array = npt.NDArray[Any]
 
 _STRING = "string"

@@ -24,15 +24,6 @@ from globalstep.runtime.machine_memory import available_bytes
 if sys.platform == "linux":
     import fcntl
 
-__all__ = [
-    "MOST_BLOCKS",
-    "SHARED_FROM_BYTES",
-    "SLACK_BYTES",
-    "attach",
-    "block_bytes",
-    "create",
-    "is_offered",
-]
 
 Array = npt.NDArray[np.uint8]
 

@@ -27,22 +27,6 @@ from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPo
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import ALIGNMENT
 
-__all__ = [
-    "HEADER",
-    "MAGIC",
-    "MOST_AT_ONCE",
-    "MOST_NUMBERS",
-    "PLACE",
-    "PLACED_MAGIC",
-    "TOKEN_BYTES",
-    "WELCOME",
-    "Incoming",
-    "Outgoing",
-    "Place",
-    "SocketMessage",
-    "prepare",
-]
-
 #: What a connection begins with: so many bytes of a token there, this answer back.
 TOKEN_BYTES = 32
 WELCOME = b"gsm1 ok\n"

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from globalstep.runtime.kernels import kernel, read_only
 
-__all__ = ["RowGroups", "expand_rows", "group_rows", "merge_rows", "sum_rows"]
-
 Array = npt.NDArray[Any]
 
 

@@ -17,8 +17,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from globalstep.errors import InvalidArgumentError
 from globalstep.wire.names import check_id, check_name, check_queue_name, check_task, printable, shown
 
-__all__ = ["DATA", "LIMITS", "check_texts", "looks_of"]
-
 #: Most characters of a word (a dtype, a rule, an operation), of a text, and of a path or URL.
 WORD_CHARACTERS = 64
 TEXT_CHARACTERS = 256

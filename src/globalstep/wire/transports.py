@@ -21,21 +21,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.roles import ENTRIES
 from globalstep.wire.message import Message
 
-__all__ = [
-    "KnownTarget",
-    "Transport",
-    "Pending",
-    "Ticket",
-    "ask_all",
-    "ask_each",
-    "chosen_transport",
-    "forget_target",
-    "is_in_process",
-    "known_target",
-    "transports_to",
-    "register_target",
-]
-
 #: What may carry the data plane to tasks of other processes; see chosen_transport.
 TRANSPORTS = ("auto", "shm", "unix", "grpc", "tcp")
 _VARIABLE = "GLOBALSTEP_TRANSPORT"

@@ -16,8 +16,6 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["WIRE_VARIABLE", "WireOptions", "wire_options_of"]
-
 WIRE_VARIABLE = "GLOBALSTEP_WIRE"
 _DTYPES = ("float32", "bfloat16", "float16", "int8")
 
