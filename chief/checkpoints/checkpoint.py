@@ -69,9 +69,6 @@ class CheckpointReader:
     def get_tensor(self, tensor_str: str) -> Array:
         """Read a tensor.
 
-        Returns:
-            A new array of its dtype and shape.
-
         Raises:
             NotFoundError: If the checkpoint has none of that name.
             CheckpointError: If its file is missing, cut off or changed; the text names file and tensor.
@@ -81,9 +78,6 @@ class CheckpointReader:
 
     def get_slice(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Array:
         """Read a part of a tensor, from no more files than hold it.
-
-        Returns:
-            A new array.
 
         Raises:
             NotFoundError: If the checkpoint has no tensor of that name.
@@ -299,9 +293,6 @@ def is_complete(prefix: str, storage: Storage | None = None) -> bool:
 def verify(prefix: str, storage: Storage | None = None) -> CheckpointIndex:
     """Read a whole checkpoint and compare every checksum.
 
-    Returns:
-        Its index.
-
     Raises:
         NotFoundError: If there is no such checkpoint.
         CheckpointError: If anything is missing or changed; the text names the file, and the tensor.
@@ -350,9 +341,6 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
         prefix: Path of the checkpoints without their step.
         latest_filename: Name of the state file.
         term: Of the chief that cleans up; 0 for a program without one.
-
-    Returns:
-        The names of the deleted files.
     """
     directory = directory_of(prefix)
     names = storage.list(directory)
@@ -396,9 +384,6 @@ def remove_incomplete(storage: Storage, like: str, below: int, listed: Sequence[
         like: A checkpoint of the same name; others of other steps are looked at, too.
         below: Only checkpoints of chiefs of lesser terms.
         listed: Prefixes of checkpoints that the state file names.
-
-    Returns:
-        The prefixes of the deleted checkpoints.
     """
     base = re.sub(r"-\d+$", "", like)
     removed = []

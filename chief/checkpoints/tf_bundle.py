@@ -100,9 +100,6 @@ class TensorBundle:
     def read(self, name: str) -> Array:
         """Read a tensor; one in slices is put together.
 
-        Returns:
-            A new array.
-
         Raises:
             NotFoundError: If there is none of that name.
             CheckpointError: If its bytes are missing or changed; the text names file and tensor.

@@ -49,9 +49,6 @@ def import_checkpoint(tf_prefix: str, directory: str, clock: Clock = SYSTEM_CLOC
         directory: Where to write; made if it is not there.
         clock: Where time comes from.
 
-    Returns:
-        What was made.
-
     Raises:
         NotFoundError: If there is no such checkpoint.
         CheckpointError: If it is corrupt.
@@ -114,9 +111,6 @@ def export_checkpoint(prefix: str, tf_prefix: str) -> tuple[str, ...]:
     Args:
         prefix: The checkpoint's prefix, e.g. "/data/run/model.ckpt-1000".
         tf_prefix: TensorFlow's prefix; its directory is made if it is not there.
-
-    Returns:
-        The names of the tensors.
 
     Raises:
         NotFoundError: If there is no such checkpoint.

@@ -364,11 +364,7 @@ def summary(
     log_dir: Path | None,
     failed: str = "",
 ) -> tuple[str, list[str]]:
-    """Put the end of a job into words.
-
-    Returns:
-        A line, and those below it.
-    """
+    """Put the end of a job into words."""
     below = [f"exit codes: {', '.join(f'{task.name} {_code(task)}' for task in tasks)}"]
     if again := [f"{task.name} {task.restarts}" for task in tasks if task.restarts]:
         below.append(f"restarts: {', '.join(again)}")

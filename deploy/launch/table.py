@@ -66,9 +66,6 @@ def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
     Args:
         rows: The processes.
         status: What the PS tasks, which come first and in order, have answered; None before they have.
-
-    Returns:
-        For a rich console.
     """
     # One blank between columns: it is to fit on 80.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")

@@ -34,9 +34,6 @@ def choose_node(node: str, up: Sequence[str], stay: bool) -> str:
         up: The nodes that the job has now.
         stay: Whether it can run on no other.
 
-    Returns:
-        The node; "" if there is none.
-
     >>> choose_node("n3", ["n1", "n2"], stay=False)
     'n2'
     """

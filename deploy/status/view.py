@@ -53,11 +53,7 @@ def text_of(line: str, style: str = "") -> Text:
 
 
 def draw_status(status: ClusterStatus) -> RenderableType:
-    """Draw a cluster's status.
-
-    Returns:
-        For a rich console.
-    """
+    """Draw a cluster's status."""
     parts: list[RenderableType] = [text_of(line) for line in _headline(status)]
     if status.workers:
         parts.append(_workers(status))

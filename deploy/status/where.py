@@ -61,9 +61,6 @@ def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> li
     Args:
         now: What each PS task has answered, in order; those that have not are left out.
         before: What each had answered some time earlier; empty for none.
-
-    Returns:
-        By name.
     """
     pieces: dict[str, list[tuple[pb.VariableDecl, int, bool, int, float | None]]] = {}
     first: Sequence[Answer | None] = before or [None] * len(now)
@@ -110,11 +107,7 @@ def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, fl
 
 
 def draw_where(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> RenderableType:
-    """Draw where Variables lie.
-
-    Returns:
-        For a rich console.
-    """
+    """Draw where Variables lie."""
     table = table_of("VARIABLE", "SHARD", "BYTES", "DTYPE", "SHAPE", "INITIALIZED", "PUSHES", "PUSHES/S")
     for item in variables:
         shards = ",".join(map(str, item.shards)) + (f" ({item.parts} parts)" if item.parts > 1 else "")
@@ -139,11 +132,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Run the subcommand.
-
-    Returns:
-        The exit code, as of `globalstep status`.
-    """
+    """Run the subcommand."""
     try:
         watch = watch_of(args.addresses, os.environ)
     except (GlobalStepError, ValueError, TypeError) as error:

@@ -106,26 +106,7 @@ complex64 = DType("complex64", np.complex64)
 complex128 = DType("complex128", np.complex128)
 string = DType("string", object)
 
-_BY_NAME = {
-    kind.name: kind
-    for kind in (
-        float16,
-        float32,
-        float64,
-        int8,
-        int16,
-        int32,
-        int64,
-        uint8,
-        uint16,
-        uint32,
-        uint64,
-        bool_,
-        complex64,
-        complex128,
-        string,
-    )
-}
+_BY_NAME = {kind.name: kind for kind in list(globals().values()) if isinstance(kind, DType)}
 # As TensorFlow reads these names; to numpy a "float" has 64 bits.
 _BY_NAME |= {"half": float16, "float": float32, "double": float64}
 

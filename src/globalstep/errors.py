@@ -231,27 +231,8 @@ class CheckpointError(DataLossError):
     """A checkpoint is incomplete or corrupt; the message names the file."""
 
 
-_BY_CODE: dict[int, type[OpError]] = {
-    kind.code: kind
-    for kind in (
-        CancelledError,
-        UnknownError,
-        InvalidArgumentError,
-        DeadlineExceededError,
-        NotFoundError,
-        AlreadyExistsError,
-        PermissionDeniedError,
-        ResourceExhaustedError,
-        FailedPreconditionError,
-        AbortedError,
-        OutOfRangeError,
-        UnimplementedError,
-        InternalError,
-        UnavailableError,
-        DataLossError,
-        UnauthenticatedError,
-    )
-}
+#: Each is a type of its own; others are of these.
+_BY_CODE: dict[int, type[OpError]] = {kind.code: kind for kind in OpError.__subclasses__()}
 
 
 # Types that a program tells apart although they share a code with others; they cross the wire by name.

@@ -133,9 +133,6 @@ def nested_namespace(
         names: Module -> its names, separated by spaces or in a sequence; "new=old" gives `old` as `new`.
         absent: See namespace.
         like: Another namespace, whose names are in this one too.
-
-    Returns:
-        The module.
     """
     module = types.ModuleType(module_name, f"Names of {module_name}, as TensorFlow has them.")
     sys.modules[module_name] = module

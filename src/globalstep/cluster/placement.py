@@ -216,11 +216,7 @@ def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:
 
 
 def describe(planned: Declarations, labels: Sequence[str]) -> str:
-    """Say what goes where, for people.
-
-    Returns:
-        A line for each PS task, and one for each Variable that is split.
-    """
+    """Say what goes where, for people."""
     counts, loads = [0] * len(labels), [0] * len(labels)
     split: list[str] = []
     for decl in planned.variables:

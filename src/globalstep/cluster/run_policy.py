@@ -13,9 +13,13 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from globalstep.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RUN_POLICY_VARIABLE = "GLOBALSTEP_RUN_POLICY"
 
@@ -103,27 +107,44 @@ class RunPolicy:
         >>> RunPolicy.from_text("durability=log,keep_log")
         RunPolicy(durability='log', keep_log=True)
         """
-        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        given: dict[str, Any] = {}
-        for item in filter(None, (item.strip() for item in text.split(","))):
-            name, _, value = item.partition("=")
-            if name in _GONE:
-                raise InvalidArgumentError(f"RunPolicy has no {name!r} any more: {_GONE[name]}")
-            if name not in kinds:
-                raise InvalidArgumentError(f"RunPolicy has no {name!r}; it has {', '.join(kinds)}.")
-            given[name] = _read(name, value, kinds[name])
-        return cls(**given)
+        return options_in(cls, text, _GONE)
+
+
+OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
+
+
+def options_in(kind: type[OptionsT], text: str, gone: Mapping[str, str] = MappingProxyType({})) -> OptionsT:
+    """Read options from "name=value,name=value"; a switch that is on may be its name alone.
+
+    Args:
+        kind: A dataclass whose fields are the options.
+        text: What an environment variable says.
+        gone: Options of earlier versions -> what to do instead.
+
+    Raises:
+        InvalidArgumentError: If there is no such name, or its value cannot be.
+    """
+    what, kinds = kind.__name__, {field.name: type(field.default) for field in dataclasses.fields(kind)}
+    given: dict[str, Any] = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        name, _, value = item.partition("=")
+        if name in gone:
+            raise InvalidArgumentError(f"{what} has no {name!r} any more: {gone[name]}")
+        if name not in kinds:
+            raise InvalidArgumentError(f"{what} has no {name!r}; it has {', '.join(kinds)}.")
+        given[name] = _read(f"{what}: {name}", value, kinds[name])
+    return kind(**given)
 
 
 def _read(name: str, value: str, kind: type) -> Any:
     if kind is bool:
         if value.lower() not in ("", "1", "true", "0", "false"):
-            raise InvalidArgumentError(f"RunPolicy: {name} is {value!r}; it must be true or false.")
+            raise InvalidArgumentError(f"{name} is {value!r}; it must be true or false.")
         return value.lower() not in ("0", "false")
     try:
         return kind(value)
     except ValueError:
-        raise InvalidArgumentError(f"RunPolicy: {name} is {value!r}; it must be a number.") from None
+        raise InvalidArgumentError(f"{name} is {value!r}; it must be a number.") from None
 
 
 def policy_of(config: Any, environ: Mapping[str, str] = os.environ, on_nan: str = "apply") -> RunPolicy:

@@ -131,9 +131,6 @@ def write_shard(
 
     Nothing is copied but arrays that are not contiguous or not little-endian, one at a time.
 
-    Returns:
-        What was written, in the file's order.
-
     Raises:
         InvalidArgumentError: For a dtype that safetensors does not hold, or a name given twice.
         OpError: If the storage refuses; then there is no such file.
@@ -175,9 +172,6 @@ def write_shard_from(
         read: Gives the arrays for some names, in that order. Called for about `piece_bytes` at a time.
         metadata: Texts for the header's "__metadata__".
         piece_bytes: See `read`; a larger tensor comes alone.
-
-    Returns:
-        What was written, in the file's order.
 
     Raises:
         InvalidArgumentError: For a dtype that safetensors does not hold, or an array that is not what
@@ -354,9 +348,6 @@ class ShardReader:
 
     def read(self, name: str) -> Array:
         """Read one tensor.
-
-        Returns:
-            A new array of its dtype and shape.
 
         Raises:
             NotFoundError: If the file has no such tensor.

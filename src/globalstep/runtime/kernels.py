@@ -142,9 +142,6 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
     Numbers passed to a kernel have the arrays' dtype, and a kernel uses no literal but as an index:
     numba would compute `1.0 - x` in float64, which numpy would not.
-
-    Returns:
-        The compiled function.
     """
     return Kernel(function)
 

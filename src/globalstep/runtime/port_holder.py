@@ -2,7 +2,7 @@
 
 Source: proc(5), /proc/net/tcp and /proc/PID/fd. Another user's processes are seen by root only.
 
-Layer: shared. Imports nothing of globalstep. Linux only; elsewhere no holder is found.
+Layer: shared. Linux only; elsewhere no holder is found.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import errno
 import os
 import pwd
 import socket
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_LISTENS = "0A"
+from globalstep.security.peer_uid import tcp_sockets
+
 _MOST_COMMAND = 80
 
 
@@ -54,9 +54,9 @@ def holder_of(host: str, port: int) -> str:
     wanted = {str(address[0]) for *_, address in _addresses(host, port)}
     if not wanted:
         return ""
-    for at, uid, inode in _listeners(port):
+    for at, uid, inode in tcp_sockets(port, listening=True):
         anywhere = {"0.0.0.0", "::"} & {at, *wanted}
-        if anywhere or at.removeprefix("::ffff:") in wanted:
+        if anywhere or at in wanted:
             return _process_with(inode) or f"a process of {_user(uid)}"
     return ""
 
@@ -67,19 +67,6 @@ def _addresses(host: str, port: int) -> Sequence[tuple[int, int, int, str, tuple
         return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         return []
-
-
-def _listeners(port: int) -> Iterator[tuple[str, int, str]]:
-    """Give the address, the user and the inode of each socket of this machine that listens on a port."""
-    for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()
-                at, _, number = words[1].partition(":")
-                if words[3] == _LISTENS and int(number, 16) == port:
-                    # Words of four bytes in the machine's order.
-                    parts = (int(at[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(at), 8))
-                    yield socket.inet_ntop(family, b"".join(parts)), int(words[7]), words[9]
 
 
 def _process_with(inode: str) -> str:

@@ -72,9 +72,6 @@ def tuned(environ: Mapping[str, str], threads: int | None = None) -> dict[str, s
         environ: The environment to start from.
         threads: How many threads the linear algebra libraries of the process may use. Default: theirs.
 
-    Returns:
-        A new environment for the process.
-
     >>> tuned({"MALLOC_ARENA_MAX": "4"})["MALLOC_ARENA_MAX"]
     '4'
     """

@@ -7,11 +7,13 @@ Layer: shared. Imports nothing of globalstep. Linux only; elsewhere no user is k
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +37,11 @@ class Peer(NamedTuple):
     six: bool
     host: str
     port: int
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """The address family."""
+        return socket.AF_INET6 if self.six else socket.AF_INET
 
 
 def parse_peer(peer: str) -> Peer | None:
@@ -76,7 +83,7 @@ def uid_of_peer(peer: str) -> int | None:
         The user; None for a connection from elsewhere, or none at all.
     """
     found = parse_peer(peer)
-    return None if found is None else _find(found.six, found.host, str(found.port), listening=False)
+    return None if found is None else _find(found.family, found.host, found.port, listening=False)
 
 
 def uid_of_connection(peer: str, host: str, port: int) -> int | None:
@@ -93,7 +100,7 @@ def uid_of_connection(peer: str, host: str, port: int) -> int | None:
     found = parse_peer(peer)
     if found is None:
         return None
-    kind = socket.AF_INET6 if found.six else socket.AF_INET
+    kind = found.family
     own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
     try:
         ends = socket.inet_pton(kind, found.host), socket.inet_pton(kind, own)
@@ -146,7 +153,7 @@ def uid_of_listener(host: str, port: int) -> int | None:
             # One question: the kernel's table takes some 10 ms to read where it has room for many connections.
             uid = _listening(family, str(address[0]), port)
         except (OSError, struct.error):  # a kernel, or a sandbox, without that way of asking
-            uid = _find(family == socket.AF_INET6, str(address[0]), str(port), listening=True)
+            uid = _find(family, str(address[0]), port, listening=True)
         if uid is not None:
             return uid
     return None
@@ -172,42 +179,34 @@ def tells_listeners() -> bool:
         return False
 
 
-def _find(six: bool, host: str, port: str, listening: bool) -> int | None:
+def tcp_sockets(port: int, listening: bool) -> Iterator[tuple[str, int, str]]:
+    """Yield the local address, the user and the inode of each TCP socket of this machine with a local port.
+
+    Addresses of IPv4 in those of IPv6 are given as the former: both are one socket, as it is seen from either end.
+    """
+    for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                at, _, number = words[1].partition(":")
+                if int(number, 16) == port and (words[3] == _LISTENS) == listening:
+                    # Words of four bytes in the machine's order.
+                    parts = (int(at[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(at), 8))
+                    yield _plain(socket.inet_ntop(family, b"".join(parts))), int(words[7]), words[9]
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:")
+
+
+def _find(family: int, host: str, port: int, listening: bool) -> int | None:
     """Look through the kernel's table of TCP sockets of this machine for the one with a local address."""
-    if not port.isdigit():
+    try:
+        wanted = {_plain(socket.inet_ntop(family, socket.inet_pton(family, host)))}
+    except OSError:
         return None
-    wanted = _written(socket.AF_INET6 if six else socket.AF_INET, host)
-    tables = {"/proc/net/tcp6": wanted if six else _mapped(host), "/proc/net/tcp": "" if six else wanted}
-    anywhere = {"0" * 8, "0" * 32}
-    found: set[int] = set()
-    for table, address in tables.items():
-        for line in _lines(table):
-            words = line.split()
-            at, _, number = words[1].partition(":")
-            if int(number, 16) != int(port) or (words[3] == _LISTENS) != listening:
-                continue
-            if (address and at == address) or (listening and at in anywhere):
-                found.add(int(words[7]))
+    if listening:
+        wanted |= {"0.0.0.0", "::"}
+    found = {uid for at, uid, _ in tcp_sockets(port, listening) if at in wanted}
     # Two sockets with one address, of different users: the owner cannot be determined.
     return found.pop() if len(found) == 1 else None
-
-
-def _written(family: int, host: str) -> str:
-    """Write an address as the kernel's table has it: words of four bytes in the machine's order."""
-    try:
-        raw = socket.inet_pton(family, host)
-    except OSError:
-        return ""
-    words = (raw[at : at + 4] for at in range(0, len(raw), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
-
-
-def _mapped(host: str) -> str:
-    return _written(socket.AF_INET6, f"::ffff:{host}")
-
-
-def _lines(table: str) -> list[str]:
-    try:
-        return Path(table).read_text().splitlines()[1:]
-    except OSError:
-        return []

@@ -135,9 +135,6 @@ def check_expression(expr: Expr, what: str) -> int:
 def evaluate(expr: Expr, names: Mapping[str, float]) -> float:
     """Give the value of an expression.
 
-    Returns:
-        The value, float64.
-
     Raises:
         InvalidArgumentError: For an unknown operation or name, or a wrong number of operands.
 

@@ -90,9 +90,6 @@ def attach(descriptor: int, nbytes: int) -> Array:
         descriptor: Of the block; stays the caller's, who closes it.
         nbytes: Its size.
 
-    Returns:
-        uint8 [nbytes].
-
     Raises:
         OSError: If it is none, or not of that size, or not sealed: then its bytes could be taken away.
     """

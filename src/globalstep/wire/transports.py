@@ -205,9 +205,6 @@ def chosen_transport(asked: str | None) -> str:
             "tcp": a TCP connection, also on this machine. "grpc": gRPC. None for what the environment variable
             GLOBALSTEP_TRANSPORT says, which is "auto" where it is not set. What cannot be had is gRPC.
 
-    Returns:
-        One of the five.
-
     Raises:
         InvalidArgumentError: If it is none of them.
 
@@ -227,9 +224,6 @@ def transports_to(target: str, transport: str | None = None) -> list[Transport]:
         target: "" for a PS of its own in this process, "local://NAME" for a named one, a registered
             Server's target, or "grpc://host:port[,host:port...]" with every PS task in order.
         transport: See chosen_transport; a task in this process needs none.
-
-    Returns:
-        One transport a PS task.
 
     Raises:
         InvalidArgumentError: If the target or the transport makes no sense.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from globalstep.cluster.run_policy import options_in
 from globalstep.errors import InvalidArgumentError
 
 WIRE_VARIABLE = "GLOBALSTEP_WIRE"
@@ -61,23 +62,7 @@ class WireOptions:
         >>> WireOptions.from_text("top_k=0.01")
         WireOptions(dtype='float32', top_k=0.01, error_feedback=False)
         """
-        given: dict[str, Any] = {}
-        for item in filter(None, (item.strip() for item in text.split(","))):
-            name, _, value = item.partition("=")
-            if name == "dtype":
-                given[name] = value
-            elif name == "top_k":
-                try:
-                    given[name] = float(value)
-                except ValueError:
-                    raise InvalidArgumentError(f"WireOptions: top_k is {value!r}; it must be a number.") from None
-            elif name == "error_feedback":
-                if value not in ("true", "false"):
-                    raise InvalidArgumentError(f"WireOptions: error_feedback is {value!r}; it must be true or false.")
-                given[name] = value == "true"
-            else:
-                raise InvalidArgumentError(f"WireOptions has no {name!r}; it has dtype, top_k and error_feedback.")
-        return cls(**given)
+        return options_in(cls, text)
 
 
 def wire_options_of(config: Any, environ: Mapping[str, str] = os.environ) -> WireOptions:
