@@ -15,8 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-from globalstep.runtime.log_format import write_to_stderr
-from globalstep.runtime.streams import is_open
+from globalstep.runtime.log_format import is_open, write_to_stderr
 
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {

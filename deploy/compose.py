@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from globalstep.deploy.job_options import add_script, add_tasks, too_few
 from globalstep.deploy.launch.options import with_run_token
-from globalstep.runtime.streams import is_terminal
+from globalstep.runtime.log_format import is_terminal
 
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0

@@ -17,9 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import FailedPreconditionError
+from globalstep.security.certificates import find_tls_mistake
 from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import SecureChannel
-from globalstep.security.tls_probe import find_tls_mistake
 
 
 def address_to_ask(environ: Mapping[str, str], default: str) -> str:

@@ -30,10 +30,9 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
 from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer, tcp_port_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.log_format import write_to_stderr
+from globalstep.runtime.log_format import end_process, write_to_stderr
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_malloc_thresholds, tuned
-from globalstep.runtime.streams import end_process
 from globalstep.wire.transports import known_target, register_target, transports_to
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.client.client import ClusterClient

@@ -54,7 +54,7 @@ ALLOWED = {
     "src/globalstep/wire/socket_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},
-    "src/globalstep/security/tls_probe.py": {
+    "src/globalstep/security/certificates.py": {
         "_tls_client": _TIMEOUT,
         "_own_fault": "both sides are in memory",
         "_plain_server": _TIMEOUT,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from globalstep.cluster.program import Program
-from globalstep.files.whole_part import WholePart
+from globalstep.cluster.program import Program, WholePart
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.protocol.splitting import part_name
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from globalstep.runtime.streams import is_terminal
+from globalstep.runtime.log_format import is_terminal
 
 __all__ = ["LiveLine", "PROGRESS_PREFIX", "progress_line"]
 

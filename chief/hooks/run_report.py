@@ -31,7 +31,7 @@ from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
-from globalstep.runtime.streams import is_terminal, write_line
+from globalstep.runtime.log_format import is_terminal, write_line
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from globalstep.runtime.streams import end_process
+from globalstep.runtime.log_format import end_process
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.log_format import time_stamp
-from globalstep.runtime.streams import is_terminal
+from globalstep.runtime.log_format import is_terminal, time_stamp
 from globalstep.wire.names import printable
 
 #: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).

@@ -35,8 +35,8 @@ from globalstep.deploy.launch.options import (
 from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.runtime.log_format import is_terminal
 from globalstep.runtime.process_env import environ_with_alias, tuned
-from globalstep.runtime.streams import is_terminal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

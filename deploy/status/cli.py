@@ -21,7 +21,7 @@ from globalstep.deploy.status.cluster_watch import ClusterWatch, watch_of
 from globalstep.deploy.status.view import draw_status
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.streams import is_terminal
+from globalstep.runtime.log_format import is_terminal
 
 #: Of what is no terminal: nothing is shortened there.
 _WIDE = 1000

@@ -22,7 +22,7 @@ from globalstep.ps.access.own_user import OwnUser, kernel_tells
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
 from globalstep.ps.access.run_paths import RunPaths
 from globalstep.runtime.clock import Clock
-from globalstep.security.certificate_role import role_of_certificate
+from globalstep.security.certificates import role_of_certificate
 from globalstep.security.credentials import RUN_TOKEN, Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 
 __all__ = ["Security", "SecurityOptions", "add_arguments"]

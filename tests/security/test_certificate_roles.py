@@ -24,7 +24,7 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.runtime.clock import ManualClock
-from globalstep.security.certificate_role import role_of_certificate
+from globalstep.security.certificates import role_of_certificate
 from globalstep.security.credentials import Credentials, TlsFiles
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
 from globalstep.wire.socket_messages import TOKEN_BYTES

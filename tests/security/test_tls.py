@@ -23,9 +23,9 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.security.certificates import find_tls_mistake
 from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls, TlsFiles, is_loopback
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
-from globalstep.security.tls_probe import find_tls_mistake
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl
 from globalstep.worker.client.client import ClusterClient

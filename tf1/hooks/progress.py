@@ -19,7 +19,7 @@ from globalstep.chief.hooks.session_run_hook import (
 )
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.streams import is_terminal, write_line
+from globalstep.runtime.log_format import is_terminal, write_line
 from globalstep.tf1.hooks.step import global_step_for
 
 if TYPE_CHECKING:

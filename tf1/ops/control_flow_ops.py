@@ -15,7 +15,7 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
-from globalstep.runtime.streams import write_line
+from globalstep.runtime.log_format import write_line
 from globalstep.tf1.graph.graph import (
     GraphKeys,
     Node,

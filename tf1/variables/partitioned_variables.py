@@ -16,8 +16,8 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from globalstep.cluster.program import WholePart
 from globalstep.dtypes import DType, DTypeLike, as_dtype
-from globalstep.files.whole_part import WholePart
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable

@@ -1,10 +1,10 @@
-"""Formats of log lines: plain text, text with the time, or one JSON object a line for programs that collect logs.
+"""Standard streams, and formats of log lines: plain text, with the time, or one JSON object a line for collectors.
 
 Plain text is the default: what reads the logs of programs for TensorFlow 1.x looks for lines that begin with the level.
 GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
 logging keeps what it has set up.
 
-Layer: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors and streams.
+Layer: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.runtime.streams import is_open
 
 FORMATS = ("text", "timed", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
@@ -145,3 +144,40 @@ def write_to_stderr() -> None:
     logger = logging.getLogger("globalstep")
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
+
+
+def is_open(stream: Any) -> bool:
+    """Whether something can be written to a stream."""
+    return stream is not None and not getattr(stream, "closed", False)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream says that it is a terminal.
+
+    >>> is_terminal(None), is_terminal(object())
+    (False, False)
+    """
+    asked = getattr(stream, "isatty", None)
+    try:
+        return bool(is_open(stream) and asked is not None and asked())
+    except (OSError, ValueError):  # it was closed underneath
+        return False
+
+
+def write_line(stream: Any, text: str, end: str = "\n") -> None:
+    """Write a line, unless the stream takes none: what is told of a program must not end it."""
+    if not is_open(stream):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        # One write, so that no other line of this process comes between.
+        stream.write(f"{text}{end}")
+        if flush := getattr(stream, "flush", None):
+            flush()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process at once, whatever its threads do; what was printed is written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -14,10 +14,10 @@ import ssl
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.security.certificates import server_mistake
 from globalstep.security.connection_proofs import answer, claim, proof
 from globalstep.security.credentials import TlsFiles
 from globalstep.security.peer_uid import is_ours, uid_of_listener, uid_of_unix
-from globalstep.security.server_role import server_mistake
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.socket_messages import WELCOME, prepare
 

@@ -17,11 +17,10 @@ import grpc
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.security.certificates import ServerRole, find_tls_mistake
 from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls, is_loopback, session_secret
 from globalstep.security.peer_uid import is_ours, tells_listeners, uid_of_listener
 from globalstep.security.rpc import CHANNEL_OPTIONS
-from globalstep.security.server_role import ServerRole
-from globalstep.security.tls_probe import find_tls_mistake
 from globalstep.security.token_proofs import (
     CHALLENGE_KEY,
     REPLY_KEY,
