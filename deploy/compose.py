@@ -12,12 +12,10 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from globalstep.deploy.job_options import add_script, add_tasks, too_few
+from globalstep.deploy.job_options import add_script, add_tasks, job_sizes, too_few
 from globalstep.deploy.launch.options import with_run_token
 from globalstep.runtime.log_format import is_terminal
 
@@ -59,16 +57,15 @@ def run(args: argparse.Namespace) -> int:
     run = args.run_name or f"{file.resolve().parent.name}-{script.stem}"
     if args.run_name and project_name(run) != run:
         return _say(f"--run {run} must be of small letters, digits, - and _, and begin with a letter or a digit")
-    scripts = str(script.resolve().parent)
-    job = ComposeJob(script.name, scripts, args.args, args.ps, args.workers, args.chief, args.tensorboard, run)
-    file.write_text(compose_file(job))
+    project = project_name(run)
+    file.write_text(compose_file(args, str(script.resolve().parent), project))
     if args.action == "write":
         print(f"written: {file}")
         return 0
     compose = _compose_command()
     if compose is None:
         return _say(f"there is no docker compose on this machine; {file} is written")
-    compose += ["--project-name", job.project, "--file", str(file)]
+    compose += ["--project-name", project, "--file", str(file)]
     # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
     # --exit-code-from would end the job with the first container that ends.
     environ = with_run_token(os.environ)
@@ -215,63 +212,33 @@ volumes:
 """
 
 
-@dataclass(frozen=True)
-class ComposeJob:
-    """A job for docker compose.
-
-    Attributes:
-        script: File name of the training script.
-        scripts: Its folder on this machine, which containers see as a volume.
-        args: The script's arguments.
-        ps: Number of PS tasks.
-        workers: Number of workers; without `chief` the first of them is the chief.
-        chief: Whether there is a chief besides the workers.
-        tensorboard: Whether there is a TensorBoard, on port 6006 of this machine.
-        run: The run's name, which is the project's for docker compose; by default the script's.
-    """
-
-    script: str
-    scripts: str
-    args: Sequence[str] = ()
-    ps: int = 1
-    workers: int = 1
-    chief: bool = False
-    tensorboard: bool = False
-    run: str = ""
-
-    @property
-    def project(self) -> str:
-        """The name of the project: containers, network and volume bear it, so that no other run's are met."""
-        return project_name(self.run or self.script.rpartition(".")[0] or self.script)
-
-    @property
-    def tasks(self) -> dict[str, int]:
-        """Job name of the cluster -> number of tasks; there always is one chief."""
-        workers = self.workers if self.chief else self.workers - 1
-        return {"ps": self.ps, "chief": 1, **({"worker": workers} if workers else {})}
-
-
-def compose_file(job: ComposeJob, made: str = "Written by globalstep compose.") -> str:
+def compose_file(
+    args: argparse.Namespace, scripts: str, project: str, made: str = "Written by globalstep compose."
+) -> str:
     """Write the file: a service for each task, so that each has a name that others find it by.
 
-    >>> print(compose_file(ComposeJob("train.py", "/data/scripts", workers=2)).count("TF_CONFIG"))
-    3
+    Args:
+        args: The subcommand's.
+        scripts: Folder of the script on this machine, which containers see as a volume.
+        project: The run's name: containers, network and volume bear it, so that no other run's are met.
+        made: What the first line says.
     """
-    cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in job.tasks.items()}
-    more = ", TENSORBOARD_PORT" if job.tensorboard else ""
-    text = _HEAD.format(made=made, more=more, run=_RUN, scripts=job.scripts, inside=_SCRIPTS, project=job.project)
-    for name, count in job.tasks.items():
+    sizes = {"ps": args.ps, **job_sizes(args)}
+    cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in sizes.items()}
+    more = ", TENSORBOARD_PORT" if args.tensorboard else ""
+    text = _HEAD.format(made=made, more=more, run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
+    for name, count in sizes.items():
         command = (
             ["python", "-m", "globalstep.ps", f"--tcp-port={_TCP_PORT}"]
             if name == "ps"
-            else ["python", f"{_SCRIPTS}/{job.script}", *job.args]
+            else ["python", f"{_SCRIPTS}/{Path(args.script).name}", *args.args]
         )
         for index in range(count):
             config = json.dumps({"cluster": cluster, "task": {"type": name, "index": index}})
             text += _SERVICE.format(
-                name=f"{name}-{index}", command=_escaped(json.dumps(command)), config=config, run=job.project
+                name=f"{name}-{index}", command=_escaped(json.dumps(command)), config=config, run=project
             )
-    return text + (_TENSORBOARD if job.tensorboard else "") + _TAIL
+    return text + (_TENSORBOARD if args.tensorboard else "") + _TAIL
 
 
 def project_name(run: str) -> str:

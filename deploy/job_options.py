@@ -18,6 +18,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
 
 
+def job_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """Return the cluster's jobs, each with its number of tasks; there is always one chief."""
+    workers = args.workers if args.chief else args.workers - 1
+    return {"chief": 1, "ps": args.ps, **({"worker": workers} if workers else {})}
+
+
 def too_few(args: argparse.Namespace) -> str:
     """Say that the tasks are too few for a job; "" where they are not."""
     few = args.ps < 1 or args.workers < (0 if args.chief else 1)

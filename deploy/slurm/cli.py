@@ -10,11 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
+from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, job_sizes, too_few
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -51,19 +49,11 @@ def run(args: argparse.Namespace) -> int:
         return _say(few)
     if not Path(args.script).is_file():
         return _say(f"there is no script {args.script}")
-    names = ("ps", "workers", "chief", "nodes", "cpus", "max_restarts", "grace_secs", "port", "insecure", "log_dir")
-    job = SlurmJob(
-        args.script,
-        args.args,
-        python=sys.executable,
-        options=args.options,
-        **{name: getattr(args, name) for name in names},
-    )
     try:
-        text = batch_script(job)
+        text = batch_script(args)
     except ValueError as error:
         return _say(str(error))
-    file = args.file or Path(f"{job.name}.sbatch")
+    file = args.file or Path(f"{_name(args)}.sbatch")
     file.write_text(text)
     if args.no_submit:
         print(f"written: {file}")
@@ -79,85 +69,41 @@ def _say(text: str) -> int:
     return 2
 
 
-@dataclass(frozen=True)
-class SlurmJob:
-    """A job for Slurm.
-
-    Attributes:
-        script: The training script.
-        args: Its arguments.
-        ps: Number of PS tasks.
-        workers: Number of workers; without `chief` the first of them is the chief.
-        chief: Whether there is a chief besides the workers.
-        nodes: How many nodes to spread the tasks over; None leaves it to Slurm.
-        cpus: CPUs of each task.
-        max_restarts: How often each failed task is started again.
-        grace_secs: How long tasks may take to end when asked.
-        port: Of the first task; None takes it from the job's id.
-        insecure: Whether nodes may talk to each other without TLS.
-        log_dir: Folder for a file with each task's output; "" for none.
-        python: The interpreter, as it is called on the nodes.
-        options: More options of sbatch, as on its command line.
-    """
-
-    script: str
-    args: Sequence[str] = ()
-    ps: int = 1
-    workers: int = 1
-    chief: bool = False
-    nodes: int | None = None
-    cpus: int = 1
-    max_restarts: int = 10
-    grace_secs: float = 10.0
-    port: int | None = None
-    insecure: bool = False
-    log_dir: str = ""
-    python: str = "python3"
-    options: Sequence[str] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the job: the script's, without what Slurm's file names cannot have."""
-        return re.sub(r"[^\w.-]", "-", PurePath(self.script).stem)
-
-    @property
-    def jobs(self) -> dict[str, int]:
-        """Job name of the cluster -> number of tasks; there always is one chief."""
-        workers = self.workers if self.chief else self.workers - 1
-        return {"chief": 1, "ps": self.ps, **({"worker": workers} if workers else {})}
+def _name(args: argparse.Namespace) -> str:
+    """Give the job's name: the script's, without what Slurm's file names cannot have."""
+    return re.sub(r"[^\w.-]", "-", PurePath(args.script).stem)
 
 
-def batch_script(job: SlurmJob) -> str:
-    """Write the script.
+def batch_script(args: argparse.Namespace) -> str:
+    """Write the script, from the subcommand's arguments.
 
     It runs on the job's first node, and starts each task of the cluster as a step of its own: a step that dies is
     started again alone. `--no-kill` keeps the job when it loses a node; `--requeue` lets Slurm begin it again.
 
     Raises:
         ValueError: If an option does not fit on one line.
-
-    >>> print(batch_script(SlurmJob("train.py", workers=2, nodes=2)).splitlines()[3])
-    #SBATCH --nodes=2
     """
-    options = [f"--job-name={job.name}"]
-    if job.nodes is not None:
-        options.append(f"--nodes={job.nodes}")
-    options += [f"--ntasks={sum(job.jobs.values())}", f"--cpus-per-task={job.cpus}"]
-    options += ["--no-kill", "--requeue", "--open-mode=append", f"--output={job.name}-%j.out", *job.options]
+    name = _name(args)
+    options = [f"--job-name={name}"]
+    if args.nodes is not None:
+        options.append(f"--nodes={args.nodes}")
+    options += [f"--ntasks={sum(job_sizes(args).values())}", f"--cpus-per-task={args.cpus}"]
+    options += ["--no-kill", "--requeue", "--open-mode=append", f"--output={name}-%j.out", *args.options]
     for option in options:
         if "\n" in option or not option.startswith("-"):
             raise ValueError(f"{option!r} is no option of sbatch; give one such as --sbatch=--partition=gpu.")
     # Of an option that is there twice sbatch takes the last: the user's.
-    lines = ["#!/bin/sh", f"# Written by globalstep slurm for {job.name}; to run it again: sbatch THIS_FILE"]
+    lines = ["#!/bin/sh", f"# Written by globalstep slurm for {name}; to run it again: sbatch THIS_FILE"]
     lines += [f"#SBATCH {shlex.quote(option)}" for option in options]
-    lines += ["", *(["export GLOBALSTEP_INSECURE=1"] if job.insecure else []), f"exec {shlex.join(_command(job))}", ""]
+    lines += ["", *(["export GLOBALSTEP_INSECURE=1"] if args.insecure else [])]
+    lines += [f"exec {shlex.join(_command(args))}", ""]
     return "\n".join(lines)
 
 
-def _command(job: SlurmJob) -> list[str]:
-    command = [job.python, "-m", "globalstep.deploy.slurm.job", f"--ps={job.ps}", f"--workers={job.workers}"]
-    command += ["--chief"] if job.chief else []
-    command += [f"--cpus={job.cpus}", f"--max-restarts={job.max_restarts}", f"--grace-secs={job.grace_secs:g}"]
-    command += [f"--port={job.port}"] if job.port is not None else []
-    command += [f"--log-dir={job.log_dir}"] if job.log_dir else []
-    return [*command, job.script, *job.args]
+def _command(args: argparse.Namespace) -> list[str]:
+    command = [sys.executable, "-m", "globalstep.deploy.slurm.job", f"--ps={args.ps}", f"--workers={args.workers}"]
+    command += ["--chief"] if args.chief else []
+    command += [f"--cpus={args.cpus}", f"--max-restarts={args.max_restarts}", f"--grace-secs={args.grace_secs:g}"]
+    command += [f"--port={args.port}"] if args.port is not None else []
+    command += [f"--log-dir={args.log_dir}"] if args.log_dir else []
+    return [*command, args.script, *args.args]

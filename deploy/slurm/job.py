@@ -20,11 +20,12 @@ from pathlib import Path
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.cluster.run_identity import RUN_VARIABLE
 from globalstep.cluster.slurm import cluster_on, expand_counts, expand_hosts, hosts_of_tasks, port_of_job
+from globalstep.deploy.job_options import job_sizes
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.live_runs import kept
 from globalstep.deploy.launch.options import environ_of_task, with_run_token
-from globalstep.deploy.slurm.cli import SlurmJob, add_cluster
+from globalstep.deploy.slurm.cli import add_cluster
 from globalstep.runtime.process_env import tuned
 
 
@@ -89,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     addresses = addresses_of_nodes(names, shown)
     # Round the nodes, so that the PS tasks are on different ones, within what Slurm has given of each.
     nodes = hosts_of_tasks(list(addresses), expand_counts(environ["SLURM_TASKS_PER_NODE"]), "cyclic")
-    job = SlurmJob(args.script, ps=args.ps, workers=args.workers, chief=args.chief)
-    cluster = cluster_on([addresses[node] for node in nodes], job.jobs, port_of_job(args.port, environ))
+    cluster = cluster_on([addresses[node] for node in nodes], job_sizes(args), port_of_job(args.port, environ))
     tasks = make_tasks(nodes, cluster, [args.script, *args.args], args.cpus, environ)
     log_dir = Path(args.log_dir) if args.log_dir else None
     if log_dir is not None and (restarts := environ.get("SLURM_RESTART_COUNT")):

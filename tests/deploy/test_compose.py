@@ -1,5 +1,6 @@
 """The files for docker: the committed one, and those that the command writes. No container is started here."""
 
+import argparse
 import json
 import re
 import shutil
@@ -14,11 +15,17 @@ from globalstep.cluster.cluster import from_tf_config
 from globalstep.deploy import compose as compose_cli
 from globalstep.deploy import health
 from globalstep.deploy.cli import main
-from globalstep.deploy.compose import ComposeJob, compose_file, project_name
+from globalstep.deploy.compose import compose_file, configure, project_name
 from globalstep.ps.server import PSOptions, PSServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "docker"
 yaml = pytest.importorskip("yaml")
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    return parser.parse_args(["write", *arguments])
 
 
 def services(text):
@@ -26,9 +33,11 @@ def services(text):
 
 
 def test_the_committed_file_is_what_the_command_would_write():
-    job = ComposeJob("digits.py", "../../examples", ps=2, workers=3, chief=True, tensorboard=True)
+    text = compose_file(
+        parsed("--ps=2", "--workers=3", "--chief", "--tensorboard", "digits.py"), "../../examples", "digits"
+    )
     committed = (FOLDER / "docker-compose.yml").read_text()
-    assert compose_file(job).splitlines()[1:] == committed.splitlines()[1:]
+    assert text.splitlines()[1:] == committed.splitlines()[1:]
     assert list(services(committed)) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1", "worker-2", "tensorboard"]
 
 
@@ -46,7 +55,7 @@ def test_docker_compose_reads_it(tmp_path):
 
 
 def test_every_service_is_a_task_and_finds_the_others_by_name():
-    found = services(compose_file(ComposeJob("t.py", "/scripts", ["--price", "$5 'each'"], ps=2, workers=3)))
+    found = services(compose_file(parsed("--ps=2", "--workers=3", "t.py", "--price", "$5 'each'"), "/scripts", "t"))
     assert list(found) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1"]
     for name, service in found.items():
         config = from_tf_config(service["environment"])

@@ -1,5 +1,6 @@
 """The sbatch script, and which steps a job starts: without Slurm."""
 
+import argparse
 import json
 import shlex
 import stat
@@ -10,7 +11,7 @@ import pytest
 
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.deploy.cli import main
-from globalstep.deploy.slurm.cli import SlurmJob, batch_script
+from globalstep.deploy.slurm.cli import batch_script, configure
 from globalstep.deploy.slurm.job import addresses_of_nodes, make_tasks
 from globalstep.deploy.slurm.step import choose_node
 
@@ -19,22 +20,30 @@ def directives(text):
     return [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
 
 
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    return parser.parse_args(arguments)
+
+
 def test_what_the_script_asks_for():
-    text = batch_script(SlurmJob("a/my train.py", ["--name", "two words"], ps=2, workers=3, nodes=4, cpus=2))
+    text = batch_script(
+        parsed("--ps=2", "--workers=3", "--nodes=4", "--cpus=2", "a/my train.py", "--name", "two words")
+    )
     assert text.startswith("#!/bin/sh\n")
     assert directives(text) == [
         "--job-name=my-train", "--nodes=4", "--ntasks=5", "--cpus-per-task=2", "--no-kill", "--requeue",
         "--open-mode=append", "--output=my-train-%j.out",
     ]  # fmt: skip
     command = shlex.split(text.splitlines()[-1])
-    assert command[:4] == ["exec", "python3", "-m", "globalstep.deploy.slurm.job"]
+    assert command[:4] == ["exec", sys.executable, "-m", "globalstep.deploy.slurm.job"]
     assert command[-3:] == ["a/my train.py", "--name", "two words"]
     assert "INSECURE" not in text
 
 
 def test_options_of_the_user_come_last_and_win():
-    job = SlurmJob("t.py", workers=1, chief=True, insecure=True, options=["--partition=big one", "--no-requeue"])
-    text = batch_script(job)
+    options = ["--sbatch=--partition=big one", "--sbatch=--no-requeue"]
+    text = batch_script(parsed("--workers=1", "--chief", "--insecure", *options, "t.py"))
     assert directives(text)[-2:] == ["--partition=big one", "--no-requeue"]
     assert "--ntasks=3" in directives(text)
     assert "export GLOBALSTEP_INSECURE=1\n" in text
@@ -43,7 +52,7 @@ def test_options_of_the_user_come_last_and_win():
 @pytest.mark.parametrize("option", ["partition=x", "--comment=a\nrm -rf x"])
 def test_what_is_no_option(option):
     with pytest.raises(ValueError, match="is no option of sbatch"):
-        batch_script(SlurmJob("t.py", options=[option]))
+        batch_script(parsed(f"--sbatch={option}", "t.py"))
 
 
 @pytest.fixture
