@@ -1,7 +1,4 @@
-"""`gs.connect`: a client of the parameter servers for loops of one's own, by names and arrays.
-
-Layer: chief.
-"""
+"""`gs.connect`: a client of the parameter servers for loops of one's own, by names and arrays."""
 
 from __future__ import annotations
 

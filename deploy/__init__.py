@@ -1,4 +1,1 @@
-"""How a cluster comes to be: the command line, the launcher, servers of a ClusterSpec.
-
-Layer: deploy.
-"""
+"""How a cluster comes to be: the command line, the launcher, servers of a ClusterSpec."""

@@ -1,7 +1,4 @@
-"""`globalstep checkpoint`: list, show and verify checkpoints, export them and their models, import TensorFlow's.
-
-Layer: deploy.
-"""
+"""`globalstep checkpoint`: list, show and verify checkpoints, export them and their models, import TensorFlow's."""
 
 from __future__ import annotations
 

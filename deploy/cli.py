@@ -1,7 +1,4 @@
-"""The `globalstep` command: one subcommand a module, loaded only when it is called.
-
-Layer: deploy.
-"""
+"""The `globalstep` command: one subcommand a module, loaded only when it is called."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`globalstep compose up`: writes a file for docker compose, and starts the job.
-
-Layer: deploy.
-"""
+"""`globalstep compose up`: writes a file for docker compose, and starts the job."""
 
 from __future__ import annotations
 

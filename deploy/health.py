@@ -1,8 +1,6 @@
 """`python -m globalstep.deploy.health`: asks the PS task of this container for its health, for an engine's check.
 
 Exit code 0 says that it serves, or that this container's task is none that serves; 1 that it does not serve.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

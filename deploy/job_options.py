@@ -1,7 +1,4 @@
-"""Options that all commands have which start a job.
-
-Layer: deploy.
-"""
+"""Options that all commands have which start a job."""
 
 from __future__ import annotations
 

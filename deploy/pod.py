@@ -1,8 +1,6 @@
 """`python -m globalstep.deploy.pod`: starts a task's program in a pod of the plain Kubernetes manifests.
 
 It writes TF_CONFIG from how many tasks there are, so that an overlay says that once: in its sizes.yaml.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

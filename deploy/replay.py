@@ -1,7 +1,4 @@
-"""`globalstep replay RUN_DIR`: what a run with durability="log" held at any step, bit for bit, from its log.
-
-Layer: deploy.
-"""
+"""`globalstep replay RUN_DIR`: what a run with durability="log" held at any step, bit for bit, from its log."""
 
 from __future__ import annotations
 

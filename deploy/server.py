@@ -3,8 +3,6 @@
 A "ps" task serves here. A worker or chief has nothing to serve: sessions talk to the PS tasks directly, so
 its server only makes its target mean them. In a cluster without a job "ps" one of its tasks has a PS process beside it
 (HostedPS), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

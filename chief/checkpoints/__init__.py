@@ -1,4 +1,1 @@
-"""Checkpoints: saving, keeping, finding, restoring and importing them.
-
-Layer: chief.
-"""
+"""Checkpoints: saving, keeping, finding, restoring and importing them."""

@@ -3,8 +3,6 @@
 Of large ones, such as tables, no client holds the whole: their rows come first, a push for each piece, once all of
 their checksums have been compared. On which shard a tensor was saved does not matter, so a checkpoint restores onto any
 number of PS tasks.
-
-Layer: chief.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Each PS that sees the checkpoint's directory writes its own file, all at once. A
 directory is on the chief's own disk, or not mounted there) sends its tensors to the chief, which writes
 the file for it. A probe file with a random text tells the two apart, so two hosts' directories of the
 same name are never taken for one, and a checkpoint never lies on two hosts.
-
-Layer: chief.
 """
 
 from __future__ import annotations

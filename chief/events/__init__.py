@@ -1,4 +1,1 @@
-"""Summaries and event files.
-
-Layer: chief.
-"""
+"""Summaries and event files."""

@@ -2,8 +2,6 @@
 
 A file is named `events.out.tfevents.<seconds>.<host><suffix>` and begins with an event that says
 "brain.Event:2". Source of the format: TensorFlow 1.15, core/util/events_writer.cc.
-
-Layer: chief.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""A run's directory: its identity, its journal, its report.
-
-Layer: chief.
-"""
+"""A run's directory: its identity, its journal, its report."""

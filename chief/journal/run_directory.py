@@ -3,8 +3,6 @@
     RUN_DIR/globalstep-run.json      {"id": "...", "name": "...", "incarnation": 1700000000001, "ps": ["host:port"]}
 
 "ps" are the addresses of the PS tasks that held the newest incarnation, for `globalstep status RUN_DIR`.
-
-Layer: chief.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Callbacks that log to CSV files, to MLflow and to Weights & Biases; the latter are imported when training begins.
-
-Layer: chief.
-"""
+"""Callbacks that log to CSV files, to MLflow and to Weights & Biases; the latter are imported when training begins."""
 
 from __future__ import annotations
 

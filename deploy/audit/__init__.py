@@ -1,4 +1,1 @@
-"""`globalstep audit`: whether a run's step is the number of its accepted pushes.
-
-Layer: deploy.
-"""
+"""`globalstep audit`: whether a run's step is the number of its accepted pushes."""

@@ -1,7 +1,4 @@
-"""`globalstep audit RUN_DIR`: prove from a run's journal that its step is the number of its accepted pushes.
-
-Layer: deploy.
-"""
+"""`globalstep audit RUN_DIR`: prove from a run's journal that its step is the number of its accepted pushes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Result of an audit: plain data, for people and programs.
-
-Layer: deploy.
-"""
+"""Result of an audit: plain data, for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""`globalstep launch`: a whole cluster of processes on this machine.
-
-Layer: deploy.
-"""
+"""`globalstep launch`: a whole cluster of processes on this machine."""

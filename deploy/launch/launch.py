@@ -2,8 +2,6 @@
 
 Every task gets a TF_CONFIG; PS tasks run `python -m globalstep.ps`, all others the user's script. The
 launcher ends when the job does, and says which task failed if one did.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

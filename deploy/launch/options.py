@@ -1,8 +1,6 @@
 """Options of `globalstep launch` for its tasks: CPUs of their own, a port for metrics, JSON lines, and credentials.
 
 Certificates go to all tasks, and to each the token of its role, or of the run.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`globalstep ray`: a cluster as the actors of a Ray placement group.
-
-Layer: deploy.
-"""
+"""`globalstep ray`: a cluster as the actors of a Ray placement group."""
 
 from globalstep.deploy.ray.job import launch
 

@@ -1,4 +1,1 @@
-"""`globalstep slurm`: a cluster as the tasks of a Slurm job.
-
-Layer: deploy.
-"""
+"""`globalstep slurm`: a cluster as the tasks of a Slurm job."""

@@ -1,7 +1,4 @@
-"""`globalstep slurm`: writes an sbatch script for a training job, and submits it.
-
-Layer: deploy.
-"""
+"""`globalstep slurm`: writes an sbatch script for a training job, and submits it."""
 
 from __future__ import annotations
 

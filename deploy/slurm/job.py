@@ -1,8 +1,6 @@
 """Slurm job: every task of the cluster as a step of its own, restarts, and the end of the job.
 
 It is `globalstep launch` with srun before each command: see slurm_step.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""`globalstep status` and `globalstep where`: a running cluster, seen from outside.
-
-Layer: deploy.
-"""
+"""`globalstep status` and `globalstep where`: a running cluster, seen from outside."""

@@ -1,7 +1,4 @@
-"""`globalstep status RUN_DIR`, or ADDRESS...: where a running cluster stands, how fast it goes, and what holds it up.
-
-Layer: deploy.
-"""
+"""`globalstep status RUN_DIR`, or ADDRESS...: where a running cluster stands, how fast it is, and what holds it up."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Status of a running cluster from two readings: where it stands, how fast it goes, and what holds it up.
 
 Pure: Status replies in, plain data out. `globalstep status` shows it, `deploy/status/view.py` draws it.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

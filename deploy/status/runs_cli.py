@@ -2,8 +2,6 @@
 
 Two kinds are found: those that `globalstep launch` (or slurm, or ray) has started from here, and programs with a
 parameter server in their own process, by the lock in the run's directory. What an ended process has left is not shown.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

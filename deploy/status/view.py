@@ -1,8 +1,6 @@
 """Tables for a terminal: a cluster's status, and what other tables are made of.
 
 Pure: data in, something that rich prints out.
-
-Layer: deploy.
 """
 
 from __future__ import annotations

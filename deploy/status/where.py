@@ -1,7 +1,4 @@
-"""`globalstep where RUN_DIR`, or ADDRESS...: where each Variable of a running cluster lies, how often it changes.
-
-Layer: deploy.
-"""
+"""`globalstep where RUN_DIR`, or ADDRESS...: where each Variable of a running cluster lies, how often it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Who is in the cluster, which Variable lies where, and which run is which.
-
-Layer: shared.
-"""
+"""Who is in the cluster, which Variable lies where, and which run is which."""

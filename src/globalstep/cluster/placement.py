@@ -13,8 +13,6 @@ What a cluster holds stays where it is. For the rest, `spread_above` and `split_
    fewest bytes.
 
 A device that a program names decides nothing.
-
-Layer: shared.
 """
 
 from __future__ import annotations

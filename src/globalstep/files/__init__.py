@@ -1,4 +1,1 @@
-"""Files and their formats: storage, checkpoints' shards, records, events.
-
-Layer: shared.
-"""
+"""Files and their formats: storage, checkpoints' shards, records, events."""

@@ -1,4 +1,1 @@
-"""`gs.optim`: optimizers and learning-rate schedules, as descriptions of what a PS task applies.
-
-Layer: shared.
-"""
+"""`gs.optim`: optimizers and learning-rate schedules, as descriptions of what a PS task applies."""

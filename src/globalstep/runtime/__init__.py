@@ -1,4 +1,1 @@
-"""The process and its machine: clock, memory, environment, compiled kernels, log lines, metrics.
-
-Layer: shared.
-"""
+"""The process and its machine: clock, memory, environment, compiled kernels, log lines, metrics."""

@@ -1,4 +1,1 @@
-"""Certificates, tokens and TLS: what a process shows of itself, and whom it believes.
-
-Layer: shared.
-"""
+"""Certificates, tokens and TLS: what a process shows of itself, and whom it believes."""

@@ -1,4 +1,1 @@
-"""What crosses the wire, as plain data, as messages and as bytes.
-
-Layer: shared.
-"""
+"""What crosses the wire, as plain data, as messages and as bytes."""

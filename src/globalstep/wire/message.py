@@ -1,7 +1,4 @@
-"""A message of the data plane, whatever carries it.
-
-Layer: shared.
-"""
+"""A message of the data plane, whatever carries it."""
 
 from __future__ import annotations
 

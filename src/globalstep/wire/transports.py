@@ -1,8 +1,6 @@
 """Transports: ways for a client to reach PS tasks. They carry the same messages; nothing else differs.
 
 A transport is found by the scheme of a target, through `globalstep.roles`.
-
-Layer: shared.
 """
 
 from __future__ import annotations
