@@ -20,7 +20,7 @@ from globalstep.chief.checkpoints.checkpoint_state import (
     committed_after,
     get_checkpoint_mtimes,
     get_checkpoint_state,
-    write_state,
+    update_checkpoint_state,
 )
 from globalstep.files.storage import Storage, directory_of
 from globalstep.runtime.clock import Clock
@@ -96,8 +96,7 @@ class CheckpointKeeping:
         for path in old:
             if path not in before:
                 _delete(storage, path, meta_graph_suffix, term)
-        write_state(
-            storage,
+        update_checkpoint_state(
             directory,
             prefix,
             self._retention.paths,
@@ -105,6 +104,7 @@ class CheckpointKeeping:
             [time for _, time in self._retention.kept],
             self._retention.last_preserved,
             save_relative_paths=self._save_relative_paths,
+            storage=storage,
             term=term,
         )
         for path in old:

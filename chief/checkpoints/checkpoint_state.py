@@ -101,6 +101,7 @@ def update_checkpoint_state(
     *,
     save_relative_paths: bool = False,
     storage: Storage | None = None,
+    term: int = 0,
 ) -> None:
     """Rewrite the state file of a directory, atomically.
 
@@ -113,44 +114,15 @@ def update_checkpoint_state(
         last_preserved_timestamp: When a checkpoint was last kept for good.
         save_relative_paths: Write paths relative to `save_dir`, so that it can be moved.
         storage: Where it lies; by default as `save_dir` says.
+        term: Of the chief that writes. It is written into the file, with the checkpoint's place in the mutation
+            sequence, and a file of a greater term is not replaced; 0 for a program without a chief.
 
     Raises:
+        AbortedError: If the file is of a greater term.
         RuntimeError: If the state file would take the place of the checkpoint itself.
         ValueError: If there are timestamps, but not one for each path.
     """
     storage = storage if storage is not None else storage_for(save_dir)
-    write_state(
-        storage,
-        save_dir,
-        model_checkpoint_path,
-        all_model_checkpoint_paths,
-        latest_filename,
-        all_model_checkpoint_timestamps,
-        last_preserved_timestamp,
-        save_relative_paths=save_relative_paths,
-    )
-
-
-def write_state(
-    storage: Storage,
-    save_dir: str,
-    model_checkpoint_path: str,
-    all_model_checkpoint_paths: Sequence[str] | None = None,
-    latest_filename: str | None = None,
-    all_model_checkpoint_timestamps: Sequence[float] | None = None,
-    last_preserved_timestamp: float | None = None,
-    *,
-    save_relative_paths: bool = False,
-    term: int = 0,
-) -> None:
-    """Rewrite the state file of a directory; see `update_checkpoint_state`.
-
-    A chief with a term writes it, and the checkpoint's place in the mutation sequence, into the file, and does not
-    replace a file of a greater term.
-
-    Raises:
-        AbortedError: If the file is of a greater term.
-    """
     target = _state_path(storage, save_dir, latest_filename)
     directory = save_dir
     paths = list(all_model_checkpoint_paths or [])

@@ -15,7 +15,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -364,12 +363,7 @@ class SummaryFileWriter:
     Adding returns at once as long as fewer than `max_queue` events wait. An error of the writing thread
     is raised by the next call. Thread-safe.
 
-    Args:
-        logdir: Directory of the event file, made if need be; a local path or a URL.
-        max_queue: Events that may wait to be written before an `add_...` waits itself.
-        flush_secs: Seconds after which what was added is flushed to the file system.
-        filename_suffix: Ends the file's name.
-        clock: Where the events' wall times come from.
+    Arguments are those of an EventFileWriter.
 
     Raises:
         OpError: If the file cannot be made.
@@ -457,9 +451,7 @@ class SummaryFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _add(self, event: Event, step: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from globalstep.chief.journal.run_directory import FILE_NAME, kept_addresses, kept_identity
 from globalstep.chief.journal.run_lock import living_holder
@@ -123,9 +122,7 @@ class ClusterWatch:
     def __enter__(self) -> ClusterWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(self, brief: bool = True, timeout_secs: float = ANSWER_SECS) -> list[Answer]:

@@ -15,7 +15,6 @@ import gzip
 import struct
 import zlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -160,9 +159,7 @@ class TFRecordWriter:
     def __enter__(self) -> TFRecordWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

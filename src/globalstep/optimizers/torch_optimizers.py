@@ -144,9 +144,6 @@ class Adam(TorchOptimizer):
         betas: Decay of the first and the second moment.
         eps: Added to the root of the second moment.
         weight_decay: See TorchOptimizer.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     lr: Rate = 1e-3
@@ -178,9 +175,6 @@ class AdamW(Adam):
         betas: See Adam.
         eps: See Adam.
         weight_decay: Each parameter shrinks by the rate times this part of itself.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     weight_decay: float = 1e-2
@@ -204,9 +198,6 @@ class SparseAdam(TorchOptimizer):
         lr: See TorchOptimizer.
         betas: Decay of the first and the second moment.
         eps: Added to the root of the second moment.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     lr: Rate = 1e-3
@@ -268,9 +259,6 @@ class RowWiseAdagrad(TorchOptimizer):
         lr: See TorchOptimizer.
         initial_accumulator_value: What the sums of mean squares start as.
         eps: Added to the root.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     lr: Rate = 1e-2
@@ -293,9 +281,6 @@ class Adadelta(TorchOptimizer):
         rho: Decay of both averages.
         eps: Added under the roots.
         weight_decay: See TorchOptimizer.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     lr: Rate = 1.0
@@ -320,9 +305,6 @@ class RMSprop(TorchOptimizer):
         weight_decay: See TorchOptimizer.
         momentum: How much of the last step is kept.
         centered: Whether to divide by the root of the variance instead of the mean square.
-
-    Raises:
-        ValueError: For numbers that cannot be.
     """
 
     lr: Rate = 1e-2
@@ -357,9 +339,6 @@ class DelayedNesterov(TorchOptimizer):
         lr: See TorchOptimizer; a push by itself moves the values by the `delay`-th part of it.
         momentum: How much of the momentum is kept when it moves.
         delay: After how many pushes it moves; usually the number of workers.
-
-    Raises:
-        ValueError: For numbers that cannot be.
 
     Source: Liu et al., arXiv 2401.09135.
 

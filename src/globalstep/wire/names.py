@@ -66,10 +66,6 @@ def check_name(name: str, what: str) -> None:
 def check_task(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a task; none at all may be.
 
-    Args:
-        name: The name.
-        field: Where it stands, as all checks of text_limits are told; the message does without.
-
     Raises:
         InvalidArgumentError: If it is too long, or has other characters than names have.
     """
@@ -79,10 +75,6 @@ def check_task(name: str, field: str = "") -> None:
 
 def check_id(name: str, field: str = "") -> None:
     """Refuse what cannot be the id of a client; none at all may be.
-
-    Args:
-        name: The name.
-        field: Where it stands, as all checks of text_limits are told; the message does without.
 
     Raises:
         InvalidArgumentError: If it is too long, or has other characters than ids have.
@@ -99,10 +91,6 @@ def check_id(name: str, field: str = "") -> None:
 
 def check_queue_name(name: str, field: str = "") -> None:
     """Refuse what cannot be the name of a queue that tasks share.
-
-    Args:
-        name: The name.
-        field: Where it stands, as all checks of text_limits are told; the message does without.
 
     Raises:
         InvalidArgumentError: If it is empty, too long, or has other characters than names have.
