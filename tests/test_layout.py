@@ -226,13 +226,13 @@ def test_imports_make_no_circle():
 
 
 def test_every_module_says_what_it_is():
-    """The layer is that of its folder; a docstring that names one names no other. A namespace says that it is one."""
+    """The layer is that of its folder; a docstring that names one names no other."""
     found = []
     for path in _sources():
         docstring = ast.get_docstring(parsed(path)) or ""
         layer = re.search(r"Layer: (?:the )?(\w+)", docstring)
         folder = relative(path).partition("/")[0].replace("src", "shared")
-        if not docstring or (layer and layer[1] not in (folder, "namespace")):
+        if not docstring or (layer and layer[1] != folder):
             found.append(relative(path))
     assert not found
 

@@ -3,8 +3,6 @@
 Import it as `import globalstep as gs`, or `import globalstep as tf` for a program written for
 TensorFlow 1.x. This module is the namespace: it loads what is used, when it is used. TensorFlow's names
 are those of `globalstep.tf1.names`, which is loaded with the first of them.
-
-Layer: namespace.
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""`python -m globalstep`: the command line, as `globalstep` where that is not on the PATH.
-
-Layer: namespace.
-"""
+"""`python -m globalstep`: the command line, as `globalstep` where that is not on the PATH."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""`gs.app.run`: parses the flags and calls the program's `main`.
-
-Layer: namespace.
-"""
+"""`gs.app.run`: parses the flags and calls the program's `main`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """`gs.compat`: the names by which programs reach the API of TensorFlow 1.x, and its text helpers.
 
 `gs.compat.v1` is globalstep itself, so `import globalstep.compat.v1 as tf` works as well.
-
-Layer: namespace.
 """
 
 from __future__ import annotations

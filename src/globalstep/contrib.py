@@ -1,7 +1,4 @@
-"""`gs.contrib`: the few parts of tf.contrib that parameter-server programs use.
-
-Layer: namespace.
-"""
+"""`gs.contrib`: the few parts of tf.contrib that parameter-server programs use."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""`globalstep.core`: the paths of TensorFlow's protocol buffers.
-
-Layer: namespace.
-"""
+"""`globalstep.core`: the paths of TensorFlow's protocol buffers."""
 
 from globalstep.tf1.module_paths import module_paths
 

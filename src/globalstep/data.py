@@ -1,7 +1,4 @@
-"""`gs.data`: Datasets, and the iterators that give their elements to the graph.
-
-Layer: namespace.
-"""
+"""`gs.data`: Datasets, and the iterators that give their elements to the graph."""
 
 from globalstep.lazy import namespace, nested_namespace
 from globalstep.tf1.absent import ABSENT_IN_DATA

@@ -1,7 +1,4 @@
-"""`gs.debugging`: checks of values and shapes, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.debugging`: checks of values and shapes, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.distributions`: probability distributions, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.distributions`: probability distributions, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`globalstep.examples`: of TensorFlow's examples the reader of MNIST's files, and the model beside it.
-
-Layer: namespace.
-"""
+"""`globalstep.examples`: of TensorFlow's examples the reader of MNIST's files, and the model beside it."""
 
 from globalstep.tf1.module_paths import module_paths
 

@@ -1,7 +1,4 @@
-"""`gs.feature_column`: columns of features, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.feature_column`: columns of features, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

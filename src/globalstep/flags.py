@@ -1,7 +1,4 @@
-"""`gs.flags`: flags of the command line, as TensorFlow's programs define them.
-
-Layer: namespace.
-"""
+"""`gs.flags`: flags of the command line, as TensorFlow's programs define them."""
 
 from globalstep.lazy import namespace
 

@@ -1,6 +1,6 @@
 """`gs.torch` and `gs.jax`: embeddings of `gs.fit`, and, called, losses as nodes of a graph.
 
-Layer: namespace. What a name stands for is imported when it is used: `gs.fit` needs no graph.
+What a name stands for is imported when it is used: `gs.fit` needs no graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`gs.gfile`: files by TensorFlow's names.
-
-Layer: namespace.
-"""
+"""`gs.gfile`: files by TensorFlow's names."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.graph_util`: frozen graphs, and parts of graphs.
-
-Layer: namespace.
-"""
+"""`gs.graph_util`: frozen graphs, and parts of graphs."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.image`: functions of images.
-
-Layer: namespace.
-"""
+"""`gs.image`: functions of images."""
 
 from globalstep.lazy import namespace
 from globalstep.tf1.absent import ABSENT_IN_IMAGE

@@ -1,7 +1,4 @@
-"""`gs.initializers`: initializers of Variables under their short names.
-
-Layer: namespace.
-"""
+"""`gs.initializers`: initializers of Variables under their short names."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.io`: files and what is in them, as TensorFlow 1.15 groups the functions.
-
-Layer: namespace.
-"""
+"""`gs.io`: files and what is in them, as TensorFlow 1.15 groups the functions."""
 
 from globalstep.lazy import namespace, nested_namespace
 

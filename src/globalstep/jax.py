@@ -1,6 +1,6 @@
 """`gs.jax` as a module, for `from globalstep.jax import Embedding`.
 
-Layer: namespace. The framework is imported when one of the names is used.
+The framework is imported when one of the names is used.
 """
 
 import sys

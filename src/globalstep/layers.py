@@ -1,7 +1,4 @@
-"""`gs.layers`: layers that make their own Variables.
-
-Layer: namespace.
-"""
+"""`gs.layers`: layers that make their own Variables."""
 
 from globalstep.lazy import namespace
 

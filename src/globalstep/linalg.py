@@ -1,7 +1,4 @@
-"""`gs.linalg`: functions of matrices, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.linalg`: functions of matrices, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

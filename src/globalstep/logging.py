@@ -4,7 +4,7 @@ Everything goes to the logger "globalstep". Its lines read `INFO:globalstep:loss
 long as the program has not set up logging by itself; then its handlers get them instead. With
 GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.runtime.log_format, which writes them).
 
-Layer: namespace. Thread-safe, as Python's logging is.
+Thread-safe, as Python's logging is.
 """
 
 from __future__ import annotations

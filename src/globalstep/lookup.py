@@ -1,7 +1,4 @@
-"""`gs.lookup`: lookup tables.
-
-Layer: namespace.
-"""
+"""`gs.lookup`: lookup tables."""
 
 from globalstep.lazy import namespace
 

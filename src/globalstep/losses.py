@@ -1,7 +1,4 @@
-"""`gs.losses`: the losses of TensorFlow's graphs.
-
-Layer: namespace.
-"""
+"""`gs.losses`: the losses of TensorFlow's graphs."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.math`: mathematical functions of nodes, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.math`: mathematical functions of nodes, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.metrics`: metrics of a model over many batches, in local Variables.
-
-Layer: namespace.
-"""
+"""`gs.metrics`: metrics of a model over many batches, in local Variables."""
 
 from globalstep.lazy import namespace
 

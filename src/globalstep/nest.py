@@ -1,7 +1,4 @@
-"""`gs.nest`: nested tuples, lists and dicts, as TensorFlow 1.15 has them.
-
-Layer: namespace.
-"""
+"""`gs.nest`: nested tuples, lists and dicts, as TensorFlow 1.15 has them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.nn`: what neural networks are built of.
-
-Layer: namespace.
-"""
+"""`gs.nn`: what neural networks are built of."""
 
 from globalstep.lazy import namespace, nested_namespace
 from globalstep.tf1.absent import ABSENT_IN_NN

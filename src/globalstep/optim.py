@@ -1,7 +1,4 @@
-"""`gs.optim`: optimizers and schedules of `gs.fit` and `gs.Trainer`, with PyTorch's names, defaults and numbers.
-
-Layer: namespace.
-"""
+"""`gs.optim`: optimizers and schedules of `gs.fit` and `gs.Trainer`, with PyTorch's names, defaults and numbers."""
 
 from globalstep.lazy import namespace
 

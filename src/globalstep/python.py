@@ -1,7 +1,4 @@
-"""`globalstep.python`: the paths of TensorFlow's own modules from which programs import public names.
-
-Layer: namespace.
-"""
+"""`globalstep.python`: the paths of TensorFlow's own modules from which programs import public names."""
 
 from globalstep.tf1.absent import ABSENT_IN_PYTHON
 from globalstep.tf1.module_paths import module_paths

@@ -1,7 +1,4 @@
-"""`gs.python_io`: TFRecord files, read and written by the program itself.
-
-Layer: namespace.
-"""
+"""`gs.python_io`: TFRecord files, read and written by the program itself."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.queue`: queues, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.queue`: queues, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.random`: random nodes, as TensorFlow 1.15 groups them.
-
-Layer: namespace.
-"""
+"""`gs.random`: random nodes, as TensorFlow 1.15 groups them."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.saved_model`: models in a directory with their values, for `loader.load` and for onnxruntime.
-
-Layer: namespace.
-"""
+"""`gs.saved_model`: models in a directory with their values, for `loader.load` and for onnxruntime."""
 
 import sys
 from types import ModuleType

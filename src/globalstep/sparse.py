@@ -1,7 +1,4 @@
-"""`gs.sparse`: functions of sparse tensors.
-
-Layer: namespace.
-"""
+"""`gs.sparse`: functions of sparse tensors."""
 
 from globalstep.lazy import namespace
 

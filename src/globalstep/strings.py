@@ -1,7 +1,4 @@
-"""`gs.strings`: functions of strings.
-
-Layer: namespace.
-"""
+"""`gs.strings`: functions of strings."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.summary`: summary nodes and the writer of event files.
-
-Layer: namespace.
-"""
+"""`gs.summary`: summary nodes and the writer of event files."""
 
 from globalstep.lazy import namespace
 

@@ -1,7 +1,4 @@
-"""`gs.test`: what programs ask of a build of TensorFlow, and the test case that its users derive theirs from.
-
-Layer: namespace.
-"""
+"""`gs.test`: what programs ask of a build of TensorFlow, and the test case that its users derive theirs from."""
 
 from globalstep.lazy import namespace
 from globalstep.tf1.absent import ABSENT_IN_TEST

@@ -1,7 +1,4 @@
-"""`gs.train`: optimizers, schedules, sessions, hooks, savers, clusters and queues.
-
-Layer: namespace.
-"""
+"""`gs.train`: optimizers, schedules, sessions, hooks, savers, clusters and queues."""
 
 from globalstep.lazy import namespace, nested_namespace
 from globalstep.tf1.absent import ABSENT_IN_TRAIN

@@ -6,7 +6,7 @@ import of tensorflow. None of them acts unless asked for: without them `import t
 What is imported lies in the folder `importable`, which stands in PYTHONPATH: so processes that the program starts find
 it, too.
 
-Layer: namespace. Threads: install() is called once, by the thread that imports.
+Threads: install() is called once, by the thread that imports.
 """
 
 from __future__ import annotations

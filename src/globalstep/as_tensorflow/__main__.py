@@ -2,8 +2,6 @@
 
 What follows is Python's own command line: `script.py --steps 10`, `-m package.module`, `-c "..."`; options of Python
 itself stand before either `-m`. The process becomes that Python, so signals and exit codes are the program's.
-
-Layer: namespace.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What `import tensorflow` finds where PYTHONPATH names the folder above: globalstep; see globalstep.as_tensorflow.
-
-Layer: namespace.
-"""
+"""What `import tensorflow` finds where PYTHONPATH names the folder above: globalstep; see globalstep.as_tensorflow."""
 
 from globalstep.as_tensorflow import install
 
