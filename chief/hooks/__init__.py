@@ -1,4 +1,1 @@
-"""Hooks: what happens around each run of a session.
-
-Layer: chief.
-"""
+"""Hooks: what happens around each run of a session."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
 
 
-__all__ = ["CheckpointSaver", "CheckpointSaverListener"]
-
 _log = logging.getLogger("globalstep")
 
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from globalstep.runtime.log_format import is_terminal
 
-__all__ = ["LiveLine", "PROGRESS_PREFIX", "progress_line"]
-
 #: Starts a line that the launcher shows as progress instead of as output.
 PROGRESS_PREFIX = "\x1eprogress "
 

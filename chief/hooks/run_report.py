@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
 
 
-__all__ = ["CONCLUSION_PREFIX", "PROGRESS_VARIABLE", "RunReport", "is_wanted"]
-
 #: Starts a line for the launcher alone: where the run has ended, as JSON.
 CONCLUSION_PREFIX = "\x1econclusion "
 

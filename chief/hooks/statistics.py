@@ -2,8 +2,6 @@
 
 TensorFlow has no such hook; this one stands beside its StepCounterHook, with the same cadence. What PS tasks
 count is in `ps/shard/statistics.py`, what is made of it in docs/summaries.md.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
     from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["ClusterStatistics", "staleness_histogram"]
 
 _log = logging.getLogger("globalstep")
 

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py, but that a stop is exact: the limit
 of StopAtStep is also the parameter servers' (invariant I5).
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from globalstep.wire.declarations import StopLimit
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
-
-__all__ = ["StopAtStep"]
 
 
 class StopAtStep(SessionRunHook):

@@ -1,8 +1,6 @@
 """Hooks that write summaries: a model's own, and global steps per second.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
 
-__all__ = ["StepCounter", "SummarySaver"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,15 +1,11 @@
 """Timers of hooks: every so many seconds or steps.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: chief.
 """
 
 from __future__ import annotations
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["NeverTriggerTimer", "SecondOrStepTimer"]
 
 
 class SecondOrStepTimer:
