@@ -18,6 +18,7 @@ from globalstep.chief.checkpoints.tf_messages import BundleEntry, BundleHeader
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.records import masked_crc32c
 from globalstep.files.storage import Storage, atomic_write
+from globalstep.wire.frames import varint
 
 Array = npt.NDArray[Any]
 
@@ -97,7 +98,7 @@ def _block(entries: Sequence[tuple[bytes, bytes]], restart_interval: int = _REST
         else:
             while shared < min(len(key), len(before)) and key[shared] == before[shared]:
                 shared += 1
-        body += _varint(shared) + _varint(len(key) - shared) + _varint(len(value)) + key[shared:] + value
+        body += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         before = key
     restarts = restarts or [0]
     body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + b"\0"
@@ -106,12 +107,4 @@ def _block(entries: Sequence[tuple[bytes, bytes]], restart_interval: int = _REST
 
 def _handle(offset: int, block: bytes) -> bytes:
     """Where a block is; its trailer is not counted."""
-    return _varint(offset) + _varint(len(block) - 5)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+    return varint(offset) + varint(len(block) - 5)

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -109,19 +109,15 @@ def _asked(launched: LiveRun) -> ListedRun:
         with ClusterWatch(launched.ps, {}) as watch:
             status = read_cluster(watch.addresses, watch.ask(timeout_secs=_ANSWER_SECS))
     except GlobalStepError as error:
-        return ListedRun(**asdict(known) | {"problems": (str(error),)})
+        return replace(known, problems=(str(error),))
     directory = os.path.join(launched.folder, status.directory) if status.directory else ""
-    return ListedRun(
-        known.name,
-        known.pid,
-        known.since,
-        os.path.relpath(directory) if directory and "://" not in status.directory else status.directory,
-        {step.name: step.value for step in status.steps},
-        len(status.workers),
-        known.ps,
-        known.program,
-        tuple(status.problems),
-        tuple(status.to_come),
+    return replace(
+        known,
+        directory=os.path.relpath(directory) if directory and "://" not in status.directory else status.directory,
+        steps={step.name: step.value for step in status.steps},
+        workers=len(status.workers),
+        problems=tuple(status.problems),
+        to_come=tuple(status.to_come),
     )
 
 

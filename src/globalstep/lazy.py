@@ -9,6 +9,7 @@ Layer: shared. Imports nothing of globalstep by itself.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import types
@@ -91,7 +92,7 @@ class AbsentImports:
 def stub_names(module_name: str) -> dict[str, tuple[str, str]]:
     """Return the names in the stub of a module, which is being imported; as `Namespace.public_names`."""
     spec: Any = sys.modules[module_name].__spec__
-    stub = spec.loader.get_data(f"{spec.origin.removesuffix('.py')}.pyi").decode()
+    stub = spec.loader.get_data(f"{os.path.splitext(spec.origin)[0]}.pyi").decode()
     return {name: (source, what) if source else (what, "") for source, what, name in _LINE.findall(stub)}
 
 

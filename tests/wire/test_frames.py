@@ -66,7 +66,7 @@ def test_a_frame_of_another_writer_is_understood():
     data = bytes(range(256)) * 79
     data = data[:20_000]
     unknown = b"\xf8\x07\x01"  # field 127, a number
-    raw = b"\x7a" + frames._varint(len(data)) + data + unknown + head
+    raw = b"\x7a" + frames.varint(len(data)) + data + unknown + head
     frame, view = parse_frame(raw)
     assert (frame.call, frame.last, bytes(view)) == (9, True, data)
 

@@ -59,7 +59,7 @@ def frames_of(
             head = first.SerializeToString()
         else:
             head = pb.Frame(call=call, last=sent == total).SerializeToString()
-        yield b"".join([head, _DATA_TAG, _varint(size), *chunk])
+        yield b"".join([head, _DATA_TAG, varint(size), *chunk])
     if total == 0:
         yield first.SerializeToString()
 
@@ -87,7 +87,8 @@ def _chunks(pieces: Sequence[memoryview]) -> Iterator[list[memoryview]]:
         yield chunk
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Write a number as protobuf does: seven bits a byte, the least first."""
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
