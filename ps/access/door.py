@@ -26,8 +26,7 @@ from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, Unau
 from globalstep.ps.access.authorization import METHODS, Authorization, Caller, Role
 from globalstep.ps.service.slow_senders import SlowSenders, Stalled
 from globalstep.runtime.waiting import join_announced
-from globalstep.security.certificates import ROLE_URI
-from globalstep.security.credentials import is_loopback
+from globalstep.security.credentials import ROLE_URI, is_loopback
 from globalstep.security.peer_uid import parse_peer
 from globalstep.security.token_proofs import REPLY_KEY, digest_of
 

@@ -11,37 +11,14 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from globalstep.errors import UnauthenticatedError
-from globalstep.security.credentials import TlsFiles, TlsMaterial
+from globalstep.security.credentials import ROLE_URI, TlsFiles, TlsMaterial, role_in_names
 
-#: How a URI begins that names a role.
-ROLE_URI = "globalstep://role/"
-_MARK = "role="
-_ROLES = ("chief", "standby", "worker", "ps")
 _EXTENSIONS, _URI = 0xA3, 0x86
 _COMMON_NAME, _ALTERNATIVE_NAME = bytes([0x55, 0x04, 0x03]), bytes([0x55, 0x1D, 0x11])
 _CONTEXT = 0xA0
-
-
-def role_in_names(names: Iterable[str]) -> str | None:
-    """Give the role that a common name and URIs speak of; None for none.
-
-    Raises:
-        UnauthenticatedError: If they name several, or one that there is not.
-
-    >>> role_in_names(["role=worker"]), role_in_names(["ps-0", "globalstep://role/ps"]), role_in_names(["worker"])
-    ('worker', 'ps', None)
-    """
-    found = {
-        name.removeprefix(mark) for name in names for mark in (_MARK, ROLE_URI) if name.startswith(mark)
-    }  # fmt: skip
-    if not found:
-        return None
-    if len(found) > 1 or not found <= set(_ROLES):
-        raise UnauthenticatedError(f"The certificate names the roles {sorted(found)}; one of {[*_ROLES]} is needed.")
-    return found.pop()
 
 
 def role_of_certificate(certificate: bytes) -> str | None:

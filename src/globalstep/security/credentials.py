@@ -19,11 +19,11 @@ import socket
 import ssl
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, UnauthenticatedError
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,10 @@ _log = logging.getLogger(__name__)
 SESSION_KEY = "globalstep-session"
 #: Environment variable of a token that all tasks of a run have in common: see ps/access/role_tokens.py.
 RUN_TOKEN = "GLOBALSTEP_RUN_TOKEN"
+#: How a URI begins that names a role.
+ROLE_URI = "globalstep://role/"
+_MARK = "role="
+_ROLES = ("chief", "standby", "worker", "ps")
 _LEAST_TOKEN_CHARACTERS = 16
 _MARK_CHARACTERS = 32
 _CLIENT_ID = re.compile(rf"s([0-9a-f]{{{_MARK_CHARACTERS}}})-[0-9a-f]{{12}}")
@@ -186,6 +190,25 @@ class Credentials:
         token = read_secret(self.token_file).strip()
         check_token(token, self.token_file)
         return token
+
+
+def role_in_names(names: Iterable[str]) -> str | None:
+    """Give the role that a common name and URIs speak of; None for none.
+
+    Raises:
+        UnauthenticatedError: If they name several, or one that there is not.
+
+    >>> role_in_names(["role=worker"]), role_in_names(["ps-0", "globalstep://role/ps"]), role_in_names(["worker"])
+    ('worker', 'ps', None)
+    """
+    found = {
+        name.removeprefix(mark) for name in names for mark in (_MARK, ROLE_URI) if name.startswith(mark)
+    }  # fmt: skip
+    if not found:
+        return None
+    if len(found) > 1 or not found <= set(_ROLES):
+        raise UnauthenticatedError(f"The certificate names the roles {sorted(found)}; one of {[*_ROLES]} is needed.")
+    return found.pop()
 
 
 def tls_files(cert: str, key: str, ca: str, names: list[str]) -> TlsFiles | None:
