@@ -276,10 +276,11 @@ class ServedConnection:
             raise self._failed
         self._send_rest()
         quick = 0
-        while quick < _QUICK_IN_A_ROW:
+        # What has been received already wakes nobody up.
+        while quick < _QUICK_IN_A_ROW or not self._incoming.is_idle:
             if self._server.closing or not self._serve_next():
                 return False
-            if self._parked:
+            if self._parked and self._incoming.is_idle:
                 return True  # who has the turn answers them
             quick = 0 if self._took_time else quick + 1
         return True

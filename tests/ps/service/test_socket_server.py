@@ -25,7 +25,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.faults import BEFORE
 from globalstep.security import connection_proofs
 from globalstep.wire.declarations import Op, OpKind, Push
-from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
+from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, Place
 
 
 @pytest.fixture
@@ -220,6 +220,24 @@ def test_only_who_asked_for_shared_memory_may_speak_of_it(serve, other_kind):
     connection = served.welcomed(other_kind)
     Outgoing(1, b"", (), Place(new_bytes=1 << 16)).send(connection)
     assert ends_without_a_word(connection)
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+@pytest.mark.parametrize("more", [1, 8, 9, 30])
+def test_whatever_comes_in_one_piece_with_what_takes_time_is_answered(serve, kind, more):
+    """The task had received it already, so nothing woke it up: the client waited for 60 s, and came again over gRPC."""
+    served = serve()
+    connection, (into, out) = served.welcomed(kind), socket.socketpair()
+    with into, out:
+        slow = served.request()
+        slow.spans.add(form=pb.FORM_NONZERO, bytes=8, packed_bytes=0)  # what is packed is unpacked off the quick way
+        ask(into, slow)
+        for call in range(more):
+            ask(into, served.request(), call=2 + call)
+        connection.sendall(out.recv(1 << 20))
+    connection.settimeout(20.0)
+    incoming = Incoming(connection, 1 << 30)
+    assert [incoming.receive().call for _ in range(1 + more)] == list(range(1, 2 + more))
 
 
 def test_a_retry_is_answered_for_its_own_rows_whatever_came_since(serve, kind):
