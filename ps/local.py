@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import GlobalStepError, OpError, UnavailableError, error_from_code
 from globalstep.proto import globalstep_pb2 as pb
@@ -19,10 +19,12 @@ from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire.message import Message
+
+if TYPE_CHECKING:
+    from globalstep.ps.wal.log_file import LogFiles
 
 __all__ = ["LocalTransport", "LocalPS", "drop", "transports_to", "named"]
 
@@ -34,7 +36,7 @@ class LocalPS:
         shards: How many.
         clock: Their time.
         faults: What a test makes fail.
-        log_files: Writes their write-ahead logs.
+        log_files: Writes their write-ahead logs; None for this machine's.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class LocalPS:
         *,
         clock: Clock = SYSTEM_CLOCK,
         faults: Faults = NO_FAULTS,
-        log_files: LogFiles = LOG_FILES,
+        log_files: LogFiles | None = None,
     ) -> None:
         self.controls = [
             Control(Handler(Shard(clock), faults), uuid.uuid4().hex, "localhost", log_files=log_files)

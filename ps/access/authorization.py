@@ -16,13 +16,12 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any
 
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.caller import ANONYMOUS, Caller, ProvenCall, Role
+from globalstep.ps.access.caller import ANONYMOUS, CALLER, Caller, ProvenCall, Role, TokenRevokedError
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.own_user import OwnUser
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
@@ -101,10 +100,6 @@ _MOST_NUMBERS = 16_384
 _NUMBER_CHARACTERS = 32
 
 
-class TokenRevokedError(UnauthenticatedError):
-    """The token that a connection was opened with is none any more: the connection ends."""
-
-
 class UnprovenError(UnauthenticatedError):
     """The caller has yet to prove that it has the token.
 
@@ -115,10 +110,6 @@ class UnprovenError(UnauthenticatedError):
     def __init__(self, message: str, challenge: str) -> None:
         super().__init__(message)
         self.challenge = challenge
-
-
-#: Who makes the unary call that this thread carries out.
-CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=ANONYMOUS)
 
 
 class Authorization:

@@ -6,11 +6,20 @@ Layer: ps.
 from __future__ import annotations
 
 import enum
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from globalstep.ps.access.role_tokens import TokenLine
+from globalstep.errors import PermissionDeniedError, UnauthenticatedError
 
-__all__ = ["ANONYMOUS", "Caller", "ProvenCall", "Role"]
+if TYPE_CHECKING:
+    from globalstep.ps.access.role_tokens import TokenLine
+
+__all__ = ["ANONYMOUS", "CALLER", "Caller", "Everybody", "ProvenCall", "Role", "TokenRevokedError"]
+
+
+class TokenRevokedError(UnauthenticatedError):
+    """The token that a connection was opened with is none any more: the connection ends."""
 
 
 class Role(enum.StrEnum):
@@ -74,3 +83,31 @@ class Caller:
 
 #: A caller of whom nothing is known.
 ANONYMOUS = Caller()
+
+#: Who makes the unary call that this thread carries out.
+CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=ANONYMOUS)
+
+
+class Everybody:
+    """Lets everybody do everything, as on a PS task that no server serves; else see Authorization."""
+
+    #: Of a server that serves the task; there is none.
+    address = ""
+
+    def revoked(self, caller: Caller) -> bool:
+        """See Authorization: never."""
+        return False
+
+    def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
+        """See Authorization: nothing is refused."""
+
+    def check_request(self, caller: Caller, request: Any) -> None:
+        """See Authorization: nothing is refused."""
+
+    def restricts(self, caller: Caller) -> bool:
+        """See Authorization: nobody is restricted."""
+        return False
+
+    def denied(self, caller: Caller, what: str) -> PermissionDeniedError:
+        """Return the error for what only a restricted caller is refused."""
+        return PermissionDeniedError(f"{caller} may not {what}.")

@@ -11,39 +11,39 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.cluster.process_place import Process
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
-    OpError,
     PermissionDeniedError,
     UnimplementedError,
 )
-from globalstep.files.shard_file import write_shard
-from globalstep.files.storage import Probe, sees_probe, storage_for
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import CALLER, Role
+from globalstep.ps.access.caller import CALLER, Role
 from globalstep.ps.ledger import entries
 from globalstep.ps.members.chief_lease import ChiefLeaseView, Claim
 from globalstep.ps.members.presence import Standing
-from globalstep.ps.queues.queue_service import QueueService
+from globalstep.ps.service.beginning import begin_with, check_begin
 from globalstep.ps.service.handler import Handler, floors_of, push_ids
 from globalstep.ps.service.load_report import LoadReport
 from globalstep.ps.shard import events
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.replies import OpenStep
 from globalstep.ps.store.checking import check_step_count
-from globalstep.ps.wal.durability import Durability
-from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.faults import AFTER, BEFORE, method_name
 from globalstep.wire import codec
 from globalstep.wire.progress_messages import progress_messages, read_progress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
 from globalstep.wire.text_limits import check_texts
+
+if TYPE_CHECKING:
+    from globalstep.ps.queues.queue_service import QueueService
+    from globalstep.ps.wal.durability import Durability
+    from globalstep.ps.wal.log_file import LogFiles
 
 __all__ = ["Control"]
 
@@ -57,7 +57,7 @@ _TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLa
 
 @dataclass(slots=True)
 class Control:
-    """Carries out control-plane requests.
+    """Carries out control-plane requests. What only some runs need is loaded with the first that does: logs, queues.
 
     Args:
         handler: The data plane, for Pull and Push as unary calls and for the shard.
@@ -65,7 +65,7 @@ class Control:
         host: Host name.
         ended: Set when the process is to end.
         log_dir: Where write-ahead logs are; "" for the run's directory.
-        log_files: Writes them.
+        log_files: Writes them; None for this machine's.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
         recovered: Called when the task has come back from its log.
     """
@@ -75,21 +75,46 @@ class Control:
     host: str
     ended: threading.Event = field(default_factory=threading.Event)
     log_dir: str = ""
-    log_files: LogFiles = LOG_FILES
+    log_files: LogFiles | None = None
     open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
     recovered: Callable[[], object] = lambda: None
 
-    durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
-    queues: QueueService = field(init=False)
+    _durability: Durability | None = field(init=False, default=None)
+    _queues: QueueService | None = field(init=False, default=None)
+    # One BEGIN or RECOVER at a time; taken before the shard's lock.
+    _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, self.log_files)
         self.load = LoadReport(self.handler, SYSTEM_CLOCK)
-        members = self.handler.shard.members
-        self.queues = QueueService(
-            self.process, lambda: {view.client for view in members.clients()}, SYSTEM_CLOCK, self.handler.budget
-        )
+
+    @property
+    def durability(self) -> Durability:
+        """The task's write-ahead logs."""
+        if self._durability is None:
+            from globalstep.ps.wal.durability import Durability
+            from globalstep.ps.wal.log_file import LOG_FILES
+
+            files = LOG_FILES if self.log_files is None else self.log_files
+            made = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, files, self._changing)
+            with self._changing:
+                self._durability = self._durability or made
+        return self._durability
+
+    @property
+    def queues(self) -> QueueService:
+        """The queues that tasks share here."""
+        if self._queues is None:
+            from globalstep.ps.queues.queue_service import QueueService
+
+            members, shard = self.handler.shard.members, self.handler.shard
+            made = QueueService(
+                self.process, lambda: {view.client for view in members.clients()}, SYSTEM_CLOCK, self.handler.budget
+            )
+            made.begin(shard.view(brief=True).run.id)
+            with self._changing:
+                self._queues = self._queues or made
+        return self._queues
 
     def call(self, method: str, request: Any) -> Any:
         """Carry out the unary RPC `method` of the service.
@@ -188,15 +213,29 @@ class Control:
             ),
         )
         self.load.fill(reply, request.brief)
-        reply.queues.extend(self.queues.infos())
+        if self._queues is not None:
+            reply.queues.extend(self._queues.infos())
         return reply
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
-        incarnation, owner = self.durability.begin(request)
-        if (incarnation, owner) == (request.incarnation, request.owner):
-            self.queues.begin(request.run.id)
+        if self._durability or request.directory or self.log_dir or request.policy.durability == "log":
+            incarnation, owner = self.durability.begin(request)
+        else:
+            incarnation, owner = self._begin_without_log(request)
+        if self._queues is not None and (incarnation, owner) == (request.incarnation, request.owner):
+            self._queues.begin(request.run.id)
         return pb.BeginReply(incarnation=incarnation, owner=owner)
+
+    def _begin_without_log(self, request: pb.BeginRequest) -> tuple[int, str]:
+        """Begin an incarnation of a run that has no directory, and so no log; see Durability.begin."""
+        shard = self.handler.shard
+        with self._changing:
+            present = shard.view(brief=True)
+            check_begin(request, shard)
+            if request.incarnation <= present.incarnation:
+                return present.incarnation, present.owner
+            return begin_with(request, shard, present, NO_LOG)
 
     def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
         authorization, caller = self.handler.authorization, CALLER.get()
@@ -220,7 +259,8 @@ class Control:
         limits = [codec.decode_limit(item) for item in request.limits]
         run = RunIdentity.decode(request.run)
         in_force = self.handler.shard.handle(events.Open(request.incarnation, request.client, limits, run))
-        self.durability.opened()
+        if self._durability is not None:
+            self._durability.opened()
         return pb.OpenReply(limits=in_force)
 
     def _Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:  # noqa: N802
@@ -246,7 +286,7 @@ class Control:
             chief=_lease(chief),
         )
         if request.chief_term:
-            reply.save_asked = self.durability.asks_for_save()
+            reply.save_asked = self._durability is not None and self._durability.asks_for_save()
             reply.losses, lost = shard.members.losses_after(request.losses_known)
             for one in lost:
                 reply.lost.add(
@@ -275,15 +315,20 @@ class Control:
         self.handler.shard.handle(
             events.Leave(request.client, request.candidate, request.task, request.unfinished, request.chief_term)
         )
-        self.queues.left(request.client, not request.unfinished)
-        self.durability.end()
+        if self._queues is not None:
+            self._queues.left(request.client, not request.unfinished)
+        self._end_log()
         return pb.LeaveReply()
+
+    def _end_log(self) -> None:
+        if self._durability is not None:
+            self._durability.end()
 
     def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
         finish = events.Finish(request.incarnation, request.client, self._not_meant(request.process))
         remaining = self.handler.shard.handle(finish)
-        self.durability.end()
+        self._end_log()
         return pb.FinishReply(remaining=remaining)
 
     def _not_meant(self, process: str) -> str:
@@ -353,38 +398,21 @@ class Control:
         self.handler.shard.members.check_chief(request.chief_term)
         snapshot = codec.decode_push_id(request.snapshot)
         values, _ = self.handler.shard.handle(events.ReadSnapshot(request.incarnation, snapshot))
-        try:
-            storage = storage_for(request.directory)
-        except OpError as error:
-            # An optional package is not installed here; the chief has it, or it would not have asked.
-            _log.info("The chief writes this task's part of the checkpoint: %s", error)
+        from globalstep.ps.service.snapshot_writing import write_snapshot
+
+        written = write_snapshot(request, values)
+        if written is None:
             return pb.WriteSnapshotReply(shared=False)
-        if not sees_probe(storage, request.directory, Probe(request.probe_file, request.probe_text)):
-            return pb.WriteSnapshotReply(shared=False)
-        missing = [name for name in request.names.values() if name not in values]
-        if missing:
-            raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
-        tensors = [(name, values[variable]) for name, variable in sorted(request.names.items())]
-        written = write_shard(storage, request.directory, request.file, tensors)
-        self.load.wrote(codec.decode_push_id(request.snapshot), f"{request.directory}/{request.file}")
-        if storage.is_local and all(name == variable for name, variable in request.names.items()):
-            path = Path(request.directory, request.file)
-            self.durability.written(codec.decode_push_id(request.snapshot), path, written.tensors)
-        return pb.WriteSnapshotReply(
-            shared=True,
-            tensors=[
-                pb.SavedTensor(
-                    name=t.name, dtype=t.dtype, shape=t.shape, crc32=t.crc32, nbytes=t.nbytes, has_nan=t.has_nan
-                )
-                for t in written.tensors
-            ],
-            file_bytes=written.file_bytes,
-        )
+        self.load.wrote(snapshot, f"{request.directory}/{request.file}")
+        if self._durability is not None and written.keeps_names:
+            self._durability.written(snapshot, written.path, written.tensors)
+        return written.reply
 
     def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
         snapshot = codec.decode_push_id(request.snapshot)
         stored = request.journal_index if request.HasField("journal_index") else None
-        self.durability.releasing(request.incarnation, snapshot, stored)
+        if self._durability is not None:
+            self._durability.releasing(request.incarnation, snapshot, stored)
         self.load.releasing(request.incarnation, snapshot)
         self.handler.shard.handle(events.Release(request.incarnation, snapshot))
         return pb.ReleaseSnapshotReply()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import (
     GlobalStepError,
@@ -18,7 +18,7 @@ from globalstep.errors import (
     code_of,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import Authorization, Caller, Role, TokenRevokedError
+from globalstep.ps.access.caller import Caller, Everybody, Role, TokenRevokedError
 from globalstep.ps.aggregates.step_waits import StepWaits, await_slower
 from globalstep.ps.budget import RETRY_SECS, Account, Budget, ReplyMemory
 from globalstep.ps.ledger import entries
@@ -39,12 +39,14 @@ from globalstep.ps.shard.layouts import LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
-from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
 from globalstep.wire.text_limits import check_texts
+
+if TYPE_CHECKING:
+    from globalstep.ps.access.authorization import Authorization
 
 __all__ = ["Handler"]
 
@@ -71,7 +73,8 @@ class Handler:
     def __init__(self, shard: Shard, faults: Faults = NO_FAULTS, limit_bytes: int = 16 << 30) -> None:
         self.shard = shard
         self._limit_bytes = limit_bytes
-        self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
+        self.authorization: Authorization | Everybody = Everybody()
+        self.traffic = Traffic()
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard, _encode_answer)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {

@@ -32,7 +32,6 @@ from globalstep.errors import (
     AbortedError,
     DataLossError,
     FailedPreconditionError,
-    InvalidArgumentError,
     NotFoundError,
     OpError,
     ResourceExhaustedError,
@@ -42,15 +41,14 @@ from globalstep.files.shard_file import SavedTensor, write_shard
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.log_limit import LogLimit
-from globalstep.ps.ledger.signatures import KEY_BYTES
 from globalstep.ps.members.presence import State
+from globalstep.ps.service.beginning import begin_with, check_begin
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Adopt, Lose, ReadSnapshot
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, segments_in
 from globalstep.ps.wal.log_lock import LogLock
-from globalstep.ps.wal.log_records import begin_event
 from globalstep.ps.wal.recovery import Replay, play_again
 from globalstep.ps.wal.write_ahead_log import Continuation, WriteAheadLog, base_note_path, base_path, spend_reserve
 from globalstep.runtime.clock import Clock
@@ -94,12 +92,20 @@ class Durability:
         clock: Tells how long a recovery takes.
         log_dir: Where logs are, in the place of RUN_DIR/log; "" for there.
         files: Writes them.
+        changing: Held within BEGIN and RECOVER, one at a time; taken before the shard's lock.
 
     Attributes:
         most_bytes: Beyond it a log asks for a checkpoint, which makes it shorter; 0 for no limit.
     """
 
-    def __init__(self, handler: Handler, clock: Clock, log_dir: str = "", files: LogFiles = LOG_FILES) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        clock: Clock,
+        log_dir: str = "",
+        files: LogFiles = LOG_FILES,
+        changing: threading.Lock | None = None,
+    ) -> None:
         self._handler = handler
         self._clock = clock
         self.most_bytes = 0
@@ -107,8 +113,8 @@ class Durability:
         self._warned = LogLimit(clock, _WARN_EVERY_SECS)
         self._log_dir = log_dir
         self._files = files
-        # One BEGIN or RECOVER at a time; taken before the shard's lock. Files are made and read under it.
-        self._changing = threading.Lock()
+        # Files are made and read under it, too.
+        self._changing = changing or threading.Lock()
         # Guards _written; a leaf.
         self._lock = threading.Lock()
         self._written: dict[PushId, _WrittenFile] = {}
@@ -139,27 +145,19 @@ class Durability:
             AbortedError: If it was not meant for this process, or for its present life. Nothing is changed.
             InvalidArgumentError: If several shards get no key to sign with. Nothing is changed.
         """
-        if len(request.key) != KEY_BYTES and (request.key or request.shards > 1):
-            raise InvalidArgumentError(
-                f"BEGIN of {request.shards} shards with a key of {len(request.key)} bytes: the PS tasks of an "
-                f"incarnation need the same random one of {KEY_BYTES} bytes."
-            )
-        policy = codec.decode_policy(request.policy)
         with self._changing:
             log: WriteAheadLog | None = None
             before = self._shard.log
             present = self._shard.view(brief=True)
+            check_begin(request, self._shard)
             if request.incarnation <= present.incarnation:
                 return present.incarnation, present.owner
-            self._refuse_late(request)
-            run = identity_of(request)
-            self._refuse_below_logs(request, policy.durability == "log")
-            if policy.durability == "log":
+            logged = codec.decode_policy(request.policy).durability == "log"
+            self._refuse_below_logs(request, logged)
+            if logged:
                 log = self._make(request)
             try:
-                begin = begin_event(request)
-                begin.log = log or NO_LOG
-                found = self._shard.handle(begin)
+                begun = begin_with(request, self._shard, present, log or NO_LOG)
             except FailedPreconditionError:
                 if log is not None:
                     log.close()
@@ -167,22 +165,11 @@ class Durability:
                 raise
             if isinstance(before, WriteAheadLog):
                 before.close()
-            if run.is_other(present.run) and present.state in (State.INITIALIZING, State.READY):
-                _log.warning("PS task %d has dropped %s: %s has begun.", request.shard, present.run, run)
         if log is not None:
             log.secure()
             if request.open:
                 self._mark_opened(log)
-        return found
-
-    def _refuse_late(self, request: pb.BeginRequest) -> None:
-        """Refuse a BEGIN that was sent before the task was started again, or lost its state. Caller holds _changing."""
-        spent = self._shard.spent_incarnations
-        if request.incarnation <= spent or request.spent_incarnations not in (0, spent):
-            raise AbortedError(
-                f"BEGIN of incarnation {request.incarnation} came too late: PS task {request.shard} was started again, "
-                f"or lost its state, since it was sent. Only those above {spent} can begin there; begin anew."
-            )
+        return begun
 
     def _refuse_below_logs(self, request: pb.BeginRequest, logged: bool) -> None:
         """Refuse a BEGIN whose number is not above those of all logs of its run. Caller holds _changing.

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from globalstep.cluster.run_identity import identity_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.aggregates.contributions import HeldOps
 from globalstep.ps.ledger import entries as entry_codec
@@ -30,7 +29,7 @@ from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Encoded", "Records", "base_record", "begin_event", "begin_record", "encoder", "resume_event"]
+__all__ = ["Encoded", "Records", "base_record", "begin_record", "encoder", "resume_event"]
 
 Array = npt.NDArray[Any]
 
@@ -205,25 +204,6 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
         codec.encode_read(read, message.reads.add(), tensors)
     record.part = message.SerializeToString()
     return tensors.pieces
-
-
-def begin_event(message: pb.BeginRequest) -> events.Begin:
-    """Give the event of an incarnation's BEGIN."""
-    return events.Begin(
-        incarnation=message.incarnation,
-        shard=message.shard,
-        shards=message.shards,
-        sequencer=message.sequencer,
-        owner=message.owner,
-        opened=message.open,
-        sequencer_address=message.sequencer_address,
-        expected_tasks=list(message.expected_tasks),
-        ledger=message.ledger,
-        policy=codec.decode_policy(message.policy),
-        run=identity_of(message),
-        key=message.key,
-        take_over=message.take_over,
-    )
 
 
 def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]) -> events.Resume:

@@ -25,11 +25,12 @@ from globalstep.files.storage import storage_for
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.budget import Budget
 from globalstep.ps.ledger.ledger import EntryKind
+from globalstep.ps.service.beginning import begin_event
 from globalstep.ps.shard.events import Applied, Decided
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.ps.wal.log_file import LoggedRecord, readers, segment_path, segments_in
-from globalstep.ps.wal.log_records import Records, begin_event, resume_event
+from globalstep.ps.wal.log_records import Records, resume_event
 from globalstep.ps.wal.write_ahead_log import base_note_path, base_path
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Outcome, OutcomeKind, Read
