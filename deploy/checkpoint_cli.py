@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Iterable, Sequence
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complete, verify
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint, import_checkpoint
 from globalstep.chief.training.model_files import export_model
+from globalstep.deploy.cli import aligned
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for
 from globalstep.wire.names import printable
@@ -85,7 +85,7 @@ def _ls(directory: str) -> int:
                 "latest" if prefix == latest else "",
             )
         )
-    _print_table([("CHECKPOINT", "STEPS", "TENSORS", "SIZE", "WRITTEN", ""), *rows])
+    print(*aligned([("CHECKPOINT", "STEPS", "TENSORS", "SIZE", "WRITTEN", ""), *rows]), sep="\n")
     return 0
 
 
@@ -112,15 +112,14 @@ def _show(path: str) -> int:
     for file in index.files:
         print(printable(f"            {file.file}"))
     print()
-    _print_table(
-        [
-            ("TENSOR", "KIND", "DTYPE", "SHAPE", "SIZE", "FILE"),
-            *(
-                (name, saved.kind, saved.dtype, str(list(saved.shape)), _size(saved.nbytes), _places(saved))
-                for name, saved in sorted(index.variables.items())
-            ),
-        ]
-    )
+    rows = [
+        ("TENSOR", "KIND", "DTYPE", "SHAPE", "SIZE", "FILE"),
+        *(
+            (name, saved.kind, saved.dtype, str(list(saved.shape)), _size(saved.nbytes), _places(saved))
+            for name, saved in sorted(index.variables.items())
+        ),
+    ]
+    print(*aligned(rows), sep="\n")
     return 0
 
 
@@ -182,13 +181,6 @@ def _checkpoints(directory: str) -> list[str]:
 
 def _places(saved: SavedVariable) -> str:
     return " ".join(str(number) for number in dict.fromkeys(part.file for part in saved.parts))
-
-
-def _print_table(rows: Iterable[Sequence[str]]) -> None:
-    rows = list(rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
 
 
 def _size(nbytes: float) -> str:

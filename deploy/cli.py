@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from globalstep.runtime.log_format import is_open, write_to_stderr
+from globalstep.wire.names import printable
 
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {
@@ -97,3 +98,10 @@ def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from _options_of(below)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, as a terminal may have them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -8,6 +8,7 @@ Layer: chief. Imports nothing of globalstep.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -16,11 +17,11 @@ _KINDS = {
     "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
     "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
     "fixed32": descriptor_pb2.FieldDescriptorProto.TYPE_FIXED32,
+    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
     "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
     "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
 }
-# Message -> fields as "[repeated] type name = number". Enums are given as int32, which is how they travel.
 _MESSAGES = {
     "CheckpointState": [
         "string model_checkpoint_path = 1",
@@ -30,7 +31,7 @@ _MESSAGES = {
     ],
     "Dim": ["int64 size = 1"],
     "TensorShape": ["repeated Dim dim = 2"],
-    "Extent": ["int64 start = 1", "int64 length = 2"],
+    "Extent": ["int64 start = 1", "optional int64 length = 2"],
     "TensorSlice": ["repeated Extent extent = 1"],
     "BundleHeader": ["int32 num_shards = 1", "int32 endianness = 2"],
     "BundleEntry": [
@@ -45,30 +46,33 @@ _MESSAGES = {
 }
 
 
-def _classes() -> dict[str, Any]:
-    # A pool of its own: a tensorflow in the same process registers the same messages in the default one.
-    file = descriptor_pb2.FileDescriptorProto(name="tf_checkpoints.proto", package="tf", syntax="proto3")
+def message_classes(package: str, syntax: str, messages: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Make the classes of messages, in a pool of their own: another package in the process may register them, too.
+
+    A field is "[repeated|optional] type name = number"; of proto3 those are "optional" whose 0 is not their absence.
+    Enums are given as int32, which is how they travel.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     field_proto = descriptor_pb2.FieldDescriptorProto
-    for message_name, fields in _MESSAGES.items():
+    for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
         for text in fields:
             *label, kind, name, _, number = text.split()
             field = message.field.add(name=name, number=int(number))
-            field.label = field_proto.LABEL_REPEATED if label else field_proto.LABEL_OPTIONAL
+            field.label = field_proto.LABEL_REPEATED if label == ["repeated"] else field_proto.LABEL_OPTIONAL
             if kind in _KINDS:
                 field.type = _KINDS[kind]
             else:
-                field.type, field.type_name = field_proto.TYPE_MESSAGE, f".tf.{kind}"
-            if name == "length":
-                # In a oneof there: a whole extent has no length, which differs from the length 0.
-                message.oneof_decl.add(name="has_length")
-                field.oneof_index = 0
+                field.type, field.type_name = field_proto.TYPE_MESSAGE, f".{package}.{kind}"
+            if label == ["optional"]:
+                message.oneof_decl.add(name=f"has_{name}")
+                field.oneof_index = len(message.oneof_decl) - 1
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tf.{name}")) for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-_made = _classes()
+_made = message_classes("tf", "proto3", _MESSAGES)
 
 #: What the `checkpoint` file holds.
 CheckpointState: Any = _made["CheckpointState"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from globalstep.deploy.audit.audit import audit
 from globalstep.deploy.audit.result import Audit, StepProof, Worker
+from globalstep.deploy.cli import aligned
 from globalstep.errors import GlobalStepError
 from globalstep.wire.names import printable
 
@@ -64,7 +65,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
         yield "history     " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.history.items()))
     if result.incarnations:
         yield ""
-        yield from _table(
+        yield from aligned(
             [
                 ("INCARNATION", "BEGAN AFTER", "LAST ENTRY", "KEPT UNTIL", "LOST PUSHES"),
                 *(
@@ -86,7 +87,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
         if result.made:
             given = [("CONTRIBUTIONS", "LATE"), *((str(item.contributions), str(item.late)) for _, item in workers)]
             rows = [(*row[:3], *more, *row[3:]) for row, more in zip(rows, given, strict=True)]
-        yield from _table(rows)
+        yield from aligned(rows)
     yield ""
     yield from (f"UNREADABLE  {text}" for text in result.findings.unreadable)
     yield from (f"WRONG       {text}" for text in result.findings.wrong)
@@ -175,12 +176,6 @@ def _histogram(worker: Worker) -> str:
     most = max(counts.values(), default=0)
     buckets = range(max(counts, default=-1) + 1)
     return "".join(_BAR[(counts[i] * 7 + most - 1) // most] if counts.get(i) else " " for i in buckets)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _as_json(result: Audit) -> dict[str, Any]:

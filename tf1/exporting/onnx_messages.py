@@ -3,25 +3,17 @@
 Source: onnx/onnx.proto of ONNX 1.16 (IR version 8 and later): names, numbers and types of fields. With these few
 messages a model is written without the onnx package, which tests check them with.
 
-Layer: tf1. Imports nothing of globalstep.
+Layer: tf1.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from globalstep.chief.checkpoints.tf_messages import message_classes
 
 __all__ = ["DATA_TYPES", "Attribute", "Model", "Node", "Tensor", "ValueInfo"]
 
-_KINDS = {
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-}
-# Message -> fields as "[repeated] type name = number". Enums are given as int32, which is how they travel.
 _MESSAGES = {
     "Entry": ["string key = 1", "string value = 2"],
     "Opset": ["string domain = 1", "int64 version = 2"],
@@ -92,26 +84,7 @@ DATA_TYPES = {
 }
 
 
-def _classes() -> dict[str, Any]:
-    # A pool of its own: an onnx in the same process registers its messages in the default one.
-    file = descriptor_pb2.FileDescriptorProto(name="globalstep_onnx.proto", package="of_onnx", syntax="proto2")
-    field_proto = descriptor_pb2.FieldDescriptorProto
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for text in fields:
-            *label, kind, name, _, number = text.split()
-            field = message.field.add(name=name, number=int(number))
-            field.label = field_proto.LABEL_REPEATED if label else field_proto.LABEL_OPTIONAL
-            if kind in _KINDS:
-                field.type = _KINDS[kind]
-            else:
-                field.type, field.type_name = field_proto.TYPE_MESSAGE, f".of_onnx.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"of_onnx.{name}")) for name in _MESSAGES}
-
-
-_made = _classes()
+_made = message_classes("of_onnx", "proto2", _MESSAGES)
 
 #: ModelProto.
 Model: Any = _made["Model"]
