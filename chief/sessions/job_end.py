@@ -29,6 +29,7 @@ __all__ = [
     "AwaitedTasks",
     "await_last_save",
     "await_others",
+    "await_rest",
     "is_at_limit",
     "is_done",
     "look",
@@ -172,6 +173,39 @@ class AwaitedTasks:
             IDLE_SECS,
         )
         return [], False
+
+
+def await_rest(
+    cluster: ClusterClient, clock: Clock, goes_on: Callable[[], bool], keep_watch: Callable[[], None]
+) -> None:
+    """Wait, as a task that has had its last batches, until the step limit is reached or nobody trains to it.
+
+    Args:
+        cluster: The task's client.
+        clock: Where time comes from.
+        goes_on: Says whether to wait any longer.
+        keep_watch: Called after each step of the others.
+
+    Raises:
+        AbortedError: If a PS task has lost its state meanwhile: this task may have batches to train again.
+        UnavailableError: If one does not answer.
+    """
+    wait, alone_since = PollingWait(clock, math.inf), clock.monotonic()
+    seen, moved_at = dict[str, int](), alone_since
+    while goes_on():
+        statuses, now = look(cluster), clock.monotonic()
+        names, here = others_that_train(cluster, statuses, now - alone_since)
+        alone_since = now if here else alone_since
+        steps = {name: step for status in statuses for name, step in status.steps.items()}
+        if steps != seen:
+            seen, moved_at = steps, now
+            keep_watch()
+        if not names or now - moved_at >= IDLE_SECS:
+            return
+        wait.pause(
+            f"this task has had its last batches; waiting for {', '.join(names)} to train theirs",
+            lambda names=names: why_not_left(cluster, names),  # type: ignore[misc]
+        )
 
 
 def await_others(

@@ -20,7 +20,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
-from globalstep.chief.sessions.job_end import await_others
+from globalstep.chief.sessions.job_end import await_others, await_rest
 from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
@@ -375,6 +375,16 @@ class TrainLoop:
 
     def _wait_for_others(self, ours: SessionCreator) -> None:
         """Keep the chief's duties, though this task's own data have ended, until nobody else trains."""
+        await_others(
+            self._session.cluster,
+            self._clock,
+            lambda alone_secs: ours.awaited(self._session, alone_secs),
+            lambda: not (self._drain.asked or self._says_so),
+            self._keep_watch(),
+        )
+
+    def _keep_watch(self) -> Callable[[], None]:
+        """Make what has the chief's hooks see a step of others."""
         watch = HookedSession(self._session, [hook for hook in self._active if getattr(hook, "keeps_watch", False)])
 
         def keep_watch() -> None:
@@ -384,13 +394,21 @@ class TrainLoop:
                 raise watch.lost
             self._says_so = self._says_so or watch.says_so
 
-        await_others(
-            self._session.cluster,
-            self._clock,
-            lambda alone_secs: ours.awaited(self._session, alone_secs),
-            lambda: not (self._drain.asked or self._says_so),
-            keep_watch,
-        )
+        return keep_watch
+
+    def await_rest(self, goes_on: Callable[[], bool]) -> None:
+        """Wait, once this task has had its last batches, until the others have trained theirs; see job_end.await_rest.
+
+        Args:
+            goes_on: Says whether to wait any longer: not where the run has gone back, so that there are batches again.
+        """
+
+        def wait(hooked: HookedSession) -> None:
+            if self._ours is not None:
+                waits = lambda: goes_on() and not (self._drain.asked or self._says_so)  # noqa: E731
+                await_rest(self._session.cluster, self._clock, waits, self._keep_watch())
+
+        self.run_hooked(act=wait)
 
     def _end_hooks(self, ended: set[int]) -> None:
         """Call the hooks' `end`, once each, and declare the job done."""

@@ -420,6 +420,9 @@ class Trainer:
                         batch = next(given)
                     except StopIteration as over:
                         total = int(over.value)
+                        # Its last batches are pushed, and perhaps not saved yet: they may be lost, and had again.
+                        if total == 0 and share.end is not None and not (own or once) and self._has_gone_back():
+                            total = None
                     else:
                         taken += 1
                         yield batch
@@ -442,6 +445,20 @@ class Trainer:
                 self._left_to_others = total == 0
                 steps = passed + total // per_step if total is not None else self._first - self.rank
                 self._passed = max(self._passed, steps)
+
+    def _has_gone_back(self) -> bool:
+        """Wait, after this worker's last batches, for the last step to be saved; say whether the run went back."""
+        loop, went_back = self._loop, self._went_back
+        if loop is None or self.done:
+            return False
+        try:
+            loop.await_rest(lambda: self._went_back == went_back)
+            if self._went_back == went_back:
+                loop.run_hooked(Named(self._trained_model.declared.step))  # hooks hear of the last step
+        except JobDoneError:
+            self._over()
+        # At the limit `done` has the last step saved, or waits for that.
+        return not self.done and self._went_back != went_back
 
     def _pass_of_first(self, passed: int, epochs: int | None) -> tuple[int, int | None]:
         """Give where the pass began that has this worker's next batches, and how many epochs are left from there.

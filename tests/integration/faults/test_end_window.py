@@ -20,6 +20,7 @@ from globalstep.tf1.variables.checkpoint_variables import list_variables, load_c
 pytestmark = pytest.mark.processes
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
+EPOCHS = Path(__file__).parents[1] / "jobs" / "programs" / "held_epochs.py"
 FIT = Path(__file__).parents[1] / "jobs" / "programs" / "held_fit.py"
 LAST_STEP = 100
 
@@ -43,6 +44,26 @@ def test_gs_fit_has_its_last_step_on_disk_whoever_is_killed_before_it_is(tmp_pat
     (again,) = re.findall("restarts: (.*)", printed)
     assert again == ", ".join(f"{task} 1" for task in killed), printed
     assert_counted(tmp_path / "run", printed)
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_that_has_had_its_last_batches_trains_those_again_that_a_ps_loses(tmp_path):
+    """It had left its loop by then, and the run ended short of its last step by the steps that it had made."""
+    go_on, mark = tmp_path / "go-on", uuid.uuid4().hex
+    with Processes(tmp_path) as processes:
+        command = ["-m", "globalstep", "launch", "--ps", 2, "--max-restarts", 3, "--workers", 2, EPOCHS, go_on]
+        processes.start("launch", *command, env={"TEST_MARK": mark})
+        processes.until("launch", "had its last batches; waiting for")
+        os.kill(tasks_marked("TEST_MARK", mark)["ps:0"], signal.SIGKILL)
+        processes.until("launch", r"ps:0.*(restart|again)")
+        go_on.touch()
+        assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
+        results = re.findall(r"RESULT (.*) (.*) (.*) (.*)", processes.output("launch"))
+    for step, trained, least, most in results:
+        # The step that was under way takes the place of another batch of its worker's: docs/training.md.
+        assert (step, float(trained)) == ("48", 48.0), results
+        assert 1.0 <= float(least) <= float(most) <= 3.0, results
+    assert len(results) == 2
 
 
 def launched(folder, words, go_on, killed):
