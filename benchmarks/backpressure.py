@@ -5,7 +5,7 @@ of control groups does; and 1, 8 or 64 clients in up to four processes, each of 
 values and reads them back, without a pause. The task may have six gradients in flight (--max-inflight-bytes). Written
 down are its resident memory every 0.1 s, how many requests it refused (RESOURCE_EXHAUSTED; clients retry), and
 whether each accepted push counts once, in the step and in every value. Writes backpressure.jsonl, backpressure.md and
-backpressure.png into --out; --publish puts table and plot into docs/performance.md. Needs the extra "bench".
+backpressure.png into --out; --publish puts table and plot into benchmarks/figures.md. Needs the extra "bench".
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report.write(args.out, "backpressure", records, where, _table)
     _plot(records, where, args.out / "backpressure.png")
     if args.publish:
-        report.publish(args.out, "backpressure", ROOT / "docs")
+        report.publish(args.out, "backpressure", ROOT)
     return 0 if all(record["exact"] and not record["failed"] for record in records) else 1
 
 

@@ -3,7 +3,7 @@
 Real processes on this machine. The processes of all peers that are installed are alive at once and take turns,
 round after round; medians; ratios within a round; everybody's step and globalstep's values are checked. Writes
 bench.jsonl (every measurement), bench.md (bars, rates, profile) and bench-*.png into --out; --publish puts the
-tables into docs/performance.md and the plots beside it. Needs the extras "bench" and "examples".
+tables into benchmarks/figures.md and the plots beside it. Needs the extras "bench" and "examples".
 
 Peers run with the interpreter --peers-python, by default that of .venv-peers, which `make bench-peers` makes.
 """
@@ -245,9 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where["load_after"] = round(os.getloadavg()[0], 1)
         text = write(records, where, args.out, name)
     if args.publish:
-        report.publish(args.out, name, ROOT / "docs")
+        report.publish(args.out, name, ROOT)
         if not args.profile and (args.out / "bench-profile.md").exists():
-            report.publish(args.out, "bench-profile", ROOT / "docs")
+            report.publish(args.out, "bench-profile", ROOT)
     print(text)
     print(f"Written: {args.out / name}*", file=sys.stderr)
     return 0

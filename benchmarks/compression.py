@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plot(records, RESULTS / "compression.png")
     print(text)
     if args.publish:
-        publish(RESULTS, "compression", ROOT / "docs")
+        publish(RESULTS, "compression", ROOT)
     return 0
 
 

@@ -4,7 +4,7 @@ Four models (benchmarks/programs/compute_worker.py), each the same text in a pro
 TensorFlow, on as many threads each. The two take turns, back and forth, so that whatever else the machine does meets
 both; a ratio is taken within a round, and the table has the medians of the rounds. "compute" is the forward and the
 backward pass alone; "step" trains, with globalstep's Variables on a PS in the worker's process. Writes compute.jsonl
-and compute.md into --out; --publish puts the table into docs/performance.md. Needs `make bench-peers`; without it,
+and compute.md into --out; --publish puts the table into benchmarks/figures.md. Needs `make bench-peers`; without it,
 globalstep alone is measured.
 """
 
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             worker.end()
     report.write(args.out, "compute", records, description, table)
     if args.publish:
-        report.publish(args.out, "compute", ROOT / "docs")
+        report.publish(args.out, "compute", ROOT)
     return 0
 
 

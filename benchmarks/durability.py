@@ -4,7 +4,7 @@ Real processes on this machine: one PS or several (--ps 2) that hold float32 Var
 gradients of all of them and read the values back, without a pause. For every size and number of workers and PS both
 kinds of run are there at once, and take turns; in between, as many bytes as a push has are written to a file in the
 log's directory and brought to the disk by fdatasync, again and again: no log of single pushes can be faster than that.
-Writes durability.jsonl and durability.md into --out; --publish puts the table into docs/performance.md. Needs the
+Writes durability.jsonl and durability.md into --out; --publish puts the table into benchmarks/figures.md. Needs the
 extra "bench".
 
 `--beside TREE` compares with another checkout instead, which has a virtual environment of its own: this program runs
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(record), flush=True)
     report.write(args.out, "durability", records, description, _table)
     if args.publish:
-        report.publish(args.out, "durability", ROOT / "docs")
+        report.publish(args.out, "durability", ROOT)
     return 0
 
 

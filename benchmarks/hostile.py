@@ -4,7 +4,7 @@ Real processes on this machine: one PS task and two workers that push dense grad
 in peace and turns under attack alternate. The attack is that of tests/support/hostile_peers.py on the gRPC port,
 the TCP port and the unix socket: 1,000 connections each that say nothing, requests of HTTP, of TLS, noise, halves of
 headers, and bytes that drip. Most of what it costs is the attackers' own share of the two cores. Writes hostile.jsonl
-and hostile.md into --out; --publish puts the table into docs/performance.md. Needs the extra "bench".
+and hostile.md into --out; --publish puts the table into benchmarks/figures.md. Needs the extra "bench".
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(record), flush=True)
     report.write(args.out, "hostile", records, description, _table)
     if args.publish:
-        report.publish(args.out, "hostile", ROOT / "docs")
+        report.publish(args.out, "hostile", ROOT)
     return 0
 
 

@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (RESULTS / "overlap.md").write_text(text)
     print(text)
     if args.publish:
-        publish(RESULTS, "overlap", ROOT / "docs")
+        publish(RESULTS, "overlap", ROOT)
     return 0
 
 

@@ -11,7 +11,7 @@ small gradients to every PS without a pause, and this process, which saves. A ro
 
 The very first save of a PS, which has to get its memory from the kernel, is reported apart. The last
 checkpoint is verified. Writes saving.jsonl, saving.md and saving.png into --out; --publish puts the table
-into docs/performance.md and the plot beside it. Needs the extra "bench".
+into benchmarks/figures.md and the plot beside it. Needs the extra "bench".
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (args.out / "saving.md").write_text(text)
     saving_report.plot(records, args.out / "saving.png")
     if args.publish:
-        report.publish(args.out, "saving", ROOT / "docs")
+        report.publish(args.out, "saving", ROOT)
     print(text)
     print(f"Written: {args.out / 'saving'}.*", file=sys.stderr)
     return 0

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (RESULTS / "synchronous.md").write_text(text)
     print(text)
     if args.publish:
-        publish(RESULTS, "synchronous", ROOT / "docs")
+        publish(RESULTS, "synchronous", ROOT)
     return 0
 
 

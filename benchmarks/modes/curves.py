@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _draw(runs, RESULTS / "curves.png")
     print(text)
     if given.publish:
-        publish(RESULTS, "curves", ROOT / "docs", "modes.md")
+        publish(RESULTS, "curves", ROOT, "docs/modes.md")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 One worker, and a PS process for each of the two. A step has the values of 10 Variables, calls a loss function in numpy
 that fills a gradient of ones for each, and pushes these, by gradient descent. They take turns; ratios are those within
-a round. Prints the table of docs/performance.md.
+a round. Prints the table of benchmarks/figures.md.
 """
 
 from __future__ import annotations

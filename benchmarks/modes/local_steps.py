@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (args.out / "local_steps.md").write_text(text)
     print(text)
     if args.publish:
-        publish(args.out, "local_steps", ROOT / "docs", "modes.md")
+        publish(args.out, "local_steps", ROOT, "docs/modes.md")
     return 0
 
 

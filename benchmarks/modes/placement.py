@@ -4,7 +4,7 @@ Real processes on this machine, and the steps of `benchmarks.bench`. Three clust
 run's own bound (`RunPolicy.spread_above`); two, with the bound at 0, so that each model is spread. From the size on at
 which the last column is above 1, spreading pays here.
 
-Writes placement.jsonl and placement.md into --out; --publish puts the table into docs/performance.md.
+Writes placement.jsonl and placement.md into --out; --publish puts the table into benchmarks/figures.md.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = _measure(args)
     report.write(args.out, "placement", records, description, _table)
     if args.publish:
-        report.publish(args.out, "placement", ROOT / "docs")
+        report.publish(args.out, "placement", ROOT)
     return 0
 
 

@@ -10,7 +10,7 @@ PS tasks, and are all read back:
   (`benchmarks.harness.delayed_links`), and no task has a unix socket or shares memory; what a byte really takes is
   measured beside it.
 
-Writes shards.jsonl and shards.md into --out; --publish puts the tables into docs/performance.md.
+Writes shards.jsonl and shards.md into --out; --publish puts the tables into benchmarks/figures.md.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         records += measured[part](args)
     report.write(args.out, "shards", records, description, _table)
     if args.publish:
-        report.publish(args.out, "shards", ROOT / "docs")
+        report.publish(args.out, "shards", ROOT)
     return 0
 
 

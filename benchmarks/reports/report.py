@@ -175,19 +175,19 @@ def write(
     print(text)
 
 
-def publish(results: Path, name: str, docs: Path, page_name: str = "performance.md") -> None:
-    """Put results into the documentation.
+def publish(results: Path, name: str, root: Path, page_name: str = "benchmarks/figures.md") -> None:
+    """Put results into a page, and pictures into the documentation.
 
     Args:
         results: Folder of the results.
         name: Which; the page has a place marked "<!-- NAME: begin -->" to "<!-- NAME: end -->".
-        docs: The documentation's folder.
+        root: The repository.
         page_name: Of the page in it.
 
     Raises:
         ValueError: If the page has no such place.
     """
-    page = docs / page_name
+    page = root / page_name
     text = page.read_text()
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1:
@@ -197,4 +197,4 @@ def publish(results: Path, name: str, docs: Path, page_name: str = "performance.
     page.write_text(before + begin + "\n" + (results / f"{name}.md").read_text() + "\n" + end + after)
     for picture in (results / f"{name}.png", *results.glob(f"{name}-*.png")):
         if picture.exists():
-            shutil.copy(picture, docs / "img" / picture.name)
+            shutil.copy(picture, root / "docs" / "img" / picture.name)

@@ -165,15 +165,15 @@ def test_plots_are_drawn_of_what_was_measured(tmp_path):
 
 
 def test_results_are_put_into_their_place_of_the_page(tmp_path):
-    docs, results = tmp_path / "docs", tmp_path / "results"
-    (docs / "img").mkdir(parents=True)
-    results.mkdir()
-    (docs / "performance.md").write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
+    page, results = tmp_path / "benchmarks" / "figures.md", tmp_path / "results"
+    for folder in (page.parent, tmp_path / "docs" / "img", results):
+        folder.mkdir(parents=True)
+    page.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
     (results / "bench.md").write_text("new\n")
     (results / "bench-sizes.png").write_bytes(b"picture")
-    report.publish(results, "bench", docs)
+    report.publish(results, "bench", tmp_path)
     expected = "before\n<!-- bench: begin -->\n\nnew\n\n<!-- bench: end -->\nafter\n"
-    assert (docs / "performance.md").read_text() == expected
-    assert (docs / "img" / "bench-sizes.png").read_bytes() == b"picture"
+    assert page.read_text() == expected
+    assert (tmp_path / "docs" / "img" / "bench-sizes.png").read_bytes() == b"picture"
     with pytest.raises(ValueError, match="once each"):
-        report.publish(results, "other", docs)
+        report.publish(results, "other", tmp_path)

@@ -44,7 +44,7 @@ class _FlowingFile(io.FileIO):
     """A new file whose bytes begin to move to the disk while the next are being written.
 
     Left alone, Linux keeps them in memory until the fsync: the program writes, then the disk does. Together
-    they take little more than the slower of the two (docs/performance.md).
+    they take little more than the slower of the two (benchmarks/figures.md).
     """
 
     def __init__(self, path: str) -> None:

@@ -1,7 +1,7 @@
 """Pools of memory blocks: large arrays of fresh memory cost more than the copy into them.
 
 The kernel clears every page of a fresh array when it is first touched, which halves the throughput of large
-messages (docs/performance.md). A pool gives out blocks to which no reference is left.
+messages (benchmarks/figures.md). A pool gives out blocks to which no reference is left.
 
 Layer: shared. Imports nothing of globalstep.
 """

@@ -19,7 +19,7 @@ from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPo
 from globalstep.wire.declarations import ALIGNMENT, padded
 from globalstep.wire.message import Message
 
-#: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (docs/performance.md).
+#: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (benchmarks/figures.md).
 CHUNK_BYTES = 1 << 22
 #: Up to this size a frame is parsed by protobuf as it is; a copy of so little costs less than scanning.
 _SMALL = 1 << 13

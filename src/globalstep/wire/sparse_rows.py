@@ -1,7 +1,7 @@
 """Deduplication of rows: which ids are equal, the sum of their rows, and one row given to all of them.
 
 The worker sends each row that a step touches once, and the PS sums what a client did not
-(docs/performance.md, "Sparse"). Rows of one id are added in the order in which they come, so the same step
+(benchmarks/figures.md, "Sparse"). Rows of one id are added in the order in which they come, so the same step
 gives the same bits every time.
 
 Layer: shared. Threads: functions are pure; a RowGroups does not change.

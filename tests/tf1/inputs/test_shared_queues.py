@@ -266,7 +266,7 @@ def test_a_ps_task_that_was_started_again_says_once_that_its_queues_are_lost(clu
     with graph.as_default():
         session.run(queue.enqueue(1))
         other = LocalPS(1).controls[0]
-        cluster.ps.controls[0].queues = other.queues
+        cluster.ps.controls[0]._queues = other.queues
         with pytest.raises(AbortedError, match="was started again: what was in its queues is lost"):
             session.run(queue.dequeue())
         session.run(queue.enqueue(2))
