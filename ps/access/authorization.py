@@ -171,8 +171,12 @@ class Authorization:
             UnauthenticatedError: If it shows a wrong token, or nothing at all where that is needed.
             PermissionDeniedError: If its certificate names another role than its token.
         """
-        if self._own_user is not None and (why := self._own_user.refusal(peer)):
-            raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}", method)
+        if self._own_user is not None:
+            why, is_there = self._own_user.refusal(peer)
+            if why:
+                # A client that closes its connection leaves calls behind: no user needs to hear of that.
+                level = logging.WARNING if is_there else logging.DEBUG
+                raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}", method, level)
         named = _role_in(names)
         shown = line = None
         sent = {key: str(value) for key, value in metadata}
@@ -378,7 +382,7 @@ class Authorization:
             self._logged.add(who)
         _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 
-    def _refuse(self, peer: str, kind: type[OpError], text: str, method: str) -> OpError:
+    def _refuse(self, peer: str, kind: type[OpError], text: str, method: str, level: int = logging.WARNING) -> OpError:
         """Say in the log, not too often, that a caller was refused; gives the error.
 
         Args:
@@ -386,13 +390,14 @@ class Authorization:
             kind: Of what type the error is.
             text: What to say. Callers choose some of it: one that says something else each time gets no line more.
             method: What was asked for, of METHODS or KINDS.
+            level: Of the line in the log.
         """
         # A port says nothing, and makes every connection look like a new caller.
         whose = peer.rpartition(":")[0] or peer
         with self._lock:
             self.refusals += 1
-        if (more := self._said.due((whose, method, kind.__name__))) is not None:
-            _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
+        if (more := self._said.due((whose, method, kind.__name__, level))) is not None:
+            _log.log(level, "Refused %s: %s%s", peer or "a caller", text, more)
         return kind(text)
 
 

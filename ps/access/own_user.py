@@ -30,8 +30,10 @@ class OwnUser:
         self._uid_of = uid_of
         self.address = "127.0.0.1:0"
 
-    def refusal(self, peer: str) -> str:
-        """Say why a caller is not served; "" for one that is.
+    def refusal(self, peer: str) -> tuple[str, bool]:
+        """Say why a caller is not served, "" for one that is; and whether its connection is still there.
+
+        The kernel tells the user of each connection within the machine, until it has ended.
 
         Args:
             peer: The caller as grpc names it.
@@ -39,13 +41,14 @@ class OwnUser:
         host, _, port = self.address.rpartition(":")
         uid = self._uid_of(peer, host, int(port))
         if is_ours(uid):
-            return ""
-        who = "a process of a user that the kernel does not tell" if uid is None else f"a process of user {uid}"
-        return (
-            f"the caller is {who}, and this PS task has no tokens: so it serves user {os.geteuid()} alone. Give it "
+            return "", True
+        who = "has gone before the kernel told its user" if uid is None else f"is a process of user {uid}"
+        why = (
+            f"the caller {who}, and this PS task has no tokens: so it serves user {os.geteuid()} alone. Give it "
             "--tokens-file, and the caller a token; or --insecure (GLOBALSTEP_INSECURE=1), to serve every user of this "
             "machine. docs/security.md has the steps."
         )
+        return why, uid is not None
 
 
 def kernel_tells() -> bool:

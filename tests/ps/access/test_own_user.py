@@ -10,10 +10,13 @@ import sys
 
 import pytest
 
+from globalstep.errors import UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.authorization import Authorization
 from globalstep.ps.access.own_user import OwnUser, kernel_tells
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.runtime.clock import ManualClock
 from globalstep.security import peer_uid
 from globalstep.security.credentials import Credentials
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -56,9 +59,20 @@ def test_the_kernel_of_this_machine_tells():
 def test_a_task_without_tokens_serves_its_user_and_root():
     users = {"own": os.geteuid(), "root": 0, "other": 54321, "unknown": None}
     own = OwnUser(lambda peer, host, port: users[peer])
-    assert [bool(own.refusal(peer)) for peer in users] == [False, False, True, True]
-    assert "a process of user 54321" in own.refusal("other")
-    assert "--tokens-file" in own.refusal("unknown")
+    assert [bool(own.refusal(peer)[0]) for peer in users] == [False, False, True, True]
+    assert "a process of user 54321" in own.refusal("other")[0]
+    assert "--tokens-file" in own.refusal("unknown")[0]
+
+
+def test_a_caller_that_has_gone_is_refused_without_a_warning(caplog):
+    """A client that closes its connection right after a call is nobody to be warned of; another user's is."""
+    users = {"ipv4:127.0.0.1:1": None, "ipv4:127.0.0.1:2": 54321}
+    authorization = Authorization(ManualClock(), own_user=OwnUser(lambda peer, host, port: users[peer]))
+    for peer in users:
+        with pytest.raises(UnauthenticatedError):
+            authorization.identify("OpenLane", [], [], peer)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "user 54321" in caplog.text
 
 
 CALLS = """
