@@ -89,7 +89,6 @@ PURE = (
         "ps.store.checking",
         "ps.store.reading",
         "ps.store.snapshots",
-        "ps.store.sparse",
         "rules",
         "ps.store.optimizer_table",
     ),
@@ -115,10 +114,8 @@ PURE = (
     ),
     *(
         "ps.ledger.signatures",
-        "ps.shard.fail_stop",
+        "ps.shard.resources",
         "ps.store.cores",
-        "ps.store.declared",
-        "ps.members.run_guard",
         "ps.access.caller",
         "ps.budget",
         "wire.known_progress",
@@ -126,7 +123,6 @@ PURE = (
     *(
         "ps.ledger.ledger",
         "ps.ledger.push_table",
-        "ps.ledger.admission_policy",
         "ps.members.presence",
         "ps.members.chief_lease",
         "ps.store.hypers",

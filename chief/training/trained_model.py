@@ -17,8 +17,8 @@ from globalstep.wire.declarations import Increment
 from globalstep.wire.names import GLOBAL_STEP
 from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 from globalstep.worker.frameworks.training_model import SCOPE
-from globalstep.worker.step.gradients import GradientRules
 from globalstep.worker.step.model import Model
+from globalstep.worker.step.step_push import GradientRules
 from globalstep.worker.step.stepping import TrainedModel
 
 __all__ = ["Replicas", "replicas_of", "trained_model"]

@@ -47,7 +47,7 @@ from globalstep.worker.frameworks.training_model import (
     number_of_at_least,
     part_seed,
 )
-from globalstep.worker.step.gradients import GradientRules
+from globalstep.worker.step.step_push import GradientRules
 from globalstep.worker.step.stepping import Compute, Computing, go_straight
 
 if TYPE_CHECKING:

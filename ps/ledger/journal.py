@@ -3,7 +3,7 @@
 Compact and bounded: 44 bytes a record, and no more than `limit_records` of them. What has to go before anybody has
 stored it leaves a gap in the numbers, so that it is never taken for nothing.
 
-Layer: ps. Single thread: the caller's; `ps/ledger/ledger.py` writes and `ps/ledger/admission_policy.py` reads under
+Layer: ps. Single thread: the caller's; `ps/ledger/ledger.py` writes and `refusal` reads under
     the shard's lock.
 """
 

@@ -12,11 +12,12 @@ import base64
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
 from globalstep.files.journal_records import MAX_STALENESS, EventKind
 from globalstep.ps.ledger.aggregates import Aggregates
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import Journal
 
 __all__ = [
-    "LIMIT_SHARDS",
     "AggregatePlace",
     "Entry",
     "EntryKind",
     "HyperValues",
+    "LEARNING_RATE",
+    "LIMIT_SHARDS",
     "Ledger",
     "Unfinished",
+    "refusal",
+    "scaled",
 ]
 
 
@@ -42,6 +46,8 @@ __all__ = [
 LIMIT_SHARDS = 1 << 16
 #: The largest value of a step.
 _LAST_STEP = 2**63 - 1
+#: What every rule calls its learning rate; a moving average has none.
+LEARNING_RATE = "learning_rate"
 
 
 class EntryKind(IntEnum):
@@ -469,3 +475,49 @@ class Ledger:
         ledger.visible = dict(ledger.steps)
         ledger._floors[sequencer] = ledger.index
         return ledger
+
+
+def refusal(
+    policy: RunPolicy,
+    ledger: Ledger,
+    increments: Sequence[Increment],
+    staleness: int,
+    not_finite: str,
+    late: bool | None = None,
+) -> OutcomeKind | None:
+    """Say why a push is not accepted; None where it is.
+
+    Args:
+        policy: The run's.
+        ledger: Its steps and limits.
+        increments: Of the push.
+        staleness: Of the push, in steps.
+        not_finite: A Variable whose gradient was found not to be finite; "" for none.
+        late: Of a contribution: whether it does not count. Lag is no question of the policy for it.
+    """
+    if ledger.over_limit(increments):
+        return OutcomeKind.REFUSED_DONE
+    if not_finite:
+        return OutcomeKind.STOPPED_NAN if policy.on_nan == "stop" else OutcomeKind.DROPPED_NAN
+    if late is not None:
+        return OutcomeKind.LATE if late else None
+    if policy.staleness == "drop" and staleness > policy.max_staleness:
+        return OutcomeKind.DROPPED_STALE
+    return None
+
+
+def scaled(policy: RunPolicy, hypers: tuple[HyperValues, ...], staleness: int) -> tuple[HyperValues, ...]:
+    """Multiply every learning rate by 1 / (1 + staleness), where the run wants that.
+
+    Source: Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning" (2016), whose
+    rate is divided by the staleness; here a push that is not late keeps its rate.
+    """
+    if policy.staleness != "scale" or staleness <= 0:
+        return hypers
+    factor = 1.0 / (1.0 + staleness)
+    return tuple(
+        replace(item, values={**item.values, LEARNING_RATE: item.values[LEARNING_RATE] * factor})
+        if LEARNING_RATE in item.values
+        else item
+        for item in hypers
+    )

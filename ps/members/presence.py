@@ -13,14 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from globalstep.cluster.process_place import NO_PROCESS, Process
-from globalstep.cluster.run_identity import NO_RUN, RunIdentity
+from globalstep.cluster.run_identity import NO_RUN, RunIdentity, other_run
 from globalstep.cluster.task_state import State
-from globalstep.errors import ResourceExhaustedError
+from globalstep.errors import FailedPreconditionError, ResourceExhaustedError
 from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.statistics import MOST_COUNTED
 from globalstep.runtime.clock import Clock
 
-__all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "Standing", "State"]
+__all__ = [
+    "Absence",
+    "ClientView",
+    "LostClient",
+    "NO_STANDING",
+    "Presence",
+    "Standing",
+    "State",
+    "opened_as",
+    "refuse_other",
+]
 
 #: In place of a task's name.
 UNNAMED = "a client that named no task"
@@ -457,3 +467,38 @@ class Presence:
         if self._begun and not missing:
             return True
         return waited > (LINGER_SECS if missing else UNMET_SECS)
+
+
+def refuse_other(held: RunIdentity, run: RunIdentity, shard: int, presence: Presence) -> None:
+    """Refuse a BEGIN of another run while members of the one that is held are there.
+
+    Args:
+        held: The run that the task serves.
+        run: The one that is to begin.
+        shard: The task's index.
+        presence: Who is there.
+
+    Raises:
+        FailedPreconditionError: Then.
+    """
+    if run.is_other(held) and presence.of_run(held.id):
+        raise _other(held, run, shard, presence)
+
+
+def opened_as(held: RunIdentity, run: RunIdentity, shard: int, presence: Presence) -> RunIdentity:
+    """Give the run that is open after an OPEN: the same, by the name that its chief has for it now.
+
+    Raises:
+        FailedPreconditionError: If the caller means another run.
+    """
+    if run.is_other(held):
+        raise _other(held, run, shard, presence)
+    return replace(held, name=run.name) if run.id else held
+
+
+def _other(held: RunIdentity, run: RunIdentity, shard: int, presence: Presence) -> FailedPreconditionError:
+    members = [
+        f"{view.task or view.client} ({view.standing.process}, for {view.joined_secs:.0f} s)"
+        for view in presence.of_run(held.id)
+    ]
+    return FailedPreconditionError(other_run(f"PS task {shard}", held, run, members))

@@ -11,7 +11,7 @@ from globalstep.cluster.task_state import State
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.ledger.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.members.chief_lease import ChiefLeaseView
-from globalstep.ps.members.run_guard import opened_as
+from globalstep.ps.members.presence import opened_as
 from globalstep.ps.shard.events import AwaitSlower, Begin, Declare, Finish, GetLeads, Heartbeat, Leave, Open
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import LeadWait

@@ -16,9 +16,8 @@ from globalstep.errors import (
 )
 from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.budget import RETRY_SECS, Account, Kind
-from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
-from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger, refusal, scaled
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.leads import Leads
 from globalstep.ps.shard.applying import Applier

@@ -22,21 +22,19 @@ from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.members import Members
-from globalstep.ps.members.presence import Absence, ClientView
-from globalstep.ps.members.run_guard import refuse_other
+from globalstep.ps.members.presence import Absence, ClientView, refuse_other
 from globalstep.ps.shard import events
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Event, R
-from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
 from globalstep.ps.shard.reads import StateReader, prepare_room_for_made
 from globalstep.ps.shard.replies import Answer
-from globalstep.ps.shard.resources import Resources
+from globalstep.ps.shard.resources import FailStop, Resources
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.shard.statistics import LoadView, ShardView, Statistics
-from globalstep.ps.store.declared import kernels, undeclared
+from globalstep.ps.store.checking import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
 from globalstep.ps.store.reading import bytes_of
 from globalstep.rules import check_declaration, get_rule
@@ -398,7 +396,7 @@ class Shard:
         return self.now.store.value_bytes
 
     def undeclared(self, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> str:
-        """Say what of a push's decision is not declared; see ps/store/declared.py."""
+        """Say what of a push's decision is not declared; see ps/store/checking.py."""
         with self._lock:
             return undeclared(increments, uses, self.now.store)
 

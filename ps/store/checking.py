@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +18,25 @@ from globalstep.errors import AlreadyExistsError, InvalidArgumentError, Resource
 from globalstep.ps.budget import RETRY_SECS
 from globalstep.ps.store.arena import Held
 from globalstep.runtime.machine_memory import available_bytes
-from globalstep.wire.declarations import Op, OpKind, VariableDecl
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, VariableDecl
 from globalstep.wire.draws import Draw
-from globalstep.wire.names import check_name
+from globalstep.wire.names import check_name, shown
+
+if TYPE_CHECKING:
+    from globalstep.ps.store.store import VariableStore
 
 __all__ = [
     "check_indices",
-    "check_operand",
     "check_memory",
+    "check_operand",
     "check_step",
     "check_step_count",
     "check_variables",
+    "kernels",
     "no_memory_to_hold",
     "no_memory_to_read",
     "too_much_read",
+    "undeclared",
 ]
 
 Array = npt.NDArray[Any]
@@ -274,3 +279,39 @@ def check_step(name: str, held: Array, before: int, value: int) -> None:
             f"The push would move step {name!r} from {before} to {value}, by {value - before}: that is beyond int64. "
             "Assign it instead."
         )
+
+
+def kernels(
+    variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl], store: VariableStore
+) -> set[tuple[str, str]]:
+    """Give the kinds of rules, with dtypes, that a declaration will have work to do; to be prepared before."""
+    dtypes = {decl.name: decl.dtype for decl in variables}
+    found: set[tuple[str, str]] = set()
+    for decl in variables:
+        found.update((store.optimizer(name)[0].kind, decl.dtype) for name in store.trained_by(decl.name))
+    for optimizer in optimizers:
+        for name in optimizer.slots:
+            held = store.declaration(name)
+            dtype = dtypes.get(name) if held is None else held.dtype
+            if dtype is not None:
+                found.add((optimizer.kind, dtype))
+    return found
+
+
+def undeclared(increments: Iterable[Increment], uses: Iterable[OptimizerUse], store: VariableStore) -> str:
+    """Say what of a push's decision the chief's program has not declared; "" where all is.
+
+    Args:
+        increments: By how much steps are to move on: by 1, or as declared.
+        uses: Optimizers, with numbers that the worker computed: not in the place of declared expressions.
+        store: Of the sequencer.
+    """
+    for item in increments:
+        step = store.declaration(item.step)
+        if item.by != 1 and (step is None or item.by not in step.increments):
+            return f"move step {shown(item.step)} on by {item.by}, which is not declared"
+    for use in uses:
+        taken = use.overrides.keys() & store.optimizer(use.optimizer)[0].hypers if use.overrides else ()
+        if taken:
+            return f"give {sorted(taken)} of optimizer {shown(use.optimizer)}, for which an expression is declared"
+    return ""

@@ -30,9 +30,8 @@ from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
-from globalstep.worker.protocol.push_result import PushResult
+from globalstep.worker.protocol.push_result import DroppedPushes, PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
-from globalstep.worker.protocol.refused_pushes import DroppedPushes
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient

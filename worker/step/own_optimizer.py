@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.worker.step.gradients import decayed
+from globalstep.worker.step.step_push import decayed
 
 __all__ = ["OwnOptimizer", "OwnState", "apply_rule", "moved_scalars", "rule_of"]
 

@@ -22,8 +22,8 @@ from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
 from globalstep.ps.members.presence import State
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
-from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.resources import FailStop
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import snapshots, store
 from globalstep.runtime.clock import SYSTEM_CLOCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from globalstep.ps.store.sparse import apply_rows, scatter_rows
+from globalstep.ps.store.store import apply_rows, scatter_rows
 from globalstep.rules import get_rule
 from globalstep.wire.declarations import Op, OpKind
 
