@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planned_faults import environ_with
 from processes import Processes, free_addresses, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
@@ -182,7 +183,7 @@ def test_a_chief_within_a_restore_ends(cluster, processes, tmp_path):
     trace = tmp_path / "trace"
     for task in tasks:
         plan = "ps:1 stop at stage.before; ps:0 stop at status.before"
-        cluster(task, GLOBALSTEP_FAULTS=plan, GLOBALSTEP_FAULTS_TRACE=trace)
+        cluster(task, **environ_with(plan, trace))
     processes.until_true("chief:0", lambda: trace.exists() and "ps:1 stop at stage.before" in trace.read_text())
     asked_to_end(processes, ["chief:0"])
     assert "SIGTERM came while this task made its session" in processes.output("chief:0")
