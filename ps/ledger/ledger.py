@@ -103,11 +103,6 @@ class Entry:
     #: Of a contribution, and of what closes an aggregate.
     place: AggregatePlace | None = None
 
-    @property
-    def hyper_map(self) -> dict[tuple[str, bool], Mapping[str, float]]:
-        """The hyper-parameters of each optimizer, and of whether it is used after the push's increments."""
-        return {(item.optimizer, item.after_increment): item.values for item in self.hypers}
-
 
 @dataclass(slots=True)
 class Unfinished:
@@ -211,10 +206,11 @@ class Ledger:
 
     def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int | None:
         """Give how far the carried steps moved on since the worker read them; None where it did not say."""
-        found = max(
-            (self.steps[item.step] - seen_steps[item.step] for item in increments if item.step in seen_steps),
-            default=None,
-        )
+        found: int | None = None
+        for item in increments:
+            if item.step in seen_steps:
+                behind = self.steps[item.step] - seen_steps[item.step]
+                found = behind if found is None else max(found, behind)
         return None if found is None else max(min(found, MAX_STALENESS), -MAX_STALENESS)
 
     def check_increments(self, increments: Iterable[Increment]) -> None:
@@ -285,7 +281,7 @@ class Ledger:
         self.index += 1
         for item in increments:
             self.steps[item.step] += item.by
-        others = {shard for shard in participants if shard != self.sequencer}
+        others = {*participants} - {self.sequencer}
         decision = self.signer.decision(self.index, kind, push, hypers, place) if others else None
         for shard in participants:
             previous, self._last_of_shard[shard] = self._last_of_shard[shard], self.index

@@ -157,61 +157,67 @@ class Applier:
             self._take_snapshot(now, entry.push, ledger_dump)
             return
         staged = now.staged.pop(entry.push, None)
-        parts = staged.parts if staged is not None else _NO_PARTS
-        hypers = entry.hyper_map
+        parts = changes = staged.parts if staged is not None else _NO_PARTS
+        layout, total = parts.layout, None
+        plan = layout.plan if layout is not None and parts.data is not None else None
+        if plan is not None and plan.version != now.store.version:
+            plan = None
         if entry.place is not None:
-            self._apply_contribution(now, entry, entry.place, parts, uses)
-        else:
-            plan, apply_secs = self.make_changes(now, parts, hypers)
-            if now.ledger is not None:
-                self._move_on(now, now.ledger, parts.ops, uses, hypers)
-            self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
+            changes, plan, total = self._contributed(now, entry, entry.place, parts, plan)
+            if not entry.kind.closes:
+                parts = _NO_PARTS  # what it reads is what its step makes
+        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+        apply_secs = None
+        if changes.changes:
+            clock = self._resources.clock
+            began = clock.monotonic()
+            # What overflows becomes inf, as in TensorFlow; it must not stop midway.
+            call = ignoring_float_errors.call
+            if plan is not None and changes.data is not None:
+                call(now.store.apply_plan, plan, hypers, changes.data, self._resources.cores, total)
+            else:
+                call(now.store.apply, changes.bound_ops(), hypers, changes.data)
+            apply_secs = clock.monotonic() - began
+            if total is not None:
+                now.contributions.release(total)
+        if now.ledger is not None and (entry.place is None or entry.kind.closes):
+            self._move_on(now, now.ledger, parts.ops if entry.place is None else (), uses, hypers)
+        if entry.place is not None and not parts.reads:
+            plan = None
+        self._keep(now, entry, parts, plan, apply_secs)
+        if entry.place is not None:
+            now.contributions.claim(self._resources.budget, now.store.value_bytes)
         if faults is not NO_FAULTS:
             faults.at(AFTER, APPLY)
 
-    def _apply_contribution(
-        self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts, uses: Sequence[OptimizerUse]
-    ) -> None:
-        """Add a contribution to those that are held; where it closes the aggregate, apply the mean."""
-        held, hypers, closes = now.contributions, entry.hyper_map, entry.kind.closes
-        plan, layout, data, total, apply_secs = self._plan_of(now, parts), parts.layout, parts.data, None, None
+    def _contributed(
+        self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts, plan: PushPlan | None
+    ) -> tuple[PushParts, PushPlan | None, Total | None]:
+        """Add a contribution to those that are held.
+
+        Returns:
+            The changes to make now, which are none unless the entry closes its aggregate; the plan that they are made
+            by; and what is to be added to them first.
+        """
+        held, closes, layout, data = now.contributions, entry.kind.closes, parts.layout, parts.data
         counts = entry.kind is not EntryKind.CLOSING and not place.unit
         if plan is None or layout is None or data is None or not (counts and plan.runs):
-            plan = None
-        elif closes:
-            # What is held beside a step's only contribution was for another value of it.
-            total = held.close_alike(place.step, layout, place.contributions) if place.contributions > 1 else None
-            plan = plan if total is not None else None
-        elif not held.add_alike(place.step, layout, plan.runs, data, place.contributions == 1):
-            plan = None
-        if plan is None:
-            changes = PushParts(self._aggregated(now, entry, place, parts))
-            _, apply_secs = self.make_changes(now, changes, hypers)
-        elif total is not None:
-            _, apply_secs = self.make_changes(now, parts, hypers, total)
-            held.release(total)
+            return PushParts(self._aggregated(now, entry, place, parts)), None, None
         if not closes:
-            parts = _NO_PARTS  # what it reads is what its step makes
-        elif now.ledger is not None:
-            self._move_on(now, now.ledger, (), uses, hypers)
-        if not parts.reads:
-            plan = None
-        self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
-        held.claim(self._resources.budget, now.store.value_bytes)
-
-    def _plan_of(self, now: Incarnation, parts: PushParts) -> PushPlan | None:
-        """Give the plan that a part is applied by; None where it has none that is valid."""
-        plan = parts.layout.plan if parts.layout is not None else None
-        return plan if plan is not None and parts.data is not None and plan.version == now.store.version else None
+            if held.add_alike(place.step, layout, plan.runs, data, place.contributions == 1):
+                return _NO_PARTS, plan, None
+        elif place.contributions > 1:
+            # What is held beside a step's only contribution was for another value of it.
+            total = held.close_alike(place.step, layout, place.contributions)
+            if total is not None:
+                return parts, plan, total
+        return PushParts(self._aggregated(now, entry, place, parts)), None, None
 
     def _aggregated(self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts) -> Sequence[Op]:
         """Add a contribution to those that are held; give the changes that the aggregate makes, if it is complete."""
         held = now.contributions
         if entry.kind is not EntryKind.CLOSING:
-            ops: Sequence[Op] = parts.ops
-            if not ops and parts.layout is not None and parts.data is not None:
-                ops = parts.layout.bind(parts.data)
-            held.add(place.step, ops, place.contributions == 1, place.unit)
+            held.add(place.step, parts.bound_ops(), place.contributions == 1, place.unit)
         if not entry.kind.closes:
             return ()
         found = held.close(place.step, place.contributions)
@@ -242,59 +248,21 @@ class Applier:
             presence.forget(list(expired))
         now.snapshots.take(push, now.store, ledger_dump)
 
-    def make_changes(
-        self,
-        now: Incarnation,
-        parts: PushParts,
-        hypers: Mapping[tuple[str, bool], Mapping[str, float]],
-        total: Total | None = None,
-    ) -> tuple[PushPlan | None, float | None]:
-        """Change the values; gives the plan that it followed, and how long it took: None where there was no change.
+    def _keep(
+        self, now: Incarnation, entry: Entry, parts: PushParts, plan: PushPlan | None, apply_secs: float | None
+    ) -> None:
+        """Take the reads of a push whose changes have just been made, keep its reply, and count it.
 
-        With the `total` of other contributions, to which the part is added first, it has a valid plan of runs.
+        The push is done, though there be no memory for its reads: its reply reads anew, or says that there is none.
         """
-        layout = parts.layout
-        if layout is None and not parts.ops:
-            return None, None  # a push that only counts
-        plan = layout.plan if layout is not None else None
-        if plan is not None and (parts.data is None or plan.version != now.store.version):
-            plan = None
-        if layout is not None and not layout.ops:
-            return plan, None
-        clock = self._resources.clock
-        began = clock.monotonic()
-        # What overflows becomes inf, as in TensorFlow; it must not stop midway.
-        if plan is not None and parts.data is not None:
-            ignoring_float_errors.call(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores, total)
-        else:
-            changes = parts.ops
-            if not changes and layout is not None and parts.data is not None:
-                changes = layout.bind(parts.data)
-            ignoring_float_errors.call(now.store.apply, changes, hypers, parts.data)
-        return plan, clock.monotonic() - began
-
-    def read_after(self, now: Incarnation, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:
-        """Take the reads of a push whose changes have just been made; None where there is no memory for them.
-
-        The push is done all the same. Its reply reads anew, or says that there is no memory.
-        """
+        values: list[Array] | None = []
         try:
             if plan is not None and parts.data is not None:
-                return now.store.read_plan(plan, parts.data, parts.buffer)
-            return now.store.read(parts.reads, parts.buffer) if parts.reads else []
+                values = now.store.read_plan(plan, parts.data, parts.buffer)
+            elif parts.reads:
+                values = now.store.read(parts.reads, parts.buffer)
         except (MemoryError, ResourceExhaustedError):
-            return None
-
-    def keep(
-        self,
-        now: Incarnation,
-        entry: Entry,
-        parts: PushParts,
-        values: list[Array] | None,
-        plan: PushPlan | None,
-        apply_secs: float | None,
-    ) -> None:
-        """Keep the reply to a push, and count it."""
+            values = None
         packing = None if plan is None else Packing(plan.places, parts.known)
         changed = apply_secs is not None
         if apply_secs is not None:
@@ -333,7 +301,9 @@ class Applier:
             if op.variable in ledger.steps:
                 ledger.assign_step(op.variable, int(now.store.step(op.variable)[0]))
         for use in uses:
-            advance_scalars(use, hypers[use.optimizer, use.after_increment], now.store)
+            decl, rule = now.store.optimizer(use.optimizer)
+            if use.finish and decl.scalars:
+                advance_scalars(decl, rule, hypers[use.optimizer, use.after_increment], now.store)
         now.store.set_steps(ledger.steps)
 
     def answer(self, now: Incarnation, push: PushId, buffer: ReplyBuffer | None = None) -> Answer:

@@ -85,8 +85,8 @@ class Layout:
     gradients: Sequence[tuple[Any, int, int, Sequence[int], Sequence[str]]] | None = None
     #: Its changes and reads as the write-ahead log has them, once it does.
     logged: bytes = b""
-    #: See PushParts.optimizers, once they were asked for.
-    optimizers: frozenset[tuple[str, bool]] | None = None
+    #: See PushParts.optimizers.
+    appliers: frozenset[tuple[str, bool]] = field(init=False)
     #: Counts the pushes of it that the shard applied, once there is one.
     count: ChangeCount | None = None
     #: See `places`, once they were asked for.
@@ -95,6 +95,9 @@ class Layout:
     known_to_repeat: bool | None = None
     #: What it takes while its stream remembers it.
     claim: MemoryClaim | None = None
+
+    def __post_init__(self) -> None:
+        self.appliers = frozenset((op.optimizer, op.after_increment) for op in self.ops)
 
     @property
     def may_be_remembered(self) -> bool:
@@ -121,13 +124,6 @@ class Layout:
             self.known_to_repeat = len({place[:3] for place in self.places}) < len(self.places)
         return self.known_to_repeat
 
-    @property
-    def appliers(self) -> frozenset[tuple[str, bool]]:
-        """See PushParts.optimizers."""
-        if self.optimizers is None:
-            self.optimizers = frozenset((op.optimizer, op.after_increment) for op in self.ops)
-        return self.optimizers
-
 
 @dataclass(slots=True)
 class PushParts:
@@ -153,6 +149,12 @@ class PushParts:
     def changes(self) -> bool:
         """Whether anything is to be changed."""
         return bool(self.ops) or (self.layout is not None and bool(self.layout.ops))
+
+    def bound_ops(self) -> Sequence[Op]:
+        """Return the changes with their numbers."""
+        if not self.ops and self.layout is not None and self.data is not None:
+            return self.layout.bind(self.data)
+        return self.ops
 
     @property
     def optimizers(self) -> frozenset[tuple[str, bool]]:

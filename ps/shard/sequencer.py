@@ -377,8 +377,10 @@ class Sequencer:
             leads.count(asked.push.client, self._resources.clock.monotonic())
 
     def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Push) -> Admission:
-        pending = {shard: ledger.pending(shard, outcome.index) for shard in event.others}
-        return Admission(outcome, pending, self._applier.answer(now, event.push, event.parts.buffer))
+        answer = self._applier.answer(now, event.push, event.parts.buffer)
+        if not event.others:
+            return Admission(outcome, answer=answer)
+        return Admission(outcome, {shard: ledger.pending(shard, outcome.index) for shard in event.others}, answer)
 
     # ---- What other shards have applied -------------------------------------------------------
 

@@ -112,7 +112,7 @@ class Shard:
         # What takes long and needs no lock, or other locks, is done before it is taken.
         self._preparations: Mapping[type[Event[Any]], Callable[[Any], None]] = {
             events.Push: self._prepare_push,
-            events.Stage: self._look_at_push,
+            events.Stage: self._prepare_push,
             events.Decided: self._prepare_snapshot,
             events.Commit: self._prepare_snapshots,
             events.Applied: self._prepare_snapshots,
@@ -163,8 +163,11 @@ class Shard:
 
     # ---- Before the lock ----------------------------------------------------------------------
 
-    def _look_at_push(self, event: events.Push | events.Stage) -> None:
+    def _prepare_push(self, event: events.Push | events.Stage) -> None:
         """Find a gradient that is not finite, where the policy asks for that; refuse more reads than have memory."""
+        if isinstance(event, events.Push) and event.kind is EntryKind.SNAPSHOT:
+            self._prepare_memory([event.push])
+            return
         policy, parts, account = self.now.policy, event.parts, event.parts.account
         if policy.on_nan and policy.looks_at_gradients and not event.not_finite:
             event.not_finite = find_not_finite(parts)
@@ -182,12 +185,6 @@ class Shard:
         if event.buffer is not None:
             store = self.now.store
             event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
-
-    def _prepare_push(self, event: events.Push) -> None:
-        if event.kind is EntryKind.SNAPSHOT:
-            self._prepare_memory([event.push])
-        else:
-            self._look_at_push(event)
 
     def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:

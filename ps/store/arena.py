@@ -12,14 +12,14 @@ Layer: ps. Threads: functions are pure; the arrays are the store's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
-from globalstep.rules.rule import Change, Hypers, Rule, check_alike
+from globalstep.rules.rule import BoundRule, Rule, check_alike
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 
@@ -78,38 +78,44 @@ class ApplySpan:
     count: int
     #: Whether the push reads some of the values, so that they are to take the gradients' place afterwards.
     leaves_values: bool = False
+    #: Applies the rule to arrays of this dtype.
+    bound: BoundRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bound = self.rule.bound(self.values.dtype)
 
     def gradients(self, data: memoryview) -> Array:
         """Give the gradients in the data of a push that is laid out alike, flat."""
         return np.frombuffer(data, self.values.dtype, self.count, self.offset)
 
-    def apply(self, hyper: Hypers, data: memoryview, cores: Cores = ONE_CORE, total: Total | None = None) -> None:
+    def apply(
+        self, numbers: tuple[Any, ...], data: memoryview, cores: Cores = ONE_CORE, total: Total | None = None
+    ) -> None:
         """Make the changes; where `leaves_values`, the new values take the gradients' place in the data.
 
         So the values are copied while they are still in the processor's cache, and into memory that is there
         already. Data that may not be written to stays as it is.
 
         Args:
-            hyper: The rule's numbers.
+            numbers: What `bound` makes of the rule's hyper-parameters.
             data: The push's.
             cores: Share the work, where it is worth it and the rule allows it.
             total: What the gradients are added to, while it is in the cache; it is used up.
         """
         grad = np.frombuffer(data, self.values.dtype, self.count, self.offset)
         leaves = self.leaves_values and not data.readonly
-        change = self.rule.bound(hyper, self.values.dtype)
         touched = (2 + len(self.slots)) * grad.nbytes
         piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
         if self.count <= min(piece, 2 * _BLOCK) or not self.rule.elementwise:
+            applied = grad
             if total is not None:
-                change(self.values, self.slots, _mean(self.gradients(total.data), grad, total.contributions))
-            else:
-                change(self.values, self.slots, grad)
+                applied = _mean(self.gradients(total.data), grad, total.contributions)
+            self.bound.kernel(self.values, *self.slots, applied, *numbers)
             if leaves:
                 np.copyto(grad, self.values)
             return
         block = _BLOCK if leaves or total is not None else piece
-        work = _Work(self, grad, change, leaves)
+        work = _Work(self, grad, numbers, leaves)
         if total is not None:
             work.total, work.contributions = self.gradients(total.data), total.contributions
 
@@ -130,7 +136,7 @@ class _Work:
 
     span: ApplySpan
     grad: Array
-    change: Change
+    numbers: tuple[Any, ...]
     #: Whether the new values take the gradients' place.
     leaves: bool
     #: What the gradients are added to, and how many there are then; None for nothing.
@@ -143,7 +149,7 @@ class _Work:
         applied = grad
         if self.total is not None:
             applied = _mean(self.total[part], grad, self.contributions)
-        self.change(values, tuple([slot[part] for slot in self.span.slots]), applied)
+        self.span.bound.kernel(values, *[slot[part] for slot in self.span.slots], applied, *self.numbers)
         if self.leaves:
             grad[...] = values
 
@@ -179,14 +185,16 @@ class PushPlan:
     runs: Sequence[ApplySpan] = ()
     #: Bytes of all that is read.
     read_bytes: int = 0
-    #: Of these: what does not lie in the push's data once it is applied.
+    #: Of the reads: what does not lie in the push's data once it is applied, and its bytes.
+    copied: Sequence[ReadSpan] = ()
     copied_bytes: int = 0
 
     def __post_init__(self) -> None:
         runs = [step for step in self.steps if isinstance(step, ApplySpan)]
         self.runs = runs if len(runs) == len(self.steps) else ()
         self.read_bytes = sum(piece.view.nbytes for piece in self.reads)
-        self.copied_bytes = sum(piece.view.nbytes for piece in self.reads if piece.left_at is None)
+        self.copied = [piece for piece in self.reads if piece.left_at is None]
+        self.copied_bytes = sum(piece.view.nbytes for piece in self.copied)
 
 
 def lay_out(fresh: Sequence[VariableDecl], optimizers: Iterable[OptimizerDecl]) -> dict[str, Held]:

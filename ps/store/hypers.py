@@ -14,7 +14,7 @@ from globalstep.ps.ledger.ledger import HyperValues
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.ps.store.store import VariableStore
 from globalstep.rules.rule import Rule
-from globalstep.wire.declarations import OptimizerUse
+from globalstep.wire.declarations import OptimizerDecl, OptimizerUse
 from globalstep.wire.expressions import evaluate, names_in
 
 __all__ = ["advance_scalars", "check_covered", "evaluate_use"]
@@ -79,19 +79,18 @@ def evaluate_use(use: OptimizerUse, steps: Mapping[str, int], store: VariableSto
     return HyperValues(use.optimizer, use.after_increment, values)
 
 
-def advance_scalars(use: OptimizerUse, values: Mapping[str, float], store: VariableStore) -> None:
-    """Move an optimizer's scalar state on, if the push finishes it.
+def advance_scalars(decl: OptimizerDecl, rule: Rule, values: Mapping[str, float], store: VariableStore) -> None:
+    """Move an optimizer's scalar state on, after a push that finishes it.
 
     Args:
-        use: What the push used.
+        decl: The optimizer.
+        rule: Its rule.
         values: As `evaluate_use` gave them.
         store: Of the sequencer.
     """
-    decl, rule = store.optimizer(use.optimizer)
-    if use.finish and decl.scalars:
-        moved = ignoring_float_errors.call(_advanced, rule, values)
-        variables = dict(zip(rule.scalars, decl.scalars, strict=True))
-        store.set_scalars({variables[name]: value for name, value in moved.items()})
+    moved = ignoring_float_errors.call(_advanced, rule, values)
+    variables = dict(zip(rule.scalars, decl.scalars, strict=True))
+    store.set_scalars({variables[name]: value for name, value in moved.items()})
 
 
 def _advanced(rule: Rule, values: Mapping[str, float]) -> dict[str, np.float32]:

@@ -74,8 +74,13 @@ class VariableStore:
     version: int = field(default_factory=_FIRST_VERSIONS.__next__)
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
     _optimizers: OptimizerTable = field(default_factory=OptimizerTable)
+    #: Gives an optimizer's declaration and rule: OptimizerTable.get.
+    optimizer: Callable[[str], tuple[OptimizerDecl, Rule]] = field(init=False)
     # How pushes of a known layout split into runs: a cache.
     _run_plans: dict[tuple[Any, ...], list[ApplySpan]] = field(default_factory=dict[tuple[Any, ...], list[ApplySpan]])
+
+    def __post_init__(self) -> None:
+        self.optimizer = self._optimizers.get
 
     # ---- Declarations -----------------------------------------------------------------------
 
@@ -143,14 +148,6 @@ class VariableStore:
     def optimizers(self) -> list[OptimizerDecl]:
         """What is declared, in order."""
         return self._optimizers.declarations
-
-    def optimizer(self, name: str) -> tuple[OptimizerDecl, Rule]:
-        """An optimizer's declaration and rule.
-
-        Raises:
-            NotFoundError: If there is none of that name.
-        """
-        return self._optimizers.get(name)
 
     def uninitialized(self) -> list[str]:
         """Names of Variables without a value yet, in order of declaration."""
@@ -283,7 +280,7 @@ class VariableStore:
             if isinstance(step, Op):
                 self._apply_one(step, hypers)
             else:
-                step.apply(hypers[step.key], data, cores, total)
+                step.apply(step.bound.numbers(hypers[step.key]), data, cores, total)
 
     def read_plan(self, plan: PushPlan, data: memoryview, buffer: ReplyBuffer | None = None) -> list[Array]:
         """Give the values of a planned push's reads, in flat pieces, each value from a multiple of 8 bytes.
@@ -298,14 +295,14 @@ class VariableStore:
         """
         if data.readonly:
             return _copies(plan.reads, buffer)
-        left = [piece for piece in plan.reads if piece.left_at is None]
-        copied = iter(_copies(left, buffer) if left else ())
-        return [
-            next(copied)
-            if piece.left_at is None
-            else np.frombuffer(data, piece.view.dtype, piece.view.size, piece.left_at)
-            for piece in plan.reads
-        ]
+        copied = iter(_copies(plan.copied, buffer) if plan.copied else ())
+        values: list[Array] = []
+        for piece in plan.reads:
+            if piece.left_at is None:
+                values.append(next(copied))
+            else:
+                values.append(np.frombuffer(data, piece.view.dtype, piece.view.size, piece.left_at))
+        return values
 
     def _runs(self, ops: Sequence[Op], data: memoryview) -> list[ApplySpan]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy.typing as npt
@@ -319,21 +320,20 @@ class ClusterClient:
         return list(values) if merged is None else self._rows.answers(merged, values)
 
     @overload
-    def push(self, push: Push) -> PushResult: ...
-    @overload
-    def push(self, push: Push, wait: Literal[True]) -> PushResult: ...
+    def push(self, push: Push, wait: Literal[True] = True, at_once: bool = False) -> PushResult: ...
     @overload
     def push(self, push: Push, wait: Literal[False]) -> PushTicket[PushResult]: ...
 
-    def push(self, push: Push, wait: bool = True) -> PushResult | PushTicket[PushResult]:
+    def push(self, push: Push, wait: bool = True, at_once: bool = False) -> PushResult | PushTicket[PushResult]:
         """Push changes, exactly once; see PushProtocol.push.
 
         Args:
             push: What changes, and what is to be read right after. Without `wait` its arrays must not change before
                 it is answered.
             wait: Whether to wait for the answer. Without it the push is sent in the background, after those before it
-                that were not waited for, of which `unanswered` may be under way. A pull, and a push that is
-                waited for, come after all of them.
+                that were not waited for; `unanswered` of them may be under way. A pull, and a push that is waited
+                for, come after all of them.
+            at_once: Wait for no other worker; else as Contributing and BoundedLead say, without any lock.
 
         Returns:
             What came of it; without `wait` a ticket that gives it.
@@ -346,18 +346,9 @@ class ClusterClient:
             if self._later is None:
                 with self._lock:
                     self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
-            return self._later.submit(lambda: self._push(push))
+            return self._later.submit(lambda: self.push(push))
         if self._later is not None:
-            self._wait_for_pushes()
-        return self._push(push)
-
-    def _push(self, push: Push, at_once: bool = False) -> PushResult:
-        """Push changes, exactly once.
-
-        Args:
-            push: What changes, and what is to be read right after.
-            at_once: Wait for no other worker; else as Contributing and BoundedLead say, without any lock.
-        """
+            self._later.wait()
         if not at_once:
             for item in push.increments:
                 if item.contributions:
@@ -373,7 +364,7 @@ class ClusterClient:
                     stored, merged = self._rows.merge(push)
                 if self._splitter.wholes:
                     stored, joins = self._splitter.split_push(stored)
-                result = self._protocol.push(stored)
+                result = self._protocol.push(stored, known if stored is push else None)
                 if result.values and (joins is not None or merged is not None):
                     result.values = self._asked(result.values, joins, merged)
             finally:
@@ -382,10 +373,6 @@ class ClusterClient:
         if at_once or self._joined.max_lead is None:
             return result
         return self._bounded_lead.follow(push, result)
-
-    def _push_once(self, push: Push) -> PushResult:
-        """Push without any wait for other workers."""
-        return self._push(push, at_once=True)
 
     def _call(self, request: pb.Request, shards: Sequence[int]) -> list[pb.Reply]:
         """Have PS tasks answer a request without data, tried again until they do; raises what a pull would."""
@@ -458,7 +445,7 @@ class ClusterClient:
         """Give the calls that wait for no other worker."""
         from globalstep.worker.waits.asking import Ways
 
-        return Ways(self._push_once, self._pull_once, self._call, self._shards_of)
+        return Ways(partial(self.push, at_once=True), self._pull_once, self._call, self._shards_of)
 
     def _part(self, name: str, make: Callable[[], _P]) -> _P:
         """Give a part of the client, made now if nobody has asked for it; of two that threads make the first counts."""

@@ -34,7 +34,7 @@ from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.error_feedback import Rest
-from globalstep.worker.protocol.push_messages import Part, PushMessages
+from globalstep.worker.protocol.push_messages import Part, PushMessages, Split
 from globalstep.worker.protocol.push_result import Applied, PushResult
 
 __all__ = ["PushProtocol"]
@@ -199,8 +199,12 @@ class PushProtocol:
 
     # ---- Pushes -------------------------------------------------------------------------------
 
-    def push(self, push: Push) -> PushResult:
+    def push(self, push: Push, known: Split | None = None) -> PushResult:
         """Do a push: exactly once, whatever has to be retried on the way.
+
+        Args:
+            push: It.
+            known: How pushes like it divide, where its caller has found that already.
 
         Raises:
             UnavailableError: If a task could not be reached for the retry limit; the push may yet have been
@@ -215,8 +219,9 @@ class PushProtocol:
         while True:
             self._sequence += 1
             push_id, shard = PushId(self.run.client, self._sequence), self.run.sequencer
-            known = self.messages.known(push)
+            known = known or self.messages.known(push)
             parts = self.messages.split(push) if known is None else known.parts
+            known = None  # as found before the first try
             try:
                 if not parts.keys() <= {shard}:
                     result = self._push_together(push_id, push, parts)

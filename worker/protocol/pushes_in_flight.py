@@ -122,11 +122,13 @@ class PushesInFlight:
                 return ticket
 
     def wait(self) -> None:
-        """Wait until all are answered.
+        """Wait until all are answered; a push that is sent in the background waits for none.
 
         Raises:
             OpError: What went wrong with one; not JobDoneError.
         """
+        if threading.current_thread() is self._thread:
+            return
         self._until(lambda: self._unanswered() == 0)
         with self._changed:
             self._raise(always=False)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.rules.rule import Array, Change, Hypers, Rule, check_alike
+from globalstep.rules.rule import Array, BoundRule, Hypers, Rule, check_alike
 from globalstep.runtime.kernels import COMPILER, Kernel, give_back_library, kernel, read_only
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
@@ -58,12 +58,11 @@ class CompiledRule(Rule):
             return
         _dense_of(self, values.dtype)(values, *slots, grad, *self.numbers(hyper, values.dtype.type))
 
-    def bound(self, hyper: Hypers, dtype: Any) -> Change:
+    def bound(self, dtype: Any) -> BoundRule:
         """See Rule.bound."""
         if dtype == np.float16 or type(self).dense is not CompiledRule.dense:
-            return super().bound(hyper, dtype)
-        kernel, numbers = _dense_of(self, dtype), self.numbers(hyper, dtype.type)
-        return lambda values, slots, grad: kernel(values, *slots, grad, *numbers)
+            return super().bound(dtype)
+        return BoundRule(functools.partial(self.numbers, real=dtype.type), _dense_of(self, dtype))
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule.sparse."""

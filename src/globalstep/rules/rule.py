@@ -12,19 +12,26 @@ import abc
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InternalError, InvalidArgumentError
 
-__all__ = ["Array", "Change", "Hypers", "Rule", "check_alike"]
+__all__ = ["Array", "BoundRule", "Hypers", "Rule", "check_alike"]
 
 Array = npt.NDArray[Any]
 Hypers = Mapping[str, float]
-#: Applies a gradient for every element of values and slots, in place: called with values, slots, gradient.
-Change = Callable[[Array, tuple[Array, ...], Array], None]
+
+
+class BoundRule(NamedTuple):
+    """What applies a dense gradient to arrays of one dtype."""
+
+    #: Returns the kernel's numbers for the hyper-parameters of a push.
+    numbers: Callable[[Hypers], tuple[Any, ...]]
+    #: Called with values, each slot, the gradient, and these numbers.
+    kernel: Callable[..., None]
 
 
 def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
@@ -167,14 +174,9 @@ class Rule(abc.ABC):
         new = self.reference(_wide(values), tuple(map(_wide, slots)), _wide(grad), hyper)
         _store(values, slots, new)
 
-    def bound(self, hyper: Hypers, dtype: Any) -> Change:
-        """Give `dense` with the numbers of one push, for arrays that `check_alike` has passed; it is not asked again.
-
-        Args:
-            hyper: As for `reference`.
-            dtype: Of the arrays.
-        """
-        return lambda values, slots, grad: self.dense(values, slots, grad, hyper)
+    def bound(self, dtype: Any) -> BoundRule:
+        """Return what applies a gradient to arrays of a dtype that `check_alike` has passed; it is not asked again."""
+        return BoundRule(lambda hyper: (hyper,), lambda values, *rest: self.dense(values, rest[:-2], *rest[-2:]))
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """Apply a gradient for some rows, in place; the other rows stay, unless the rule says otherwise.

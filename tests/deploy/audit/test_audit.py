@@ -126,7 +126,7 @@ def rewritten(directory, change, segment=0):
 def contribute(client, base, wanted=2, closes=False):
     """Contribute to what follows a value of the step, or have that made of what is there; gives the outcome's kind."""
     increments = [Increment("global_step", 1, wanted, closes=closes)]
-    return client._push_once(Push(increments=increments, seen_steps={"global_step": base})).outcome.kind
+    return client.push(Push(increments=increments, seen_steps={"global_step": base}), at_once=True).outcome.kind
 
 
 # ---- Proofs ---------------------------------------------------------------------------------

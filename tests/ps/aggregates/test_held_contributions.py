@@ -33,7 +33,9 @@ def job():
 def contribute(client, unit=0, wanted=UNITS):
     ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd") for name, shape in SHAPES.items()]
     step = [Increment("global_step", 1, wanted, wanted, unit=unit)]
-    return client._push_once(Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": 0})).outcome
+    return client.push(
+        Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": 0}), at_once=True
+    ).outcome
 
 
 def test_units_that_wait_are_refused_where_there_is_no_memory_and_the_next_one_is_taken(job):

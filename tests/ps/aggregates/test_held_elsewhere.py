@@ -104,7 +104,7 @@ class Job:
         ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd") for name, shape in SHAPES.items()]
         step = [Increment("global_step", 1, UNITS, UNITS, unit=unit)]
         push = Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": base})
-        return self.client._push_once(push).outcome
+        return self.client.push(push, at_once=True).outcome
 
     def contribute(self, unit, base=0):
         """Push an honest unit of work; says whether there was memory for it."""
@@ -327,7 +327,7 @@ def test_rows_of_two_bytes_take_what_their_table_does_however_many_contribute(jo
         step = [Increment("global_step", 1, UNITS, UNITS, **more)]
         ops = [] if more else [rows]
         push = Push(ops, step, [OptimizerUse("halves")], seen_steps={"global_step": 0}, beside=(ELSEWHERE,))
-        return job.client._push_once(push).outcome.kind
+        return job.client.push(push, at_once=True).outcome.kind
 
     taken = []
     for _ in range(UNITS - 1):

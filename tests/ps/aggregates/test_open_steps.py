@@ -52,7 +52,7 @@ class Run:
         push = Push(
             ops=() if step.closes else ops, increments=[step], uses=list(USES), seen_steps={"global_step": base}
         )
-        return self.clients[worker]._push_once(push).outcome.kind
+        return self.clients[worker].push(push, at_once=True).outcome.kind
 
     def status(self):
         return self.control.brief_status()
@@ -109,7 +109,7 @@ def test_a_contribution_that_is_late_need_not_be_like_those_of_the_open_step(beg
         run.contribute(worker, 0)
     run.contribute(0, 1)
     late = Push(increments=[STEP], seen_steps={"global_step": 0})
-    assert run.clients[1]._push_once(late).outcome.kind is OutcomeKind.LATE
+    assert run.clients[1].push(late, at_once=True).outcome.kind is OutcomeKind.LATE
     assert run.contribute(1, 0, replace(STEP, contributions=3)) is OutcomeKind.LATE
     assert run.contribute(1, 1) is OutcomeKind.ACCEPTED
 
@@ -174,11 +174,11 @@ def test_waits_for_slower_workers_count_when_they_are_over(begun):
 
     for client, times in ((slow, 1), (fast, 2)):
         for _ in range(times):
-            client._push_once(step_push())
+            client.push(step_push(), at_once=True)
     assert not may_go_on(fast)
     run.clock.advance(1.5)
     assert run.status().statistics.lead_waits == 0
-    slow._push_once(step_push())
+    slow.push(step_push(), at_once=True)
     assert may_go_on(fast)
     assert may_go_on(fast)
     counted = run.status().statistics

@@ -51,7 +51,9 @@ class Job:
     def contribute(self, base, wanted=2):
         ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd") for name, shape in SHAPES.items()]
         step = [Increment("global_step", 1, wanted, 2)]
-        self.client._push_once(Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": base}))
+        self.client.push(
+            Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": base}), at_once=True
+        )
 
     def ask(self, base, patience_ms=PATIENCE_MS, line=None):
         """Ask; gives the reply to a call that does not wait."""

@@ -94,12 +94,12 @@ def test_a_ps_task_tells_who_waits_for_whom(served):
     gradient, seen = Op(OpKind.ASSIGN_ADD, "w", np.ones(8, np.float32)), {"global_step": 0}
     contribution = Push(ops=[gradient], increments=[Increment("global_step", 1, 2)], seen_steps=seen)
     step, late = ("step", "global_step"), ("outcome", "late")
-    client._push_once(contribution)
+    client.push(contribution, at_once=True)
     found = read(server._metrics.port)
     assert (found["globalstep_step_contributions", step], found["globalstep_step_contributions_wanted", step]) == (1, 2)
     assert found["globalstep_step_awaits_seconds", step, ("task", "a worker")] > 0
     assert found["globalstep_step_open_seconds", step] > 0
-    client._push_once(contribution)  # a second one of the same client
+    client.push(contribution, at_once=True)  # a second one of the same client
     found = read(server._metrics.port)
     assert found["globalstep_ps_contributions_total", ("outcome", "accepted")] == 1
     assert found["globalstep_ps_contributions_total", late] == 1
@@ -107,7 +107,7 @@ def test_a_ps_task_tells_who_waits_for_whom(served):
     other = connect(f"grpc://{server.address}", task="/job:worker/task:2")
     try:
         other.refresh()
-        other._push_once(contribution)
+        other.push(contribution, at_once=True)
     finally:
         other.close()
     found = read(server._metrics.port)

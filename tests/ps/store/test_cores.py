@@ -38,7 +38,7 @@ def applied(kind, threads, leaves, monkeypatch, dtype=np.float32):
     values, *slots = (rng.random(count).astype(dtype) for _ in range(1 + len(rule.slots)))
     data = bytearray(rng.normal(size=count).astype(dtype).tobytes())
     run = ApplySpan(rule, ("o", False), values, tuple(slots), 0, count, leaves)
-    run.apply(HYPERS, memoryview(data), threads)
+    run.apply(run.bound.numbers(HYPERS), memoryview(data), threads)
     return values, slots, np.frombuffer(data, dtype)
 
 
@@ -61,9 +61,8 @@ def test_an_overflow_on_a_helper_is_inf_and_no_warning(four, monkeypatch):
     rule = get_rule("gradient_descent")
     values = np.full(4096, 6e4, np.float16)  # plain numpy, which would warn
     grad = np.full(4096, -6e4, np.float16)
-    ApplySpan(rule, ("o", False), values, (), 0, 4096).apply(
-        {"learning_rate": 1.0}, memoryview(grad.view(np.uint8)), four
-    )
+    run = ApplySpan(rule, ("o", False), values, (), 0, 4096)
+    run.apply(run.bound.numbers({"learning_rate": 1.0}), memoryview(grad.view(np.uint8)), four)
     assert np.all(np.isinf(values))
 
 

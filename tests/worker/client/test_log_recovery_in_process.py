@@ -345,7 +345,7 @@ def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_
     """An exception while a push is applied, the first two times, on whichever shard applies last."""
     tasks = Tasks(shards)
     client, calm = started(tasks, tmp_path), started(Tasks(shards), "", RunPolicy())
-    real, left = Applier.keep, [2]
+    real, left = Applier._keep, [2]
 
     def fail(self, now, *kept):
         if now.shard == shards - 1 and left[0] and now.log is not NO_LOG:
@@ -355,7 +355,7 @@ def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_
 
     for at, push in enumerate(change(np.random.default_rng(4))):
         if at == 3:
-            monkeypatch.setattr(Applier, "keep", fail)
+            monkeypatch.setattr(Applier, "_keep", fail)
         assert client.push(push).outcome.kind is calm.push(push).outcome.kind
     assert left == [0]
     assert everything(client) == everything(calm)
@@ -372,7 +372,7 @@ def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_pat
     push = next(change(np.random.default_rng(4)))
     client.push(push)
     before = everything(client)
-    real = Applier.make_changes
+    real = Applier.apply_entry
     with monkeypatch.context() as patch:
 
         def fail(self, *args):
@@ -380,7 +380,7 @@ def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_pat
                 return real(self, *args)
             raise ZeroDivisionError("a rule's own")
 
-        patch.setattr(Applier, "make_changes", fail)
+        patch.setattr(Applier, "apply_entry", fail)
         with pytest.raises(InternalError, match="a rule's own"):
             client.push(push)
     other = ClusterClient(tasks.transports(), retry_secs=5.0)

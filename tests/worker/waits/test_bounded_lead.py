@@ -240,7 +240,7 @@ def test_without_the_policy_nobody_asks(shards, policy):
 def test_who_waits_notices_that_any_ps_task_has_lost_its_state(waiting):
     one, two = waiting.clients
     waiting.heard(two, 100.0)
-    one._push_once(step_push())
+    one.push(step_push(), at_once=True)
     control = waiting.ps.controls[0]
     held, control.handler.shard = control.handler.shard, Shard(waiting.clock)
     with pytest.raises(LostStateError, match="holds no state"):

@@ -92,10 +92,10 @@ def test_two_contributions_make_one_step_of_their_mean(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
     for step in range(3):
-        first = one._push_once(contribution(step, -1.0)).outcome
+        first = one.push(contribution(step, -1.0), at_once=True).outcome
         assert (first.kind, first.steps) == (OutcomeKind.ACCEPTED, {"global_step": step})
         assert state(two) == everywhere(step, 2.0 * step * RATE)
-        last = two._push_once(contribution(step, -3.0)).outcome
+        last = two.push(contribution(step, -3.0), at_once=True).outcome
         assert (last.kind, last.steps) == (OutcomeKind.ACCEPTED, {"global_step": step + 1})
         assert state(one) == everywhere(step + 1, 2.0 * (step + 1) * RATE)
 
@@ -104,23 +104,23 @@ def test_a_late_contribution_changes_nothing_and_is_told_so(begun, connected):
     ps, clock, one = begun
     two, three = connected(ps, clock=clock), connected(ps, clock=clock)
     for client in (one, two):
-        client._push_once(contribution(0, -1.0))
-    late = three._push_once(contribution(0, -100.0)).outcome
+        client.push(contribution(0, -1.0), at_once=True)
+    late = three.push(contribution(0, -100.0), at_once=True).outcome
     assert (late.kind, late.index, late.steps, late.staleness) == (OutcomeKind.LATE, 0, {"global_step": 1}, 1)
     assert state(one) == everywhere(1, RATE)
     assert not any(control.handler.shard.now.staged for control in ps.controls)
-    assert three._push_once(contribution(1, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+    assert three.push(contribution(1, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
 
 
 def test_one_client_counts_once_for_a_step_unless_more_is_asked_for(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
-    assert one._push_once(contribution(0, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
-    again = one._push_once(contribution(0, -1.0)).outcome
+    assert one.push(contribution(0, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
+    again = one.push(contribution(0, -1.0), at_once=True).outcome
     assert (again.kind, again.steps) == (OutcomeKind.LATE, {"global_step": 0})
-    two._push_once(contribution(0, -1.0))
+    two.push(contribution(0, -1.0), at_once=True)
     for scale, client in ((-1.0, one), (-2.0, one), (-3.0, two)):
-        client._push_once(contribution(1, scale, wanted=3, most=2))
+        client.push(contribution(1, scale, wanted=3, most=2), at_once=True)
     assert state(one) == everywhere(2, RATE + 2.0 * RATE)
 
 
@@ -137,8 +137,8 @@ def test_a_retry_counts_once(shards, connected, point):
     for control in ps.controls:
         control.handler._faults = plan
     for step in range(4):
-        assert one._push_once(contribution(step, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
-        assert two._push_once(contribution(step, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+        assert one.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
+        assert two.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
     assert plan.fired
     assert state(one) == everywhere(4, 4 * RATE)
 
@@ -164,8 +164,8 @@ def test_with_as_many_workers_as_gradients_each_gives_its_share(begun, connected
     two = connected(ps, clock=clock)
     one.run.joined.workers = two.run.joined.workers = 2
     for _ in range(most):
-        one._push_once(contribution(0, -1.0, wanted=wanted, most=most))
-    assert one._push_once(contribution(0, -1.0, wanted=wanted, most=most)).outcome.kind is OutcomeKind.LATE
+        one.push(contribution(0, -1.0, wanted=wanted, most=most), at_once=True)
+    assert one.push(contribution(0, -1.0, wanted=wanted, most=most), at_once=True).outcome.kind is OutcomeKind.LATE
     for _ in range(most):
         two.push(contribution(0, -1.0, wanted=wanted, most=most))
     assert state(one) == everywhere(1, RATE)
@@ -182,8 +182,8 @@ def test_sparse_gradients_make_the_mean_that_dense_ones_would(begun, connected):
         push.layout = None
         return push
 
-    one._push_once(sparse([3, 1, 3], [-30.0, -10.0, -2.0]))
-    two._push_once(sparse([1, 4], [-2.0, -50.0]))
+    one.push(sparse([3, 1, 3], [-30.0, -10.0, -2.0]), at_once=True)
+    two.push(sparse([1, 4], [-2.0, -50.0]), at_once=True)
     expected = np.zeros((5, 2), np.float32)
     expected[1], expected[3], expected[4] = 6 * RATE, 16 * RATE, 25 * RATE
     assert np.array_equal(one.pull([Read("e")])[0], expected)
@@ -307,8 +307,8 @@ def test_a_contribution_is_described_once_though_its_step_takes_long(connected):
     two = connected(ps)
     for step in range(3):
         patient = replace(contribution(step, -1.0, reads=("w",)), patience_ms=20)
-        assert one._push_once(patient).values == []
-        two._push_once(contribution(step, -1.0))
+        assert one.push(patient, at_once=True).values == []
+        two.push(contribution(step, -1.0), at_once=True)
     assert described == [3, 0, 0]
 
 
@@ -330,12 +330,12 @@ def test_where_the_values_lie_is_told_until_the_client_knows_it(connected):
     one._protocol.run.transports[0].send = send
 
     def patient(step):
-        return one._push_once(replace(contribution(step, -1.0, reads=("w",)), patience_ms=20))
+        return one.push(replace(contribution(step, -1.0, reads=("w",)), patience_ms=20), at_once=True)
 
     assert patient(0).values == []
-    two._push_once(contribution(0, -1.0))
+    two.push(contribution(0, -1.0), at_once=True)
     for step in (1, 2):
-        two._push_once(contribution(step, -1.0))
+        two.push(contribution(step, -1.0), at_once=True)
         (value,) = patient(step).values
         assert value.tolist() == np.full(3, (step + 1) * RATE).tolist()
     assert (knew, told) == ([False, False, True], [False, False, True])
@@ -351,8 +351,8 @@ def test_where_a_worker_dies_the_step_is_made_of_the_live_ones_once_its_lease_is
     two = connected(ps, clock=clock)
     for client in (one, two):
         heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
-        client._push_once(contribution(0, -1.0))
-    waited = one._push_once(contribution(1, -1.0)).outcome
+        client.push(contribution(0, -1.0), at_once=True)
+    waited = one.push(contribution(1, -1.0), at_once=True).outcome
     assert waited.steps == {"global_step": 1}
     wait = sequencer(ps).handle(events.AwaitStep(one.incarnation, one.client_id, "global_step", 1))
     assert (wait.over, wait.contributions, wait.wanted, wait.due) == (False, 1, 2, False)
@@ -361,12 +361,12 @@ def test_where_a_worker_dies_the_step_is_made_of_the_live_ones_once_its_lease_is
         increments=[Increment("global_step", 1, 2, closes=True)], uses=list(USES), seen_steps={"global_step": 1},
         beside=tuple(sorted(set(range(len(ps.controls))))),
     )  # fmt: skip
-    assert one._push_once(closes).outcome.kind is OutcomeKind.LATE  # not yet: the other one lives
+    assert one.push(closes, at_once=True).outcome.kind is OutcomeKind.LATE  # not yet: the other one lives
     clock.advance(10.0)
     heartbeat(ps, one, "/job:worker/task:0")
     clock.advance(6.0)
     with caplog.at_level(logging.WARNING, "globalstep"):
-        assert one._push_once(closes).outcome.steps == {"global_step": 2}
+        assert one.push(closes, at_once=True).outcome.steps == {"global_step": 2}
     assert "Step 2 of global_step is made of 1 instead of 2 contributions" in caplog.text
     assert state(one) == everywhere(2, 2 * RATE)
     # From there on by itself: each step at once.
@@ -401,15 +401,15 @@ def test_nobody_waits_for_a_worker_that_is_stopped_longer_than_its_lease(shards,
     tasks = {client: f"/job:worker/task:{at}" for at, client in enumerate((one, two, stopped))}
     for client, task in tasks.items():
         heartbeat(ps, client, task)
-        client._push_once(contribution(0, -1.0, wanted=3))
+        client.push(contribution(0, -1.0, wanted=3), at_once=True)
     clock.beats = [lambda client=client: heartbeat(ps, client, tasks[client]) for client in (one, two)]
     step, since = 1, clock.monotonic()
     if contributed:
         # It is stopped while it waits for the step, which the others make.
-        stopped._push_once(contribution(1, -1.0, wanted=3))
+        stopped.push(contribution(1, -1.0, wanted=3), at_once=True)
     waits = []
     while step < 6:
-        two._push_once(contribution(step, -1.0, wanted=3))
+        two.push(contribution(step, -1.0, wanted=3), at_once=True)
         began = clock.monotonic()
         made = one.push(contribution(step, -1.0, wanted=3)).outcome
         assert (made.kind, made.steps) == (OutcomeKind.ACCEPTED, {"global_step": step + 1})
@@ -424,7 +424,7 @@ def test_nobody_waits_for_a_worker_that_is_stopped_longer_than_its_lease(shards,
     late = stopped.push(contribution(1 + contributed, -100.0, wanted=3)).outcome
     assert (late.kind, late.steps) == (OutcomeKind.LATE, {"global_step": 6})
     for client in (stopped, two):
-        assert client._push_once(contribution(6, -1.0, wanted=3)).outcome.steps == {"global_step": 6}
+        assert client.push(contribution(6, -1.0, wanted=3), at_once=True).outcome.steps == {"global_step": 6}
     assert one.push(contribution(6, -4.0, wanted=3)).outcome.steps == {"global_step": 7}
     assert state(one) == everywhere(7, 8 * RATE)
 
@@ -436,7 +436,7 @@ def test_who_is_expected_and_has_not_come_is_waited_for_but_not_for_ever(shards,
     one.begin(sequencer=shards - 1, open=True, expected_tasks=["/job:worker/task:0", "/job:worker/task:1"])
     initialize(one)
     heartbeat(ps, one, "/job:worker/task:0")
-    one._push_once(contribution(0, -1.0))
+    one.push(contribution(0, -1.0), at_once=True)
     ask = events.AwaitStep(one.incarnation, one.client_id, "global_step", 0)
     assert sequencer(ps).handle(ask).waits_for == ["/job:worker/task:1, which has not come yet"]
     clock.advance(LINGER_SECS)
@@ -447,7 +447,7 @@ def test_a_contributor_without_a_lease_is_waited_for_a_while(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
     for step, client in ((0, one), (0, two), (1, one)):
-        client._push_once(contribution(step, -1.0))
+        client.push(contribution(step, -1.0), at_once=True)
     ask = events.AwaitStep(one.incarnation, one.client_id, "global_step", 1)
     assert sequencer(ps).handle(ask).waits_for == [f"client {two.client_id}, which contributed 0 s ago"]
     clock.advance(UNLEASED_SECS)
@@ -459,7 +459,7 @@ def test_who_has_left_is_not_waited_for(begun, connected):
     two = connected(ps, clock=clock)
     for step, client in ((0, one), (0, two)):
         heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
-        client._push_once(contribution(step, -1.0))
+        client.push(contribution(step, -1.0), at_once=True)
     for control in ps.controls:
         control.handler.shard.handle(events.Leave(two.client_id))
     assert one.push(contribution(1, -1.0)).outcome.steps == {"global_step": 2}
@@ -470,7 +470,7 @@ def test_no_step_is_made_beyond_the_limit(begun, connected):
     two = connected(ps, clock=clock)
     one.open([StopLimit("global_step", last_step=1)])
     for client in (one, two):
-        client._push_once(contribution(0, -1.0))
+        client.push(contribution(0, -1.0), at_once=True)
     for client in (one, two):
         assert client.push(contribution(1, -1.0)).outcome.kind is OutcomeKind.REFUSED_DONE
     assert state(one) == everywhere(1, RATE)
@@ -479,24 +479,24 @@ def test_no_step_is_made_beyond_the_limit(begun, connected):
 def test_an_assigned_step_drops_what_was_for_another_value_of_it(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
-    one._push_once(contribution(0, -100.0))
+    one.push(contribution(0, -100.0), at_once=True)
     one.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", np.array(7))]))
-    one._push_once(contribution(7, -1.0))
-    two._push_once(contribution(7, -3.0))
+    one.push(contribution(7, -1.0), at_once=True)
+    two.push(contribution(7, -3.0), at_once=True)
     assert state(one) == everywhere(8, 2 * RATE)
 
 
 def test_contributions_must_fit(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
-    one._push_once(contribution(0, -1.0))
+    one.push(contribution(0, -1.0), at_once=True)
     with pytest.raises(InvalidArgumentError, match="to be made of 3 contributions, by this one, and of 2 by those"):
-        two._push_once(contribution(0, -1.0, wanted=3))
+        two.push(contribution(0, -1.0, wanted=3), at_once=True)
     wrong = contribution(0, -1.0)
     wrong.seen_steps = {}
     with pytest.raises(InvalidArgumentError, match="does not say from which value"):
-        two._push_once(wrong)
-    assert two._push_once(contribution(0, -1.0)).outcome.steps == {"global_step": 1}
+        two.push(wrong, at_once=True)
+    assert two.push(contribution(0, -1.0), at_once=True).outcome.steps == {"global_step": 1}
     assert state(one) == everywhere(1, RATE)
 
 
@@ -505,11 +505,11 @@ def test_who_waits_notices_that_any_ps_task_has_lost_its_state(begun, connected)
     two = connected(ps, clock=clock)
     for step, client in ((0, one), (0, two)):
         heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
-        client._push_once(contribution(step, -1.0))
+        client.push(contribution(step, -1.0), at_once=True)
     for at, control in enumerate(ps.controls):
         shard = control.handler.shard
         if len(ps.controls) == 1 or at != shard.now.sequencer:
-            contributed = one._push_once(contribution(1, -1.0)).outcome
+            contributed = one.push(contribution(1, -1.0), at_once=True).outcome
             assert contributed.kind is OutcomeKind.ACCEPTED
             control.handler.shard = Shard(clock)
             break
@@ -537,7 +537,7 @@ def test_who_waits_over_a_connection_notices_that_any_ps_task_has_lost_its_state
         client = join(servers, transport, clock=clock, member=False)
         client.begin(sequencer=1, open=True)
         initialize(client)
-        assert client._push_once(contribution(0, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+        assert client.push(contribution(0, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
         servers[0].control.handler.shard = Shard(ManualClock())
         clock.client = client
         with pytest.raises(LostStateError, match="holds no state"):
@@ -626,10 +626,10 @@ def test_units_and_other_contributions_do_not_mix(begun, connected):
     two = connected(ps, clock=clock)
     one.push(unit(one.contributing.take_unit("global_step", 3, 0), -1.0))
     with pytest.raises(InvalidArgumentError, match="is no unit of work, and those that are there are units"):
-        two._push_once(contribution(0, -1.0, wanted=3))
+        two.push(contribution(0, -1.0, wanted=3), at_once=True)
     wrong = replace(contribution(0, -1.0), increments=[Increment("global_step", 1, 3, unit=4)])
     with pytest.raises(InvalidArgumentError, match="Unit 4 of a value of 'global_step' that is made of 3 units"):
-        two._push_once(replace(wrong, layout=None))
+        two.push(replace(wrong, layout=None), at_once=True)
     assert sequencer(ps).now.ledger.aggregates.open("global_step", 0).units == {1}
 
 
