@@ -1,7 +1,7 @@
 """`python tests/fuzz`: give PS tasks and readers inputs that nobody would write, and look what they make of them.
 
 A finding is an answer that is no clear error, a refused request that changed something, an input that takes seconds,
-or memory that grows. It ends the run, or is counted with --keep-going. docs/fuzzing.md has the story.
+or memory that grows. It ends the run, or is counted with --keep-going. docs/design/testing.md has the story.
 
 Engines: "seeds" makes each input of a seeded generator, fast and reproducible; "atheris" lets libFuzzer mutate the
 decisions, guided by which code they reach (needs the extra "fuzz").

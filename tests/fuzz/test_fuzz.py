@@ -1,4 +1,4 @@
-"""Thousands of inputs that nobody would write; `make fuzz` gives a million. docs/fuzzing.md."""
+"""Thousands of inputs that nobody would write; `make fuzz` gives a million. docs/design/testing.md."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A PS task says `at(BEFORE, method)` when a request has come and `at(AFTER, metho
 client's transport (tests/support/faulty_transport.py) says `at(SEND, method)` and `at(REPLY, method)`. Methods are
 those of proto/globalstep.proto in small letters ("stage", "push", "commit", "begin", "declare", "open",
 "write_snapshot", ...), and on a PS task "apply" and "cut", which are no requests: an entry is applied, and a
-snapshot's values are copied. docs/operations/fault-matrix.md maps them to the points P1 to P10 of
+snapshot's values are copied. docs/design/testing.md maps them to the points P1 to P10 of
 docs/design/push-protocol.md. In production nothing is there: NO_FAULTS.
 
 Layer: shared. Imports nothing of globalstep.

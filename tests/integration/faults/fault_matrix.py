@@ -2,11 +2,12 @@
 
 The tests in tests/integration/faults/test_fault_matrix.py (every cell, in one process) and
 test_fault_matrix_processes.py (kill and SIGSTOP of real processes) run what is listed here, and
-docs/operations/fault-matrix.md shows it: `python tests/integration/faults/fault_matrix.py` writes that page anew.
+docs/design/testing.md shows it: `python tests/integration/faults/fault_matrix.py` writes that page anew.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations" / "fault-matrix.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "design" / "testing.md"
 
 #: PS 0 is the sequencer, PS 1 the other participant of every push.
 SUBJECTS = {"ps:0": "PS 0", "ps:1": "PS 1", "chief": "chief", "worker": "worker"}
@@ -224,22 +225,27 @@ def cells() -> Iterator[Cell]:
 
 
 def table() -> str:
-    """The matrix for people, a table a subject."""
-    parts = []
-    for subject, title in SUBJECTS.items():
-        parts.append(f"### {title}\n")
-        parts.append("| fault | moment | made to happen at | law | who mends it, how | lost |")
-        parts.append("|---|---|---|---|---|---|")
-        for cell in cells():
-            if cell.subject == subject:
-                begin = f"| {FAULTS[cell.fault]} | {MOMENTS[cell.moment]}"
-                if cell.impossible:
-                    parts.append(f"{begin} | *no such cell* | | {cell.impossible} | |")
-                else:
-                    points = ", ".join(f"`{method}.{point}`" for method, point in cell.points)
-                    parts.append(f"{begin} | {points} | {cell.law} | {cell.mends} | {cell.lost} |")
-        parts.append("")
-    return "\n".join(parts)
+    """The matrix for people: a row for the cells of a fault that have the same outcome."""
+    outcomes: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells():
+        if not cell.impossible:
+            outcomes.setdefault((cell.fault, cell.mends, cell.lost), []).append(cell)
+    parts = ["| fault | task and moment | law | who mends it, how | lost |", "|---|---|---|---|---|"]
+    for (fault, mends, lost), alike in outcomes.items():
+        moments: dict[str, list[str]] = {}
+        for cell in alike:
+            moments.setdefault(cell.subject, []).append(cell.moment)
+        tasks: dict[str, list[str]] = {}
+        for subject, names in moments.items():
+            tasks.setdefault(", ".join(names), []).append(SUBJECTS[subject])
+        where = "; ".join(f"{', '.join(subjects)}: {names}" for names, subjects in tasks.items())
+        law = ", ".join(sorted({point for cell in alike for point in re.split("[,;] ", cell.law)}))
+        parts.append(f"| {FAULTS[fault]} | {where} | {law} | {mends} | {lost} |")
+    parts.append("\nThere is no such cell:\n")
+    for cell in cells():
+        if cell.impossible:
+            parts.append(f"- {FAULTS[cell.fault]}, {SUBJECTS[cell.subject]}, {cell.moment}: {cell.impossible}")
+    return "\n".join(parts) + "\n"
 
 
 _BEGIN, _END = (
