@@ -1,1 +1,1 @@
-"""The same job with gs.fit and with its peers: docs/side-by-side.md."""
+"""The same job with gs.fit and with its peers: docs/peers.md."""
