@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND
@@ -228,23 +229,14 @@ def table() -> str:
     """The matrix for people: a row for the cells of a fault that have the same outcome."""
     outcomes: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells():
-        if not cell.impossible:
-            outcomes.setdefault((cell.fault, cell.mends, cell.lost), []).append(cell)
+        mends = cell.mends or f"*no such cell:* {cell.impossible}"
+        outcomes.setdefault((cell.fault, mends, "" if cell.impossible else cell.lost), []).append(cell)
     parts = ["| fault | task and moment | law | who mends it, how | lost |", "|---|---|---|---|---|"]
     for (fault, mends, lost), alike in outcomes.items():
-        moments: dict[str, list[str]] = {}
-        for cell in alike:
-            moments.setdefault(cell.subject, []).append(cell.moment)
-        tasks: dict[str, list[str]] = {}
-        for subject, names in moments.items():
-            tasks.setdefault(", ".join(names), []).append(SUBJECTS[subject])
-        where = "; ".join(f"{', '.join(subjects)}: {names}" for names, subjects in tasks.items())
-        law = ", ".join(sorted({point for cell in alike for point in re.split("[,;] ", cell.law)}))
+        tasks = groupby(alike, key=lambda cell: cell.subject)
+        where = "; ".join(f"{SUBJECTS[task]}: {', '.join(cell.moment for cell in group)}" for task, group in tasks)
+        law = ", ".join(sorted({row for cell in alike for row in re.split("[,;] ", cell.law)}))
         parts.append(f"| {FAULTS[fault]} | {where} | {law} | {mends} | {lost} |")
-    parts.append("\nThere is no such cell:\n")
-    for cell in cells():
-        if cell.impossible:
-            parts.append(f"- {FAULTS[cell.fault]}, {SUBJECTS[cell.subject]}, {cell.moment}: {cell.impossible}")
     return "\n".join(parts) + "\n"
 
 
