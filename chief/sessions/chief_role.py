@@ -181,9 +181,10 @@ class RoleCreator(SessionCreator):
         max_wait_secs += candidate.failover_secs or 0.0
         return await_last_save(cluster, self._clock, max_wait_secs, lambda: candidate.try_to_claim(cluster))
 
-    def awaited(self, session: RunSession, alone_secs: float) -> tuple[list[str], bool]:
+    def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
         """See SessionCreator."""
-        return self._chief.awaited(session, alone_secs) if self.acts else ([], False)
+        if self.acts:
+            self._chief.await_others(session, goes_on, keep_watch)
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
         """See SessionCreator."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IDLE_SECS",
     "TO_COME_SECS",
-    "AwaitedTasks",
+    "OtherTasks",
     "await_last_save",
     "await_others",
     "await_rest",
@@ -141,38 +141,54 @@ def others_that_train(
     return sorted((to_come | joining) - {cluster.task}), False
 
 
-class AwaitedTasks:
-    """The tasks that a chief waits for whose own loop is over, but for those that only wait themselves.
+class OtherTasks:
+    """The other tasks of a run, for one that has nothing to train any more and looks at them again and again.
 
     Args:
-        cluster: The chief's client.
+        cluster: The client of the task that looks.
         clock: Time.
+
+    Attributes:
+        names: The tasks that still train, or may come to; see `others_that_train`.
+        here: Whether one of them is here.
+        alone_secs: How long none of them has been here.
+        idle_secs: How long no step has moved.
+        silent_secs: How long no step has moved while none of them had ever pushed.
     """
 
     def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
-        self._cluster = cluster
-        self._clock = clock
-        # The steps as they were last seen to move, and when.
+        self.cluster, self.clock = cluster, clock
+        self.names: list[str] = []
+        self.here = False
+        self.alone_secs = self.idle_secs = self.silent_secs = 0.0
         self._steps: dict[str, int] = {}
-        self._moved_at = clock.monotonic()
+        self._here_at = self._moved_at = self._heard_at = clock.monotonic()
 
-    def named(self, statuses: Sequence[pb.StatusReply], alone_secs: float) -> tuple[list[str], bool]:
-        """Name them, and say whether one of them is here; see `others_that_train`."""
-        names, here = others_that_train(self._cluster, statuses, alone_secs)
-        now = self._clock.monotonic()
+    def look(self) -> bool:
+        """Look at them, and say whether a step has moved since the last look.
+
+        Raises:
+            AbortedError: If a PS task has lost its state meanwhile.
+            UnavailableError: If one does not answer.
+        """
+        statuses, now = look(self.cluster), self.clock.monotonic()
+        names, here = others_that_train(self.cluster, statuses, now - self._here_at)
         steps = {name: step for status in statuses for name, step in status.steps.items()}
         clients = [one for status in statuses for one in status.clients if (one.task or one.client) in names]
-        if steps != self._steps or any(one.pushes for one in clients):
+        moved = steps != self._steps
+        if moved:
             self._steps, self._moved_at = steps, now
-        if not here or now - self._moved_at < IDLE_SECS:
-            return names, here
-        _log.warning(
-            "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody initializes. "
-            "This chief waits for it no longer.",
-            ", ".join(names),
-            IDLE_SECS,
-        )
-        return [], False
+        if moved or any(one.pushes for one in clients):
+            self._heard_at = now
+        self.idle_secs, self.silent_secs = now - self._moved_at, now - self._heard_at
+        self.set(names, here)
+        return moved
+
+    def set(self, names: list[str], here: bool) -> None:
+        """Take note of who still trains, and of whether one of them is here."""
+        self.names, self.here, now = names, here, self.clock.monotonic()
+        self._here_at = now if here else self._here_at
+        self.alone_secs = now - self._here_at
 
 
 def await_rest(
@@ -190,65 +206,56 @@ def await_rest(
         AbortedError: If a PS task has lost its state meanwhile: this task may have batches to train again.
         UnavailableError: If one does not answer.
     """
-    wait, alone_since = PollingWait(clock, math.inf), clock.monotonic()
-    seen, moved_at = dict[str, int](), alone_since
+    others, wait = OtherTasks(cluster, clock), PollingWait(clock, math.inf)
     while goes_on():
-        statuses, now = look(cluster), clock.monotonic()
-        names, here = others_that_train(cluster, statuses, now - alone_since)
-        alone_since = now if here else alone_since
-        steps = {name: step for status in statuses for name, step in status.steps.items()}
-        if steps != seen:
-            seen, moved_at = steps, now
+        if others.look():
             keep_watch()
-        if not names or now - moved_at >= IDLE_SECS:
+        if not others.names or others.idle_secs >= IDLE_SECS:
             return
         wait.pause(
-            f"this task has had its last batches; waiting for {', '.join(names)} to train theirs",
-            lambda names=names: why_not_left(cluster, names),  # type: ignore[misc]
+            f"this task has had its last batches; waiting for {', '.join(others.names)} to train theirs",
+            lambda: why_not_left(cluster, others.names),
         )
 
 
-def await_others(
-    cluster: ClusterClient,
-    clock: Clock,
-    awaited: Callable[[float], tuple[list[str], bool]],
-    goes_on: Callable[[], bool],
-    keep_watch: Callable[[], None] | None = None,
-) -> None:
+def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Callable[[], None] | None = None) -> None:
     """Wait, as a chief whose own loop is over, until nobody else trains; the log says for whom.
 
+    The chief does not wait for tasks that only wait themselves.
+
     Args:
-        cluster: The chief's client.
-        clock: Where time comes from.
-        awaited: Names who still trains, and says whether one of them is here; see `AwaitedTasks`.
+        others: The other tasks, as the chief sees them.
         goes_on: Says whether to wait any longer.
         keep_watch: Called after each step of the others, and where a PS task is about to end: the chief's duties, where
             no threads carry them out.
     """
-    wait, alone_since, told = PollingWait(clock, math.inf), clock.monotonic(), False
-    seen, absent = dict[str, int](), list[str]()
+    wait, told, absent = PollingWait(others.clock, math.inf), False, list[str]()
     while goes_on():
-        alone_secs = clock.monotonic() - alone_since
-        names, here = awaited(alone_secs)
-        if not names:
-            if absent and alone_secs >= TO_COME_SECS:
+        moved = others.look()
+        if others.here and others.silent_secs >= IDLE_SECS:
+            _log.warning(
+                "%s has pushed nothing so far, and no step has moved for %.0f s: it may wait for what nobody "
+                "initializes. This chief waits for it no longer.",
+                ", ".join(others.names),
+                IDLE_SECS,
+            )
+            return
+        if not others.names:
+            if absent and others.alone_secs >= TO_COME_SECS:
                 _log.warning(
                     "%s did not come within %.0f s, so the chief ends the job: what it had still to train is left out.",
                     ", ".join(absent),
                     TO_COME_SECS,
                 )
             return
-        absent = [] if here else names
-        if here:
-            alone_since = clock.monotonic()
-        until = "end" if here else f"come, up to {TO_COME_SECS:.0f} s"
-        waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to {until}"
+        absent = [] if others.here else others.names
+        until = "end" if others.here else f"come, up to {TO_COME_SECS:.0f} s"
+        waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(others.names)} to {until}"
         if not told:
             _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
         told = True
-        if keep_watch is not None and ((steps := cluster.global_steps()) != seen or cluster.heartbeat.draining):
-            seen = steps
+        if keep_watch is not None and (moved or others.cluster.heartbeat.draining):
             keep_watch()
             if not goes_on():
                 return
-        wait.pause(waiting_for, lambda names=names: why_not_left(cluster, names))  # type: ignore[misc]
+        wait.pause(waiting_for, lambda: why_not_left(others.cluster, others.names))

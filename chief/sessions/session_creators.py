@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits
-from globalstep.chief.sessions.job_end import AwaitedTasks, await_last_save, is_at_limit, is_done, look
+from globalstep.chief.sessions.job_end import OtherTasks, await_last_save, await_others, is_at_limit, is_done, look
 from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_making import SessionMaking
@@ -117,17 +117,14 @@ class SessionCreator:
         statuses = look(session.cluster)
         return any(status.limits for status in statuses) and not (is_at_limit(statuses) or is_done(statuses))
 
-    def awaited(self, session: RunSession, alone_secs: float) -> tuple[list[str], bool]:
-        """Name the tasks that the chief waits for before it ends the job; none on a worker, and at the step limit.
+    def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
+        """On the chief: wait, before it ends the job, until nobody else trains, or the step limit is reached.
 
         Args:
             session: The session below the hooks.
-            alone_secs: How long nobody has been there.
-
-        Returns:
-            Their names, and whether one of them is there.
+            goes_on: Says whether to wait any longer.
+            keep_watch: Called after each step of the others.
         """
-        return [], False
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
         """On the chief: declare the job done, as its program says, and wait for the others to leave.
@@ -189,8 +186,6 @@ class ChiefCreator(SessionCreator):
         self.run = RunOfTask(clock)
         self._hooks: Sequence[SessionRunHook] = ()
         self.had_session = False
-        # Of the present session's client.
-        self._awaited: tuple[ClusterClient, AwaitedTasks] | None = None
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
         """See SessionCreator: their stop limits become the parameter servers'."""
@@ -235,11 +230,9 @@ class ChiefCreator(SessionCreator):
             self.after_end(session)
         return False
 
-    def awaited(self, session: RunSession, alone_secs: float) -> tuple[list[str], bool]:
+    def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
         """See SessionCreator."""
-        if self._awaited is None or self._awaited[0] is not session.cluster:
-            self._awaited = session.cluster, AwaitedTasks(session.cluster, self._clock)
-        return self._awaited[1].named(look(session.cluster), alone_secs)
+        await_others(OtherTasks(session.cluster, self._clock), goes_on, keep_watch)
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""

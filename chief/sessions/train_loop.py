@@ -20,7 +20,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
-from globalstep.chief.sessions.job_end import await_others, await_rest
+from globalstep.chief.sessions.job_end import await_rest
 from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
@@ -364,7 +364,7 @@ class TrainLoop:
         if ours is None or self._is_safe:
             return True
         if not self._says_so:
-            self._wait_for_others(ours)
+            ours.await_others(self._session, self._waits, self._keep_watch())
             if self._drained:
                 return False
         if self._says_so:
@@ -373,15 +373,9 @@ class TrainLoop:
             pass
         return True
 
-    def _wait_for_others(self, ours: SessionCreator) -> None:
-        """Keep the chief's duties, though this task's own data have ended, until nobody else trains."""
-        await_others(
-            self._session.cluster,
-            self._clock,
-            lambda alone_secs: ours.awaited(self._session, alone_secs),
-            lambda: not (self._drain.asked or self._says_so),
-            self._keep_watch(),
-        )
+    def _waits(self) -> bool:
+        """Whether nothing keeps this task from waiting for the others."""
+        return not (self._drain.asked or self._says_so)
 
     def _keep_watch(self) -> Callable[[], None]:
         """Make what has the chief's hooks see a step of others."""
@@ -405,8 +399,7 @@ class TrainLoop:
 
         def wait(hooked: HookedSession) -> None:
             if self._ours is not None:
-                waits = lambda: goes_on() and not (self._drain.asked or self._says_so)  # noqa: E731
-                await_rest(self._session.cluster, self._clock, waits, self._keep_watch())
+                await_rest(self._session.cluster, self._clock, lambda: goes_on() and self._waits(), self._keep_watch())
 
         self.run_hooked(act=wait)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
-from globalstep.chief.sessions.job_end import AwaitedTasks, await_others, look
+from globalstep.chief.sessions.job_end import OtherTasks, await_others
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -452,8 +452,7 @@ class Supervisor:
                 return
             first = self._step_of(session)
             stopped = self.coord.should_stop
-            others = _Others(client, self.clock)
-            await_others(client, self.clock, others.awaited, lambda: session.closed or not stopped())
+            await_others(_Others(client, self.clock), lambda: session.closed or not stopped())
             self._is_alone = True
             if session.closed or stopped():
                 return
@@ -519,29 +518,23 @@ def _default_saver() -> Any:
     return saver
 
 
-class _Others:
-    """The tasks that a chief waits for whose own loop is over.
+class _Others(OtherTasks):
+    """The tasks that a chief waits for whose own loop is over; for a while also PS tasks that do not answer."""
 
-    Args:
-        client: The chief's.
-        clock: Time.
-    """
+    # Since when a PS task does not answer; None while all do.
+    _gone_since: float | None = None
 
-    def __init__(self, client: ClusterClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        # Since when a PS task does not answer; None while all do.
-        self._gone_since: float | None = None
-        self._awaited = AwaitedTasks(client, clock)
-
-    def awaited(self, alone_secs: float) -> tuple[list[str], bool]:
-        """Name those to wait for, and say whether one of them is here; see `await_others`."""
+    def look(self) -> bool:
+        """See OtherTasks."""
         try:
-            statuses = look(self._client)
+            moved = super().look()
         except UnavailableError:
             # One is started again; or a program has ended them all, as some do when their workers say so.
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             self._gone_since = now if self._gone_since is None else self._gone_since
-            return ([], False) if now - self._gone_since >= _GONE_SECS else (["PS tasks that do not answer"], True)
+            returns = now - self._gone_since < _GONE_SECS
+            self.set(["PS tasks that do not answer"] if returns else [], returns)
+            self.silent_secs = 0.0
+            return False
         self._gone_since = None
-        return self._awaited.named(statuses, alone_secs)
+        return moved
