@@ -69,6 +69,8 @@ S = TypeVar("S", bound=RunSession)
 class RunModel(Protocol[S]):
     """Makes sessions of one model, and gives it its values.
 
+    A model defines only what it needs of `complete`, `building`, `initialize_rest` and `initialize_own`.
+
     Attributes:
         progress: What the process has heard of the run, through all of its sessions.
     """
@@ -87,11 +89,11 @@ class RunModel(Protocol[S]):
 
     def complete(self) -> None:
         """Make what is missing before the first session; nothing can be added to the model after it."""
-        ...
+        return
 
     def building(self) -> contextlib.AbstractContextManager[None]:
         """Let hooks that begin late add to the model within the block."""
-        ...
+        return contextlib.nullcontext()
 
     def session(self, target: Any, task: str, retry_secs: float) -> S:
         """Connect to a cluster."""
@@ -115,11 +117,11 @@ class RunModel(Protocol[S]):
 
     def initialize_rest(self, session: S) -> str:
         """Give values to what a run that is ready has none for; says what they wait for, "" for nothing."""
-        ...
+        return ""
 
     def initialize_own(self, session: S) -> str:
         """Give values to what is this task's alone; says what they wait for, "" for nothing."""
-        ...
+        return ""
 
     def why_not_ready(self, session: S) -> str:
         """Say what is not initialized; "" when the model is ready."""

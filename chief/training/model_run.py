@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.chief.sessions.run_model import why_uninitialized
+from globalstep.chief.sessions.run_model import RunModel, why_uninitialized
 from globalstep.cluster.placement import Declarations, declared_by
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import in_flight_of
@@ -143,8 +143,8 @@ class ModelSession:
             self.cluster.close()
 
 
-class ModelRun:
-    """Makes sessions of a model, and gives it its values; a `RunModel`.
+class ModelRun(RunModel[ModelSession]):
+    """Makes sessions of a model, and gives it its values.
 
     Args:
         trained: The model.
@@ -170,13 +170,6 @@ class ModelRun:
     def restores(self) -> bool:
         """See RunModel."""
         return self._saver is not None
-
-    def complete(self) -> None:
-        """See RunModel: nothing is missing."""
-
-    def building(self) -> contextlib.AbstractContextManager[None]:
-        """See RunModel: hooks add nothing."""
-        return contextlib.nullcontext()
 
     def session(self, target: Any, task: str, retry_secs: float) -> ModelSession:
         """See RunModel."""
@@ -221,14 +214,6 @@ class ModelRun:
         """See RunModel."""
         assert self._saver is not None
         self._saver.restore(session, prefix, others)
-
-    def initialize_rest(self, session: ModelSession) -> str:
-        """See RunModel: all tasks have one model, so the chief that began the run has initialized all of it."""
-        return ""
-
-    def initialize_own(self, session: ModelSession) -> str:
-        """See RunModel: nothing is a task's alone."""
-        return ""
 
     def why_not_ready(self, session: ModelSession) -> str:
         """See RunModel."""
