@@ -107,6 +107,7 @@ ALLOWED = {
         "Heartbeat.stop": _SHUT,
     },
     "worker/client/client.py": {
+        "ClusterClient.push": "pushes in flight say whom they wait for",
         "ClusterClient._wait_for_pushes": "pushes in flight say whom they wait for",
     },
     "worker/step/stepping.py": {
