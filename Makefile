@@ -48,6 +48,10 @@ test-all: test ## run all tests but those of `make nightly`, the quick ones firs
 test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (12 minutes)
 	$(BIN)/python scripts/release/test_pythons.py $(PYTHONS)
 
+.PHONY: test-anywhere
+test-anywhere: $(VENV)/.installed-test ## run the quick tests as on other machines: processors, threads, locales, homes, orders, load (90 minutes)
+	$(BIN)/python scripts/release/test_anywhere.py $(PYTEST_ARGS)
+
 .PHONY: package
 package: .venv-tools/.installed ## build sdist and wheel into dist/, and train with the wheel in clean environments of PYTHONS (4 minutes)
 	.venv-tools/bin/python scripts/release/check_package.py --floor $(PYTHONS)

@@ -39,6 +39,8 @@ _CPU_SECS, _WALL_SECS = 3.0, 10.0
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 _COSTS = ("cpu_secs", "wall_secs")
+#: Where this is set, tests come in the order that a generator with this seed gives.
+_ORDER_VARIABLE = "GLOBALSTEP_TEST_ORDER"
 _BEGAN = pytest.StashKey[tuple[float, float]]()
 
 
@@ -67,7 +69,9 @@ def pytest_collection_modifyitems(config, items):
     get stretches of the list, so that what comes first and shares something costly stays together; of what comes last
     no test is so long that one of them waits for the other.
     """
-    if hasattr(config, "workerinput"):
+    if _ORDER_VARIABLE in os.environ:
+        random.Random(os.environ[_ORDER_VARIABLE]).shuffle(items)
+    elif hasattr(config, "workerinput"):
         items.sort(key=_begins)
     if config.getoption("--quick"):
         kept = [item for item in items if _is_quick(item)]

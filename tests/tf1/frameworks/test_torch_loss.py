@@ -268,7 +268,9 @@ class TestTraining:
         before = initialized(session).run(loss.variables)
         session.run(train_op)
         after = session.run(loss.variables)
-        np.testing.assert_allclose(before["table.weight"] - after["table.weight"], [[0] * 2, [2] * 2, [0] * 2, [1] * 2])
+        np.testing.assert_allclose(
+            before["table.weight"] - after["table.weight"], [[0] * 2, [2] * 2, [0] * 2, [1] * 2], rtol=1e-5
+        )
         np.testing.assert_allclose(before["line.weight"] - after["line.weight"], np.ones((3, 2)), rtol=1e-5)
 
     def test_rows_of_an_embedding_on_the_ps(self, session, cluster):
