@@ -12,6 +12,7 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import Probe, sees_probe
 from globalstep.tf1.graph.graph import get_default_graph
+from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.variables.graph_program import declarations
 from globalstep.wire.declarations import OpKind
 
@@ -136,3 +137,12 @@ def graph():
 
     with Graph().as_default() as made:
         yield made
+
+
+@pytest.fixture
+def no_environment(monkeypatch):
+    """No variable of the environment says which task this is, and no event file stays open."""
+    for name in ("TF_CONFIG", "GLOBALSTEP_RUN", "GLOBALSTEP_TAKE_OVER"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    SummaryWriterCache.clear()

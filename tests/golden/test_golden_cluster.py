@@ -3,11 +3,10 @@
 The data is that of test_golden_rules.py; here the rates decay on the PS, at the step that it holds.
 """
 
-import pathlib
-
 import golden_cases as cases
 import numpy as np
 import pytest
+from golden_optimizers import DATA, ROOTS, assert_follows
 from golden_sessions import KINDS, open_session
 from pairwise import pairwise
 
@@ -19,8 +18,6 @@ from globalstep.tf1.variables.partitioned_variables import fixed_size_partitione
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-DATA = np.load(pathlib.Path(__file__).parent / "optimizers.npz")
-ROOTS = ("Ftrl", "RMSProp")
 ALL = list(cases.optimizer_cases())
 
 
@@ -57,15 +54,6 @@ def drive_session(case, kind):
             history.append(sess.run(state))
         assert sess.run(step) == cases.STEPS
     return {name: np.stack([entry[name] for entry in history]) for name in state}
-
-
-def assert_follows(case, found):
-    bound = 1e-5 if case.optimizer in ROOTS else 1e-6
-    for name, history in found.items():
-        wanted = DATA[f"{case.name}/{name}"]
-        np.testing.assert_allclose(
-            history, wanted, rtol=bound, atol=bound * np.abs(wanted).max(), err_msg=f"{case.name}/{name}"
-        )
 
 
 def _row(case, kind):

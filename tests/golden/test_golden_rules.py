@@ -1,17 +1,13 @@
 """Update rules, driven directly, follow TensorFlow's trajectories; scripts/make_golden.py made the data."""
 
-import pathlib
-
 import golden_cases as cases
 import numpy as np
 import pytest
+from golden_optimizers import DATA, assert_follows
 
 import globalstep as gs
 from globalstep.rules import get_rule, merge_rows
 from globalstep.tf1.variables.training_util import create_global_step
-
-DATA = np.load(pathlib.Path(__file__).parent / "optimizers.npz")
-ROOTS = ("Ftrl", "RMSProp")
 
 
 def optimizer_of(case):
@@ -52,16 +48,6 @@ def drive_rule(case):
         entry = {"values": values, **dict(zip(rule.slots, arrays, strict=True)), **state}
         history.append({name: np.copy(array) for name, array in entry.items()})
     return {name: np.stack([entry[name] for entry in history]) for name in history[0]}
-
-
-def assert_follows(case, found):
-    """Relative to the size of the array: elements that pass through 0 have no relative error."""
-    bound = 1e-5 if case.optimizer in ROOTS else 1e-6
-    for name, history in found.items():
-        wanted = DATA[f"{case.name}/{name}"]
-        np.testing.assert_allclose(
-            history, wanted, rtol=bound, atol=bound * np.abs(wanted).max(), err_msg=f"{case.name}/{name}"
-        )
 
 
 @pytest.mark.parametrize("case", list(cases.optimizer_cases()), ids=lambda case: case.name)

@@ -65,3 +65,14 @@ class LocalCluster:
 
     def close(self):
         drop(self._name)
+
+
+class Mortal:
+    """A task's program with a monitored `session`, which may be killed."""
+
+    def die(self):
+        """As a process that is killed: it says no goodbye, and gives no sign of life any more."""
+        cluster = self.session._tf_sess().cluster
+        cluster.heartbeat.stop()
+        if cluster.journal is not None:
+            cluster.journal.stop()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_model import LocalCluster, build, wait_for_saves
+from small_model import LocalCluster, Mortal, build, wait_for_saves
 
 import globalstep as gs
 import globalstep.chief.sessions.run_joining as run_joining
@@ -19,7 +19,6 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
-from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 from globalstep.tf1.sessions.supervisor import Supervisor
@@ -30,17 +29,9 @@ from globalstep.wire.transports import KnownTarget
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.joined_run import Shutdown
 
-pytestmark = pytest.mark.usefixtures("soon")
+pytestmark = pytest.mark.usefixtures("soon", "no_environment")
 
 TASKS = tuple(f"/job:worker/task:{index}" for index in range(3))
-
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in ("TF_CONFIG", "GLOBALSTEP_RUN", "GLOBALSTEP_TAKE_OVER"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    SummaryWriterCache.clear()
 
 
 class Tasks:
@@ -78,7 +69,7 @@ def tasks(monkeypatch):
     made.close()
 
 
-class Task:
+class Task(Mortal):
     """One task's program: the model of all, and a net of its own by a name of its own."""
 
     def __init__(self, tasks, index, make=MonitoredTrainingSession, **arguments):
@@ -107,13 +98,6 @@ class Task:
     @property
     def acts_as_chief(self):
         return self.session._tf_sess().cluster.chief_lease.term > 0
-
-    def die(self):
-        """As a process that is killed: it says no goodbye, and gives no sign of life any more."""
-        cluster = self.session._tf_sess().cluster
-        cluster.heartbeat.stop()
-        if cluster.journal is not None:
-            cluster.journal.stop()
 
     def close(self):
         """End as a program that says that the job is over: a chief's does not wait for tasks that have not come."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from small_model import LocalCluster, build, wait_for_saves
+from small_model import LocalCluster, Mortal, build, wait_for_saves
 
 import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
@@ -21,20 +21,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.hooks.step import StopAtStepHook
-from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.sessions.supervisor import Supervisor
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.wire.transports import forget_target, register_target
 
-pytestmark = pytest.mark.usefixtures("soon")
-
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in ("TF_CONFIG", "GLOBALSTEP_RUN", "GLOBALSTEP_TAKE_OVER"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    SummaryWriterCache.clear()
+pytestmark = pytest.mark.usefixtures("soon", "no_environment")
 
 
 @pytest.fixture
@@ -62,7 +53,7 @@ def process(monkeypatch):
     return within
 
 
-class Task:
+class Task(Mortal):
     """One task's program, as a process of its own."""
 
     def __init__(self, cluster, process, pid, last_step=None, **arguments):
@@ -88,13 +79,6 @@ class Task:
                 # Its close does not wait for tasks that have not come, or were killed.
                 self.session.end_job()
             self.session.close()
-
-    def die(self):
-        """As a process that is killed: it says no goodbye, and gives no sign of life any more."""
-        cluster = self.session._tf_sess().cluster
-        cluster.heartbeat.stop()
-        if cluster.journal is not None:
-            cluster.journal.stop()
 
 
 def test_another_run_is_refused_by_name_and_the_first_ends_exactly(cluster, process, tmp_path):

@@ -15,6 +15,7 @@ import threading
 import numpy as np
 import pytest
 from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word
+from stand_ins import Held
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -22,28 +23,9 @@ from globalstep.ps.access import door
 from globalstep.ps.access.authorization import CALLER, Caller, Role
 from globalstep.ps.service import socket_server
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.runtime.faults import BEFORE
 from globalstep.security import connection_proofs
 from globalstep.wire.declarations import Op, OpKind, Push
 from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, Place
-
-
-@pytest.fixture
-def serve():
-    made = []
-
-    def make(**more):
-        made.append(Served(**more))
-        return made[-1]
-
-    yield make
-    for served in made:
-        served.close()
-
-
-@pytest.fixture(params=list(KINDS))
-def kind(request):
-    return request.param
 
 
 def test_nothing_listens_before_somebody_asks(serve, kind):
@@ -286,19 +268,6 @@ def test_layouts_belong_to_a_connection(serve, kind):
     assert answer(other)[1].error.type == "LayoutUnknownError"
     ask(one, request)
     assert answer(one)[1].push.bare
-
-
-class Held:
-    """Holds the calls of a method until it is let go."""
-
-    def __init__(self, method):
-        self.method = method
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def at(self, point, method):
-        if (point, method) == (BEFORE, self.method):
-            self.reached.set()
-            assert self.go_on.wait(20.0)
 
 
 def test_the_end_lets_a_call_under_way_finish(serve, kind):

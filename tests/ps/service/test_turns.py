@@ -9,8 +9,7 @@ import threading
 import weakref
 
 import numpy as np
-import pytest
-from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word, with_gradient
+from served_sockets import answer, ask, connection_threads, ends_without_a_word, with_gradient
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.budget import Account
@@ -18,24 +17,6 @@ from globalstep.ps.service.shared_blocks import SharedBlocks
 from globalstep.ps.shard.events import CountTogether
 from globalstep.wire.declarations import Read
 from globalstep.wire.socket_messages import Incoming, Outgoing
-
-
-@pytest.fixture(params=list(KINDS))
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def serve():
-    made = []
-
-    def make(**more):
-        made.append(Served(**more))
-        return made[-1]
-
-    yield make
-    for served in made:
-        served.close()
 
 
 def is_answered(served, connection):

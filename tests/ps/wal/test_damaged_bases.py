@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
@@ -16,15 +17,6 @@ from globalstep.wire.declarations import Increment, Op, OpKind, Push, Read, Vari
 from globalstep.worker.client.client import ClusterClient
 
 ADD = Push([Op(OpKind.ASSIGN_ADD, "w", value=np.ones(2, np.float32))], [Increment("step")])
-
-
-class Stored:
-    """A chief's journal that is stored as soon as it is written."""
-
-    stored_index = 1 << 62
-
-    def stop(self):
-        """There is nothing left to store."""
 
 
 class SavedRun:

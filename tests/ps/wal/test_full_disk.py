@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
@@ -35,15 +36,6 @@ def small_disk(tmp_path):
 
 
 ADD = Push([Op(OpKind.ASSIGN_ADD, "w", value=np.ones(50_000, np.float32))], [Increment("step")])
-
-
-class Stored:
-    """A chief's journal that is stored as soon as it is written."""
-
-    stored_index = 1 << 62
-
-    def stop(self):
-        """There is nothing left to store."""
 
 
 def full(directory, tasks, client):

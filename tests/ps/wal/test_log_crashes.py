@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 from counting_run import declarations, expected, state, step_push
 from crashing_disk import ERRORS, CrashingFiles, CrashingStorage, Disk, Killed, Moves, plant_rename_before_sync
+from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
@@ -34,15 +35,6 @@ def some(points, most):
     """Give all points in `make nightly`, else so many of them, the same every time, spread over all."""
     points = list(points)
     return points if ALL or len(points) <= most else sorted(random.Random(len(points)).sample(points, most))
-
-
-class Stored:
-    """A chief's journal that is stored as soon as it is written."""
-
-    stored_index = 1 << 62
-
-    def stop(self):
-        """There is nothing left to store."""
 
 
 class LoggedRun:

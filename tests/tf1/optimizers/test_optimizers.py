@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.cluster.run_policy import policy_of
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.local import LocalPS
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot
-from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.tf1.variables.variable_scope import variable_scope
 from globalstep.wire.declarations import OpKind
-from globalstep.worker.client.client import ClusterClient
 
 OPTIMIZERS = {
     "GradientDescent": {},
@@ -39,22 +35,6 @@ def variables():
 def loss_of(w, b):
     """Gradients: 2 w and 1."""
     return gs.reduce_sum(w * w) + b
-
-
-@pytest.fixture
-def session():
-    """Open sessions on a cluster in this process, with everything initialized."""
-    opened = []
-
-    def open_session(shards=1):
-        opened.append(Session(cluster=ClusterClient(LocalPS(shards).transports(), policy=policy_of(None))))
-        opened[-1].run(gs.global_variables_initializer())
-        return opened[-1]
-
-    yield open_session
-    for sess in opened:
-        sess.close()
-        sess.cluster.close()
 
 
 def test_the_train_op_is_one_push_with_the_step():

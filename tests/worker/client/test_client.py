@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from counting_run import initialize, state, step_push
+from stand_ins import StandingStill
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
@@ -13,13 +14,6 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.client import ClusterClient
 
 WORKER = "/job:worker/task:1"
-
-
-class StandingStill(ManualClock):
-    """For a client whose heartbeat gives its first sign of life, and no other."""
-
-    def wait(self, event, timeout_secs):
-        return event.wait()
 
 
 class SilentAtFirst:

@@ -4,21 +4,14 @@ import contextlib
 
 import pytest
 from counting_run import initialize
+from stand_ins import StandingStill
 
 from globalstep.errors import JobDoneError
 from globalstep.ps.local import LocalPS
-from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client import leaving
 from globalstep.worker.client.client import ClusterClient
 
 WORKER = "/job:worker/task:1"
-
-
-class StandingStill(ManualClock):
-    """For a client whose heartbeat gives its first sign of life, and no other."""
-
-    def wait(self, event, timeout_secs):
-        return event.wait()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
@@ -52,15 +53,6 @@ from globalstep.worker.client.client import ClusterClient
 
 LOG = RunPolicy(durability="log")
 NAMES = ["a", "a/m", "b", "b/m", "free", "step", "power1", "power2"]
-
-
-class Stored:
-    """A chief's journal that is stored as soon as it is written."""
-
-    stored_index = 1 << 62
-
-    def stop(self):
-        """There is nothing left to store."""
 
 
 class Tasks(LocalPS):

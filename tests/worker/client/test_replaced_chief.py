@@ -2,21 +2,14 @@
 
 import pytest
 from counting_run import expected, initialize, state, step_push
+from stand_ins import StandingStill
 
 from globalstep.errors import AbortedError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import State
-from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, OutcomeKind, Push, StopLimit
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import ClusterClient
-
-
-class StandingStill(ManualClock):
-    """For a client whose heartbeat gives its first sign of life, and no other."""
-
-    def wait(self, event, timeout_secs):
-        return event.wait()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from counting_run import SHAPES, expected, initialize, state, step_push
 from served_tasks import joining, kinds, starting
+from stand_ins import Held
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -325,19 +326,6 @@ def test_rows_are_pushed_and_read_once_over_connections_that_break(serving, join
             np.testing.assert_array_equal(value, np.repeat(expected_rows[read.variable][read.indices, None], width, 1))
         if number % 4 == 3:
             client.run.transports[number % tasks]._connection.break_off(UnavailableError("cut"))
-
-
-class Held:
-    """Holds a method until it is let go."""
-
-    def __init__(self, method):
-        self.method = method
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def at(self, point, method):
-        if (point, method) == (BEFORE, self.method):
-            self.reached.set()
-            assert self.go_on.wait(20.0)
 
 
 def test_a_call_that_takes_too_long_is_broken_off(serving, transport):

@@ -1,0 +1,35 @@
+"""Small stand-ins that tests of several folders put in a product object's place."""
+
+import threading
+
+from globalstep.runtime.clock import ManualClock
+from globalstep.runtime.faults import BEFORE
+
+
+class Stored:
+    """A chief's journal that is stored as soon as it is written."""
+
+    stored_index = 1 << 62
+
+    def stop(self):
+        """There is nothing left to store."""
+
+
+class StandingStill(ManualClock):
+    """For a client whose heartbeat gives its first sign of life, and no other."""
+
+    def wait(self, event, timeout_secs):
+        return event.wait()
+
+
+class Held:
+    """Holds the calls of a method until it is let go."""
+
+    def __init__(self, method):
+        self.method = method
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def at(self, point, method):
+        if (point, method) == (BEFORE, self.method):
+            self.reached.set()
+            assert self.go_on.wait(20.0)
