@@ -347,37 +347,11 @@ def test_control_errors_keep_their_type_and_name_the_task(grpc_clusters):
         client.declare([], [OptimizerDecl("o", "no_such_rule")])
 
 
-def test_the_settler_finishes_what_a_dead_worker_left(clusters):
-    """P3 with nobody else pushing: the shard asks by itself."""
-    clock = ManualClock()
-    cluster = clusters(2, clock=clock)
-    # The settler's own thread would spin on a manual clock: it is run by hand.
-    for server in cluster.servers:
-        server._settler.stop()
-    client = cluster.client(member=False)
-    initialize(client)
-
-    def gone(*args):
-        raise SystemExit
-
-    client._protocol.commit, real = gone, client._protocol.commit
-    with pytest.raises(SystemExit):
-        client.push(step_push())
-    assert client.global_steps() == {"global_step": 0}
-    clock.advance(11.0)
-    first = cluster.servers[0]
-    assert first._settler.settle_once()
-    assert first._settler.settle_once(), "the second report says what the first has applied"
-    client._protocol.commit = real
-    assert client.global_steps() == {"global_step": 1}
-    assert state(client) == expected(1)
-
-
 @pytest.fixture
 def half_pushed(clusters):
     """Two tasks, on a clock that is moved by hand, that hold the parts of a push that nobody asks to admit."""
 
-    def make(member):
+    def make():
         clock = ManualClock()
         cluster = clusters(2, clock=clock)
         for server in cluster.servers:
@@ -392,27 +366,16 @@ def half_pushed(clusters):
         with pytest.raises(SystemExit):
             client.push(step_push())
         shards = [server.shard for server in cluster.servers]
-        if member:
-            for shard in shards:
-                shard.handle(events.Heartbeat(client.client_id, "", 15.0))
+        for shard in shards:
+            shard.handle(events.Heartbeat(client.client_id, "", 15.0))
         return cluster.servers, client.client_id, clock
 
     return make
 
 
-def test_no_task_keeps_the_parts_of_a_dead_worker(half_pushed):
-    """P1 and P2."""
-    servers, _, clock = half_pushed(member=False)
-    held = [server for server in servers if server.shard.now.staged]
-    assert len(held) == 1
-    clock.advance(OVERDUE_SECS + 1.0)
-    assert held[0]._settler.settle_once()
-    assert not any(server.shard.now.staged for server in servers)
-
-
 def test_a_worker_that_is_slow_but_alive_keeps_its_parts(half_pushed):
     """A part that is long on its way to one task must not make the others give up the push."""
-    servers, client, clock = half_pushed(member=True)
+    servers, client, clock = half_pushed()
     (held,) = [server for server in servers if server.shard.now.staged]
     for _ in range(8):
         clock.advance(OVERDUE_SECS + 1.0)

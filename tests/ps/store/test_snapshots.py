@@ -71,16 +71,6 @@ def test_other_sizes_get_memory_of_their_own():
     assert memory.copy([]) == []
 
 
-def test_what_was_prepared_is_used():
-    memory = SnapshotMemory()
-    memory.prepare(lambda: arrays(1))
-    (prepared,) = memory._spare
-    copies = memory.copy(arrays(1))
-    assert address(copies[0]) == address(np.frombuffer(prepared, np.uint8))
-    memory.prepare(list)
-    assert not memory._spare
-
-
 @pytest.fixture
 def shard():
     clock = ManualClock()

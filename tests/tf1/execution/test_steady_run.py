@@ -4,7 +4,6 @@ import contextlib
 import gc
 import threading
 import weakref
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from recording_cluster import RecordingCluster
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError, JobDoneError
 from globalstep.runtime.clock import ManualClock
-from globalstep.tf1.execution.evaluation import compiled, evaluate
 from globalstep.tf1.execution.executor import REUSE_SECS
 from globalstep.tf1.execution.run import SteadyRun
 from globalstep.tf1.graph.definition import place_of_program
@@ -251,22 +249,3 @@ def test_the_lines_written_out_are_no_place_in_a_program(session, cluster, stead
     places = {session.run([place, loss, train], {x: [1.0, 1.0]})[0][0].co_filename for _ in range(3)}
     assert len(places) == 1
     assert len(steady) == 2
-
-
-def test_compiled_steps_do_what_the_loop_does():
-    graph = gs.Graph()
-    with graph.as_default(), gs.Session() as session:
-        x = gs.placeholder(gs.float32, [3])
-        parts = gs.split(x * 2.0, 3)
-        found = [gs.add_n([parts[0], parts[2], parts[1]]), gs.reshape(x, [1, 3]), *parts]
-        executor = session._executor
-        session.run(found, {x: [1.0, 2.0, 4.0]})
-        (plan,) = executor._plans.values()
-        steps, runs = plan.rounds[0].late, []
-        for evaluation in (partial(evaluate, steps), compiled(steps)):
-            values = plan.constants.copy()
-            values[plan.slots[x]] = np.array([1.0, 2.0, 4.0], np.float32)
-            evaluation(values, plan, executor)
-            runs.append([np.asarray(values[plan.slots[node]]).tolist() for node in found])
-        assert runs[0] == runs[1]
-        assert runs[0][0] == [14.0]

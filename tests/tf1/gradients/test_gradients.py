@@ -10,12 +10,11 @@ from evaluate import evaluate
 
 import globalstep as gs
 from globalstep.tf1.gradients.gradients import AggregationMethod, evaluate_gradients, gradients
-from globalstep.tf1.graph.graph import Graph, Node, control_dependencies
+from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops import constant_ops as c
 from globalstep.tf1.ops import math_ops as m
 from globalstep.tf1.ops.array_ops import identity, shape, stop_gradient
-from globalstep.tf1.ops.control_flow_ops import Assert
 from globalstep.tf1.ops.embedding_ops import embedding_lookup
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.ops.reduction_ops import argmax, reduce_sum
@@ -101,24 +100,6 @@ def test_what_stops_the_gradient_is_evaluated_once_too():
     (slope,) = gradients(h - stop_gradient(h) * x, x)
     np.testing.assert_array_equal(evaluate(slope, {x: [1, 2]}), [3 - 3, 3 - 6])
     assert calls == [1]
-
-
-def test_the_node_tells_what_it_needs_and_covers():
-    x, w, i = c.placeholder("float32", [2]), Variable(np.ones(2, np.float32)), c.placeholder("int32", [1])
-    table = Variable(TABLE)
-    rows = gather(table, i)
-    h = x * w
-    with control_dependencies([Assert(x > 0.0, [x])]) as _:
-        loss = reduce_sum(h) + reduce_sum(rows)
-    dense, sparse = gradients(loss, [w, table])
-    node = dense.inputs[0]
-    assert node.op_type == "Gradients"
-    assert {x, w, rows, i} <= set(node.attrs["needs"])
-    assert table not in node.attrs["needs"]
-    assert [n.op_type for n in node.attrs["needs"] if n.is_operation] == ["Assert"]
-    assert set(node.attrs["covers"]) >= {h, loss}
-    assert rows not in node.attrs["covers"]
-    assert sparse.values.inputs[0] is node
 
 
 def test_a_fed_node_passes_the_gradient_on_with_its_value():

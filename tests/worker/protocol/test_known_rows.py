@@ -24,7 +24,6 @@ from globalstep.wire.declarations import (
 )
 from globalstep.wire.expressions import constant
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.protocol.push_messages import KnownRows
 
 METHODS = frozenset({"push", "stage", "commit"})
 
@@ -280,13 +279,3 @@ def test_a_client_knows_no_more_layouts_than_some(connected):
             client.push(rows_push([layout % 5], layout=layout))
     assert state(client)["e"] == expected.e.tolist()
     assert len(client._protocol.messages._splits) <= 64
-
-
-def test_what_is_sent_of_a_push_lies_where_it_was_told():
-    push = rows_push([1, 2], read=[3, 4, 0])
-    known = KnownRows(1, push, [0, 1], [0, 1])
-    found = known.sent(rows_push([4], read=[]))
-    assert found is not None
-    counts, pieces = found
-    assert counts == [1, 0]
-    assert [piece.nbytes for piece in pieces] == [12, 8, 8]

@@ -55,28 +55,6 @@ def test_pushes_add_up(shards, connected):
     assert client.global_steps() == {"global_step": 5}
 
 
-def test_a_push_over_several_tasks_is_staged_at_the_others_then_decided_on_then_told_to_them(connected):
-    client = connected(LocalPS(3))
-    initialize(client)
-    sent: list[tuple[str, int]] = []
-    for at, transport in enumerate(client.run.transports):
-
-        def send(request, pieces, at=at, send=transport.send):
-            sent.append((request.WhichOneof("kind"), at))
-            return send(request, pieces)
-
-        transport.send = send
-    for count in (1, 2, 3):
-        sent.clear()
-        result = client.push(step_push(reads=(*SHAPES, "global_step")))
-        assert [value.tolist() for value in result.values] == [*(expected(count)[name] for name in SHAPES), count]
-        assert set(sent[:2]) == {("stage", 0), ("stage", 1)}
-        assert sent[2] == ("push", client.sequencer)
-        assert set(sent[3:5]) == {("commit", 0), ("commit", 1)}
-        assert sent[5:] == [("pull", client.sequencer)]
-        assert client._protocol.run.known_progress.of(client.incarnation).steps == {"global_step": count}
-
-
 def test_what_was_pushed_over_several_tasks_is_seen_once_the_client_is_back(shards, connected):
     """The client says itself what is applied, at once: nobody has to push again for it."""
     ps = LocalPS(shards)
@@ -431,55 +409,6 @@ def test_during_initialization_only_the_owner_is_served(shards, connected):
     chief.open([StopLimit("global_step", num_steps=1)])
     assert worker.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
     assert worker.push(step_push()).outcome.kind is OutcomeKind.REFUSED_DONE
-
-
-def test_a_worker_that_died_after_admission_is_finished_by_the_next_push(connected):
-    """Points P3 and P4 of the protocol: the decision stands, whoever brings the word."""
-    ps = LocalPS(2)
-    dead, live = connected(ps), connected(ps)
-    initialize(dead)
-
-    def gone(*args):
-        raise SystemExit("the worker is gone")
-
-    dead._protocol.commit = gone
-    with pytest.raises(SystemExit):
-        dead.push(step_push())
-    assert live.global_steps() == {"global_step": 0}, "not visible: shard 0 has not applied it"
-    live.push(step_push())
-    assert state(live) == expected(2)
-    assert live.global_steps() == {"global_step": 2}
-
-
-def test_a_worker_that_died_before_admission_leaves_nothing(connected):
-    """Points P1 and P2: the parts are dropped, and the sequencer will never admit them."""
-    clock = ManualClock()
-    ps = LocalPS(2, clock=clock)
-    dead, live = connected(ps, member=False), connected(ps)
-    initialize(dead)
-    decide = dead._protocol._decide
-
-    def gone(*args, **more):
-        raise SystemExit("the worker is gone")
-
-    dead._protocol._decide = gone
-    with pytest.raises(SystemExit):
-        dead.push(step_push())
-    shard, sequencer = ps.controls[0].handler.shard, ps.controls[1].handler.shard
-    clock.advance(11.0)
-    overdue = shard.overdue(10.0, 90.0)
-    assert len(overdue) == 1
-    view = shard.view()
-    entries = sequencer.handle(events.Resolve(view.incarnation, overdue, 0, view.applied))
-    shard.handle(events.Resolved(view.incarnation, overdue, entries))
-    assert shard.overdue(10.0, 90.0) == []
-    live.push(step_push())
-    assert state(live) == expected(1)
-    # It was only asleep: its push is fenced, and it pushes anew under a new id.
-    dead._protocol._decide = decide
-    dead._protocol._sequence -= 1
-    assert dead.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
-    assert state(live) == expected(2)
 
 
 def test_rates_are_evaluated_at_the_step_before_the_push(shards, connected):

@@ -118,23 +118,6 @@ def test_data_goes_over_tcp_and_one_line_a_task_says_so(serving, joined, said, s
         assert f"goes over TCP, port {port}: it is on another machine" in line
 
 
-def test_control_calls_stay_with_grpc(serving, joined, monkeypatch):
-    (server,) = serving()
-    client = joined([server])
-    trains(client)
-    asked = []
-    right = Control.call
-
-    def call(control, method, request):
-        asked.append(method)
-        return right(control, method, request)
-
-    monkeypatch.setattr(Control, "call", call)
-    client.global_steps()
-    client.refresh()
-    assert {"Status", "GetGlobalStep"} <= set(asked)
-
-
 def test_a_port_that_was_asked_for_is_the_one_that_is_taken(serving, joined):
     with listening() as free:
         port = port_of(free)
