@@ -59,16 +59,15 @@ def IsDirectory(dirname: str) -> bool:  # noqa: N802
 
 
 def MkDir(dirname: str) -> None:  # noqa: N802
-    """Make a folder whose parent exists.
+    """Make a folder whose parent exists; where there is something of that name, nothing is done.
 
     Raises:
-        AlreadyExistsError: If it exists.
-        NotFoundError: If its parent does not.
+        NotFoundError: If its parent does not exist.
     """
     try:
         os.mkdir(dirname)
-    except FileExistsError as error:
-        raise AlreadyExistsError(f"{dirname}; File exists") from error
+    except FileExistsError:
+        return
     except FileNotFoundError as error:
         raise NotFoundError(f"{dirname}; No such file or directory") from error
 
