@@ -5,18 +5,19 @@ Layer: tf1. Threads: functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType
+from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import DataLossError, InvalidArgumentError
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.text.string_ops import as_bytes
 
 __all__ = [
@@ -25,13 +26,19 @@ __all__ = [
     "Pass",
     "Structured",
     "Values",
+    "arrays_of",
     "component_of",
     "components",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
+    "joined",
+    "nodes_of",
     "padded",
+    "parts_of",
     "shapes_like",
+    "slices_of",
+    "sparse_like",
     "stacked",
     "text_of",
     "value_of",
@@ -42,10 +49,17 @@ Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Component:
-    """What is known of one component before it has a value."""
+    """What is known of one component before it has a value.
+
+    Attributes:
+        dtype: Of its value.
+        shape: Static, of the whole.
+        is_sparse: Whether the value is a SparseTensorValue.
+    """
 
     dtype: DType
     shape: TensorShape
+    is_sparse: bool = False
 
     def batched(self, size: int | None, shape: Any = None) -> Component:
         """Give the component of a batch.
@@ -55,18 +69,20 @@ class Component:
             shape: That of each element; default as it is.
         """
         within = self.shape if shape is None else shape
-        return Component(self.dtype, TensorShape(None if within.ndims is None else [size, *within.as_list()]))
+        known = None if within.ndims is None else [size, *within.as_list()]
+        return Component(self.dtype, TensorShape(known), self.is_sparse)
 
     def sliced(self) -> Component:
         """Give the component of a slice of axis 0."""
-        return Component(self.dtype, TensorShape(None if self.shape.ndims is None else self.shape.as_list()[1:]))
+        known = None if self.shape.ndims is None else self.shape.as_list()[1:]
+        return Component(self.dtype, TensorShape(known), self.is_sparse)
 
     def merged(self, other: Component) -> Component:
         """Give the component that is this one or another one, of the same dtype."""
         if self.shape.ndims is None or self.shape.ndims != other.shape.ndims:
-            return Component(self.dtype, TensorShape(None))
+            return Component(self.dtype, TensorShape(None), self.is_sparse)
         pairs = zip(self.shape.as_list(), other.shape.as_list(), strict=True)
-        return Component(self.dtype, TensorShape([one if one == two else None for one, two in pairs]))
+        return Component(self.dtype, TensorShape([one if one == two else None for one, two in pairs]), self.is_sparse)
 
 
 class Structured:
@@ -92,8 +108,8 @@ class Structured:
 
     @property
     def output_classes(self) -> Any:
-        """The classes of an element, in its structure: Node everywhere."""
-        return nest.map_structure(lambda one: Node, self.element)
+        """The classes of an element, in its structure: Node or SparseTensor."""
+        return nest.map_structure(lambda one: SparseTensor if one.is_sparse else Node, self.element)
 
 
 def get_output_types(dataset_or_iterator: Any) -> Any:
@@ -127,7 +143,7 @@ def shapes_like(like: Any, shapes: Any) -> list[TensorShape]:
 
 
 def components(value: Any, returned_by: str = "") -> Any:
-    """Give a nest of values as a nest of nodes: tuples and dicts are structure, a list is one node.
+    """Give a nest of values as one of nodes and SparseTensors: tuples and dicts are structure, a list is one node.
 
     Args:
         value: The nest.
@@ -136,8 +152,8 @@ def components(value: Any, returned_by: str = "") -> Any:
     Raises:
         TypeError: If there is something in it that no component can be.
     """
-    if isinstance(value, SparseTensor):
-        raise TypeError("A component of a Dataset is dense here: use gs.sparse_tensor_to_dense on it first.")
+    if isinstance(value, SparseTensor | SparseTensorValue):
+        return SparseTensor.from_value(value)
     if returned_by and value is None:
         raise TypeError(f"Unsupported return value from function passed to {returned_by}: None.")
     if isinstance(value, Mapping) or (isinstance(value, tuple) or (returned_by and isinstance(value, list))):
@@ -153,9 +169,56 @@ def _with_parts(like: Any, parts: Sequence[Any]) -> Any:
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
-def component_of(node: Node) -> Component:
-    """Give what is known of a node's value."""
-    return Component(node.dtype, node.shape)
+def component_of(leaf: Any) -> Component:
+    """Give what is known of the value of a node or SparseTensor."""
+    return Component(leaf.dtype, leaf.shape, isinstance(leaf, SparseTensor))
+
+
+def nodes_of(leaves: Iterable[Any]) -> list[Node]:
+    """Return the nodes of components: three of a SparseTensor."""
+    return [node for leaf in leaves for node in _parts_of(leaf)]
+
+
+def arrays_of(values: Iterable[Any]) -> list[Any]:
+    """Return the arrays of the components of an element: three of a SparseTensorValue."""
+    return [array for value in values for array in (value if isinstance(value, SparseTensorValue) else (value,))]
+
+
+def joined(
+    kinds: Iterable[Component], arrays: Iterable[Any], make: Callable[..., Any] = SparseTensorValue
+) -> list[Any]:
+    """Return the components of an element from its arrays, or nodes; `make` joins the three of a sparse one."""
+    rest = iter(arrays)
+    return [make(next(rest), next(rest), next(rest)) if kind.is_sparse else next(rest) for kind in kinds]
+
+
+def parts_of(kind: Component) -> list[Component]:
+    """Return what is known of the arrays of a component: indices, values and dense shape of a sparse one."""
+    if not kind.is_sparse:
+        return [kind]
+    places, rank = as_dtype("int64"), kind.shape.ndims
+    return [
+        Component(places, TensorShape([None, rank])),
+        Component(kind.dtype, TensorShape([None])),
+        Component(places, TensorShape([rank])),
+    ]
+
+
+def sparse_like(kinds: Iterable[Component]) -> Callable[..., SparseTensor]:
+    """Return what joins three nodes to a SparseTensor, whose static shape is that of the next sparse component."""
+    shapes = iter([kind.shape for kind in kinds if kind.is_sparse])
+
+    def make(indices: Node, values: Node, dense_shape: Node) -> SparseTensor:
+        shape = next(shapes)
+        if shape.ndims is not None:
+            dense_shape.attrs["static_shape"] = shape.as_list()
+        return SparseTensor(indices, values, dense_shape)
+
+    return make
+
+
+def _parts_of(leaf: Any) -> tuple[Node, ...]:
+    return (leaf.indices, leaf.values, leaf.dense_shape) if isinstance(leaf, SparseTensor) else (leaf,)
 
 
 def text_of(value: Any) -> str:
@@ -182,6 +245,8 @@ def stacked(rows: Sequence[Values]) -> Values:
 
 
 def _stacked(column: Sequence[Any], index: int) -> Any:
+    if isinstance(column[0], SparseTensorValue):
+        return _stacked_sparse(column, index)
     arrays = [_array(value) for value in column]
     first = arrays[0].shape
     for at, array in enumerate(arrays):
@@ -191,6 +256,30 @@ def _stacked(column: Sequence[Any], index: int) -> Any:
                 f"{list(first)} and element {at} had shape {list(array.shape)}."
             )
     return np.stack(arrays)
+
+
+def _stacked_sparse(column: Sequence[SparseTensorValue], index: int) -> SparseTensorValue:
+    """Return sparse values below each other; the whole is as large as the largest."""
+    if len({len(value.dense_shape) for value in column}) > 1:
+        raise InvalidArgumentError(f"Cannot batch sparse tensors of different ranks in component {index}.")
+    rows = np.repeat(np.arange(len(column)), [len(value.indices) for value in column])
+    places = np.concatenate([np.asarray(value.indices, np.int64) for value in column])
+    largest = np.max([value.dense_shape for value in column], axis=0) if len(column[0].dense_shape) else []
+    return SparseTensorValue(
+        np.column_stack([rows, places]),
+        np.concatenate([np.asarray(value.values) for value in column]),
+        np.array([len(column), *largest], np.int64),
+    )
+
+
+def slices_of(value: Any) -> Iterator[Any]:
+    """Give the slices of axis 0 of a component's value."""
+    if not isinstance(value, SparseTensorValue):
+        yield from np.asarray(value)
+        return
+    bounds = np.searchsorted(value.indices[:, 0], np.arange(value.dense_shape[0] + 1))
+    for begin, end in pairwise(bounds):
+        yield SparseTensorValue(value.indices[begin:end, 1:], value.values[begin:end], value.dense_shape[1:])
 
 
 def padded(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from globalstep.tf1.data.elements import Pass
+from globalstep.tf1.data.elements import Pass, arrays_of, component_of, joined, nodes_of, parts_of, sparse_like
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, get_default_graph
 from globalstep.tf1.loops.body import Body, parameter
@@ -22,7 +22,7 @@ class ElementFunction:
     Args:
         function: Takes the parts of an element that is a tuple, else the element.
         element: A nest of Component.
-        results: Makes of what `function` returned the nodes to evaluate.
+        results: Makes of what `function` returned the nodes, or SparseTensors, to evaluate.
 
     Attributes:
         returned: What `function` returned.
@@ -34,14 +34,16 @@ class ElementFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], element: Any, results: Callable[[Any], tuple[Any, Sequence[Node]]]
+        self, function: Callable[..., Any], element: Any, results: Callable[[Any], tuple[Any, Sequence[Any]]]
     ) -> None:
         start = len(get_default_graph().nodes)
-        parameters = [parameter(one.dtype, one.shape, "arg") for one in nest.flatten(element)]
-        given = nest.pack_sequence_as(element, parameters)
+        kinds = nest.flatten(element)
+        parameters = [parameter(part.dtype, part.shape, "arg") for kind in kinds for part in parts_of(kind)]
+        given = nest.pack_sequence_as(element, joined(kinds, parameters, sparse_like(kinds)))
         # Not a named tuple: it is one argument.
-        self.returned, self._results = results(function(*given) if type(given) is tuple else function(given))
-        self._body = Body(parameters, self._results, start, differentiable=False) if self._results else None
+        self.returned, leaves = results(function(*given) if type(given) is tuple else function(given))
+        self._body = Body(parameters, nodes_of(leaves), start, differentiable=False) if leaves else None
+        self._kinds = [component_of(leaf) for leaf in leaves]
         self.captures: tuple[Node, ...] = self._body.captures if self._body else ()
         self.control_inputs: tuple[Node, ...] = self._body.control_inputs if self._body else ()
 
@@ -49,4 +51,5 @@ class ElementFunction:
         """Give the results for the components of an element."""
         if self._body is None:
             return ()
-        return tuple(self._body.evaluate([*values, *(run.values[node] for node in self.captures)]))
+        arrays = self._body.evaluate([*arrays_of(values), *(run.values[node] for node in self.captures)])
+        return tuple(joined(self._kinds, arrays))

@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from globalstep.tf1.data.elements import Component, Pass, Structured, shapes_like
+from globalstep.tf1.data.elements import (
+    Component,
+    Pass,
+    Structured,
+    arrays_of,
+    joined,
+    parts_of,
+    shapes_like,
+    sparse_like,
+)
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
@@ -95,26 +105,32 @@ class Iterator(Structured):
         return made
 
     @staticmethod
-    def from_structure(output_types: Any, output_shapes: Any = None, shared_name: str | None = None) -> Iterator:
+    def from_structure(
+        output_types: Any, output_shapes: Any = None, shared_name: str | None = None, output_classes: Any = None
+    ) -> Iterator:
         """Make an iterator for any Dataset with such elements; see `make_initializer`.
 
         Args:
             output_types: A nest of dtypes.
             output_shapes: A nest of static shapes like it; default unknown ones.
             shared_name: Accepted; an iterator belongs to its process.
+            output_classes: A nest of Node or SparseTensor like it; default Node everywhere.
         """
-        return Iterator(_element(output_types, output_shapes))
+        return Iterator(_element(output_types, output_shapes, output_classes))
 
     @staticmethod
-    def from_string_handle(string_handle: Any, output_types: Any, output_shapes: Any = None) -> Iterator:
+    def from_string_handle(
+        string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
+    ) -> Iterator:
         """Make an iterator that gives the elements of the one whose handle is fed.
 
         Args:
             string_handle: Usually a placeholder of a string; see the method `string_handle`.
             output_types: A nest of dtypes.
             output_shapes: A nest of static shapes like it; default unknown ones.
+            output_classes: A nest of Node or SparseTensor like it; default Node everywhere.
         """
-        made = Iterator(_element(output_types, output_shapes))
+        made = Iterator(_element(output_types, output_shapes, output_classes))
         made._given_handle = as_node(string_handle, "string")
         return made
 
@@ -174,16 +190,17 @@ class Iterator(Structured):
                 place.start(dataset, values, again=False)
             return place.next()
 
+        kinds = nest.flatten(self.element)
+        parts = [part for kind in kinds for part in parts_of(kind)]
         node = Node(
-            "IteratorGetNext", inputs, following, name=name, stateful=True,
+            "IteratorGetNext", inputs, lambda *values: tuple(arrays_of(following(*values))), name=name, stateful=True,
             attrs={"no_gradient": True, "tuple": True}, control_inputs=dataset.control_inputs if dataset else (),
         )  # fmt: skip
         with name_scope(f"{node.op_name}/"):
             items = [
-                tuple_item(node, at, name="component", dtype=one.dtype, shape=one.shape)
-                for at, one in enumerate(nest.flatten(self.element))
+                tuple_item(node, at, name="component", dtype=one.dtype, shape=one.shape) for at, one in enumerate(parts)
             ]
-        return nest.pack_sequence_as(self.element, items)
+        return nest.pack_sequence_as(self.element, joined(kinds, items, sparse_like(kinds)))
 
     def string_handle(self, name: str | None = None) -> Node:
         """Make the node of what stands for this iterator in the feed of another; see `from_string_handle`."""
@@ -212,10 +229,15 @@ def _place_of(handle: Any) -> _Place:
     return found
 
 
-def _element(output_types: Any, output_shapes: Any) -> Any:
+def _element(output_types: Any, output_shapes: Any, output_classes: Any) -> Any:
     kinds = [as_dtype(one) for one in nest.flatten(output_types)]
     shapes = [TensorShape(None)] * len(kinds) if output_shapes is None else shapes_like(output_types, output_shapes)
-    return nest.pack_sequence_as(output_types, [Component(*one) for one in zip(kinds, shapes, strict=True)])
+    classes = [Node] * len(kinds) if output_classes is None else nest.flatten(output_classes)
+    leaves = [
+        Component(kind, shape, issubclass(one, SparseTensor))
+        for kind, shape, one in zip(kinds, shapes, classes, strict=True)
+    ]
+    return nest.pack_sequence_as(output_types, leaves)
 
 
 def _require_constant(dataset: Pipeline) -> None:

@@ -165,9 +165,12 @@ class Pipeline(Structured):
 
         Raises:
             DataLossError: When run, if an element is larger than its shape.
+            TypeError: If a component is sparse.
         """
         size = _positive(batch_size, "Batch size must be greater than zero.")
         kinds = nest.flatten(self.element)
+        if any(kind.is_sparse for kind in kinds):
+            raise TypeError("Batching of padded sparse tensors is not currently supported")
         shapes = shapes_like(self.element, padded_shapes)
         given = ["" if one.dtype.name == "string" else 0 for one in kinds]
         if padding_values is not None:

@@ -19,12 +19,17 @@ from globalstep.tf1.data.elements import (
     Values,
     component_of,
     components,
+    joined,
+    nodes_of,
+    parts_of,
     shapes_like,
+    slices_of,
     value_of,
 )
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import SparseTensorValue
 from globalstep.tf1.text.file_ops import matching_files
 
 __all__ = ["from_generator", "from_tensor_slices", "from_tensors", "list_files", "numbers"]
@@ -41,34 +46,39 @@ class _Source(NamedTuple):
 def from_tensors(tensors: Any) -> _Source:
     """See Pipeline."""
     made = components(tensors)
-    nodes = nest.flatten(made)
+    leaves = nest.flatten(made)
     return _Source(
-        nest.map_structure(component_of, made),
-        nodes,
-        lambda run: iter([tuple(value_of(component_of(node), run.values[node]) for node in nodes)]),
+        nest.map_structure(component_of, made), nodes_of(leaves), lambda run: iter([tuple(_values(leaves, run))])
     )
 
 
 def from_tensor_slices(tensors: Any) -> _Source:
     """See Pipeline."""
     made = components(tensors)
-    nodes = nest.flatten(made)
-    _require_equal_axes(nodes)
+    leaves = nest.flatten(made)
+    _require_equal_axes(leaves)
 
     def slices(run: Pass) -> Any:
-        arrays = [np.asarray(value_of(component_of(node), run.values[node])) for node in nodes]
-        if len({len(array) for array in arrays}) > 1:
-            raise InvalidArgumentError(
-                f"Components have first axes of different sizes: {[array.shape for array in arrays]}."
-            )
-        return zip(*arrays, strict=True)
+        columns = _values(leaves, run)
+        sizes = [column.dense_shape[0] if isinstance(column, SparseTensorValue) else len(column) for column in columns]
+        if len(set(sizes)) > 1:
+            raise InvalidArgumentError(f"Components have first axes of different sizes: {sizes}.")
+        return zip(*map(slices_of, columns), strict=True)
 
-    return _Source(nest.map_structure(lambda node: component_of(node).sliced(), made), nodes, slices)
+    return _Source(nest.map_structure(lambda leaf: component_of(leaf).sliced(), made), nodes_of(leaves), slices)
 
 
-def _require_equal_axes(nodes: Sequence[Node]) -> None:
+def _values(leaves: Sequence[Any], run: Pass) -> list[Any]:
+    """Return the values of components."""
+    kinds = [component_of(leaf) for leaf in leaves]
+    parts = [part for kind in kinds for part in parts_of(kind)]
+    nodes = nodes_of(leaves)
+    return joined(kinds, [value_of(part, run.values[node]) for part, node in zip(parts, nodes, strict=True)])
+
+
+def _require_equal_axes(leaves: Sequence[Any]) -> None:
     sizes: dict[int, None] = {}
-    for node in nodes:
+    for node in leaves:
         if node.shape.ndims == 0:
             raise ValueError(f"A scalar has no slices: {node.op_name!r} has insufficient rank for batching.")
         if node.shape.ndims and (size := node.shape.as_list()[0]) is not None:

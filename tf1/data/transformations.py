@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from globalstep.tf1.data.elements import Pass
+from globalstep.tf1.data.elements import Pass, slices_of
 from globalstep.tf1.data.pipeline import Pipeline
 from globalstep.tf1.graph import nest
 
@@ -80,7 +78,7 @@ def unbatch() -> Transformation:
     def slices(dataset: Pipeline) -> Pipeline:
         def each(run: Pass) -> Any:
             for values in dataset.elements(run):
-                yield from zip(*(np.asarray(value) for value in values), strict=True)
+                yield from zip(*map(slices_of, values), strict=True)
 
         element = nest.map_structure(lambda one: one.sliced(), dataset.element)
         return Pipeline(element, dataset.captures, each, dataset.control_inputs)
