@@ -30,6 +30,7 @@ MODULES = (
     "layers",
     "losses",
     "distributions",
+    "estimator",
     "feature_column",
     "metrics",
     "initializers",

@@ -146,7 +146,6 @@ def test_a_framework_is_a_name_and_a_module(name):
     ("namespace", "name", "hint"),
     [
         (gs, "autograph", "use gs.cond and gs.while_loop"),
-        (gs, "estimator", "use gs.train.MonitoredTrainingSession with hooks."),
         (gs.nn, "ctc_loss", "wrap them with gs.torch"),
         (gs.train, "CheckpointManager", "use gs.train.Saver"),
         (gs, "no_such_thing", "^module 'globalstep' has no attribute 'no_such_thing'$"),
@@ -207,10 +206,10 @@ def test_what_is_nobodys_name_is_left_to_python():
 
 def test_contrib_says_what_there_is():
     with pytest.raises(
-        AttributeError, match="of tf.contrib there are data, distributions, framework, layers, learn, legacy_seq2seq, "
+        AttributeError, match="of tf.contrib there are data, distributions, estimator, framework, layers, "
     ):
         _ = gs.contrib.periodic_resample
-    with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
+    with pytest.raises(AttributeError, match="use gs.estimator, which has the Estimators"):
         _ = gs.contrib.learn.Estimator
 
 

@@ -64,5 +64,5 @@ def test_names_that_programs_of_0_and_1_use():
 
 @pytest.mark.parametrize("name", ["models", "ModeKeys"])
 def test_what_contrib_learn_had_says_what_to_use(name):
-    with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
+    with pytest.raises(AttributeError, match="use gs.estimator, which has the Estimators"):
         getattr(gs.contrib.learn, name)

@@ -27,7 +27,7 @@ _MODEL = (
     "gs.jax or gs.py_loss."
 )
 _FEATURES = "use gs.feature_column, whose columns do the same."
-_HIGH_LEVEL = "use gs.train.MonitoredTrainingSession with hooks."
+_HIGH_LEVEL = "use gs.estimator, which has the Estimators of TensorFlow 1.15, or gs.train.MonitoredTrainingSession."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
 _EXPORT = "use gs.saved_model.simple_save: it writes ONNX, which onnxruntime serves, and safetensors."
 _DATA_SETS = "read the data with any Python library (scikit-learn, numpy) and feed it through placeholders."
@@ -56,7 +56,6 @@ ABSENT = {
     "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
     "complex_abs": "use gs.abs.",
     "enable_eager_execution": _EAGER,
-    "estimator": _HIGH_LEVEL,
     "function": "call a Python function while building the graph.",
     "hessians": "differentiate twice with gs.jax or gs.torch.",
     "inv": "use gs.reciprocal.",
@@ -110,7 +109,6 @@ ABSENT_IN_TEST = {
 ABSENT_IN_PYTHON = {
     "data": "use gs.data.",
     "debug": "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
-    "estimator": _HIGH_LEVEL,
     "keras": _MODEL,
     "tools": "use `globalstep checkpoint show`.",
 }
@@ -154,7 +152,6 @@ ABSENT_IN_CONTRIB = {
     "saved_model": _EXPORT,
     "cluster_resolver": "use gs.train.from_tf_config.",
     "distribute": _STRATEGY,
-    "estimator": _HIGH_LEVEL,
     "session_bundle": _EXPORT,
     "summary": "use gs.summary.",
 }

@@ -420,6 +420,7 @@ import globalstep.distribute as distribute
 import globalstep.distributions as distributions
 import globalstep.dtypes as dtypes
 import globalstep.examples as examples
+import globalstep.estimator as estimator
 import globalstep.feature_column as feature_column
 import globalstep.flags as flags
 import globalstep.gfile as gfile

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
@@ -129,6 +129,10 @@ class CheckpointSaver(SessionRunHook):
         self._clock = clock
         # Since when there is no room for a checkpoint; None while there is.
         self._full_since: float | None = None
+
+    def add_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """Have more listeners called around each save, after those that there are; before `begin`."""
+        self._listeners.extend(listeners)
 
     def begin(self) -> None:
         """See SessionRunHook."""

@@ -18,6 +18,7 @@ from globalstep.tf1.rnn import CELLS
 __all__ = [
     "data",
     "distributions",
+    "estimator",
     "framework",
     "layers",
     "learn",
@@ -78,6 +79,20 @@ distributions = nested_namespace(
     like="globalstep.distributions",
 )
 data = nested_namespace(f"{__name__}.data", TRANSFORMATIONS, ABSENT_IN_DATA, like="globalstep.data")
+estimator = nested_namespace(
+    f"{__name__}.estimator",
+    {
+        "globalstep.tf1.estimator.canned": "DNNEstimator DNNLinearCombinedEstimator LinearEstimator",
+        "globalstep.tf1.estimator.extenders": (
+            "add_metrics clip_gradients_by_norm forward_features make_early_stopping_hook read_eval_metrics "
+            "stop_if_higher_hook stop_if_lower_hook stop_if_no_decrease_hook stop_if_no_increase_hook"
+        ),
+        "globalstep.tf1.estimator.heads": (
+            "binary_classification_head logistic_regression_head multi_class_head multi_head multi_label_head "
+            "poisson_regression_head regression_head"
+        ),
+    },
+)
 framework = nested_namespace(
     f"{__name__}.framework",
     {

@@ -125,7 +125,7 @@ HINTS = {
     "from tensorflow.python.framework import nosuch": "docs/compatibility.md lists the modules",
     "from tensorflow.python.framework.ops import nosuch": "docs/compatibility.md lists the modules",
     "from tensorflow.python.training import training as t; t.CheckpointManager": "use gs.train.Saver",
-    "from tensorflow.contrib import learn; learn.Estimator": "use gs.train.MonitoredTrainingSession",
+    "from tensorflow.contrib import learn; learn.Estimator": "use gs.estimator",
     "import tensorflow.nosuch": "No module named 'tensorflow.nosuch'",
     "from tensorflow import nosuch": "cannot import name 'nosuch' from 'tensorflow'",
 }

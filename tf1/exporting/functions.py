@@ -40,7 +40,11 @@ _PACKAGES = frozenset(
 _LIBRARY = "globalstep.tf1."
 #: Further modules whose functions, classes and enums nodes hold.
 _MODULES = frozenset(
-    ("globalstep.dtypes", "globalstep.tf1.losses", "globalstep.wire.declarations", "globalstep.wire.expressions")
+    (
+        *("globalstep.dtypes", "globalstep.tf1.losses", "globalstep.wire.declarations", "globalstep.wire.expressions"),
+        # Not all of the folder: `categorical` opens files.
+        *(f"{_LIBRARY}feature_columns.{name}" for name in ("column", "dense", "layers")),
+    )
 )
 #: Functions of numpy, and autograd's of the same names, besides the universal ones, that have no effects.
 _OF_NUMPY = frozenset(

@@ -348,6 +348,8 @@ def _one_hot(t: Translation, node: Node) -> str:
 
 
 def _select(t: Translation, node: Node) -> str:
+    if len(node.inputs) != 3:
+        raise UntranslatableError("it empties the rows of examples without ids")
     condition, x, y = node.inputs
     chosen = t.of(condition)
     if node.attrs.get("rows"):

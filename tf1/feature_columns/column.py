@@ -13,6 +13,7 @@ import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import expand_dims
 
@@ -66,7 +67,10 @@ class Features:
         if node.shape.ndims == 0:
             raise ValueError(f"Feature (key: {key}) cannot have rank 0. Given: {node}")
         if node.shape.ndims is None:
-            return Node("ExpandDims", (node,), lambda v: v[:, None] if v.ndim == 1 else v, dtype=node.dtype)
+            unknown = TensorShape(None)
+            return Node(
+                "ExpandDims", (node,), lambda v: v[:, None] if v.ndim == 1 else v, dtype=node.dtype, shape=unknown
+            )
         return expand_dims(node, -1) if node.shape.ndims == 1 else node
 
     def sparse(self, key: str, whole: bool = False) -> SparseTensor:

@@ -1,0 +1,36 @@
+# The names of this namespace: `globalstep.lazy` reads this file when it is imported.
+
+from globalstep.tf1.estimator.canned import BaselineClassifier as BaselineClassifier
+from globalstep.tf1.estimator.canned import BaselineRegressor as BaselineRegressor
+from globalstep.tf1.estimator.canned import DNNClassifier as DNNClassifier
+from globalstep.tf1.estimator.canned import DNNEstimator as DNNEstimator
+from globalstep.tf1.estimator.canned import DNNLinearCombinedClassifier as DNNLinearCombinedClassifier
+from globalstep.tf1.estimator.canned import DNNLinearCombinedEstimator as DNNLinearCombinedEstimator
+from globalstep.tf1.estimator.canned import DNNLinearCombinedRegressor as DNNLinearCombinedRegressor
+from globalstep.tf1.estimator.canned import DNNRegressor as DNNRegressor
+from globalstep.tf1.estimator.canned import LinearClassifier as LinearClassifier
+from globalstep.tf1.estimator.canned import LinearEstimator as LinearEstimator
+from globalstep.tf1.estimator.canned import LinearRegressor as LinearRegressor
+from globalstep.tf1.estimator.canned import classifier_parse_example_spec as classifier_parse_example_spec
+from globalstep.tf1.estimator.canned import regressor_parse_example_spec as regressor_parse_example_spec
+from globalstep.tf1.estimator.estimator import Estimator as Estimator
+from globalstep.tf1.estimator.estimator import WarmStartSettings as WarmStartSettings
+from globalstep.tf1.estimator.exporter import BestExporter as BestExporter
+from globalstep.tf1.estimator.exporter import Exporter as Exporter
+from globalstep.tf1.estimator.exporter import FinalExporter as FinalExporter
+from globalstep.tf1.estimator.exporter import LatestExporter as LatestExporter
+from globalstep.tf1.estimator.extenders import add_metrics as add_metrics
+from globalstep.tf1.estimator.heads import BinaryClassHead as BinaryClassHead
+from globalstep.tf1.estimator.heads import Head as Head
+from globalstep.tf1.estimator.heads import LogisticRegressionHead as LogisticRegressionHead
+from globalstep.tf1.estimator.heads import MultiClassHead as MultiClassHead
+from globalstep.tf1.estimator.heads import MultiHead as MultiHead
+from globalstep.tf1.estimator.heads import MultiLabelHead as MultiLabelHead
+from globalstep.tf1.estimator.heads import PoissonRegressionHead as PoissonRegressionHead
+from globalstep.tf1.estimator.heads import RegressionHead as RegressionHead
+from globalstep.tf1.estimator.model_fn import EstimatorSpec as EstimatorSpec
+from globalstep.tf1.estimator.model_fn import ModeKeys as ModeKeys
+from globalstep.tf1.estimator.run_config import RunConfig as RunConfig
+from globalstep.tf1.estimator.training import EvalSpec as EvalSpec
+from globalstep.tf1.estimator.training import TrainSpec as TrainSpec
+from globalstep.tf1.estimator.training import train_and_evaluate as train_and_evaluate
