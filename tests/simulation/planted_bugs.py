@@ -116,8 +116,8 @@ def _any_incarnation() -> Patch:
 def _a_retry_under_a_new_id() -> Patch:
     push_once = PushProtocol.push
 
-    def impatient(self: Any, push: Any) -> Any:
-        result = push_once(self, push)
+    def impatient(self: Any, push: Any, *known: Any) -> Any:
+        result = push_once(self, push, *known)
         if result.outcome.duplicate and result.outcome.kind is OutcomeKind.ACCEPTED and push.increments:
             return push_once(self, push)
         return result
@@ -128,8 +128,8 @@ def _a_retry_under_a_new_id() -> Patch:
 def _values_of_two_places() -> Patch:
     push_once = PushProtocol.push
 
-    def torn(self: Any, push: Any) -> Any:
-        result = push_once(self, push)
+    def torn(self: Any, push: Any, *known: Any) -> Any:
+        result = push_once(self, push, *known)
         if result.values:
             result.values[:] = [self.pull([read])[0] for read in push.reads]
         return result
@@ -265,14 +265,14 @@ def _a_late_contribution_counts() -> Patch:
 
 
 def _shards_with_different_sets() -> Patch:
-    contribute = Applier._apply_contribution
+    contributed = Applier._contributed
 
-    def hasty(self: Any, now: Any, entry: Any, place: Any, parts: Any, uses: Any) -> None:
+    def hasty(self: Any, now: Any, entry: Any, place: Any, parts: Any, plan: Any) -> Any:
         if now.ledger is None and entry.kind is EntryKind.LAST_CONTRIBUTION and place.contributions > 1:
             entry = replace(entry, kind=EntryKind.CLOSING)  # without its own part
-        contribute(self, now, entry, place, parts, uses)
+        return contributed(self, now, entry, place, parts, plan)
 
-    return Applier, "_apply_contribution", hasty
+    return Applier, "_contributed", hasty
 
 
 def _units_summed_as_they_arrive() -> Patch:
