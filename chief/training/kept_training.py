@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
 from globalstep.chief.checkpoints.saveables import saveables_of_program
 from globalstep.chief.events.events import WRITERS
@@ -29,9 +30,11 @@ from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
 from globalstep.chief.training.model_run import LOSS, ModelSession, Named
+from globalstep.chief.training.saved_model import read_model, saved_step
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import directory_of, is_full, leave_probe, storage_for
 from globalstep.files.tensorboard_protos import Summary
+from globalstep.worker.frameworks.detection import put_values
 from globalstep.worker.step.stepping import TrainedModel
 
 if TYPE_CHECKING:
@@ -173,6 +176,11 @@ class KeptTraining:
             if entry["step"] not in self._reported:
                 self._reported.add(entry["step"])
                 yield entry["step"], entry["metrics"]
+
+    def last_saved(self, model: Any) -> tuple[int, Any] | None:
+        """Give the step of the newest checkpoint, and the model with its values; None where there is none."""
+        prefix = None if self.run_dir is None else latest_checkpoint(self.run_dir, thorough=False)
+        return None if prefix is None else (saved_step(prefix), put_values(model, read_model(prefix)))
 
     def results(self) -> dict[str, Any]:
         """Return what a FitResult says of the run's directory and evaluations."""

@@ -216,6 +216,7 @@ class Trainer:
         # Whether the run has ended, as `done` or a step has said.
         self._ended = False
         self._trained: Any = model
+        self._has_last_values = False
         #: What came of training; None until the `with` block has ended without an error.
         self.result: FitResult | None = None
 
@@ -704,8 +705,26 @@ class Trainer:
         )
 
     def _result(self) -> FitResult:
+        if not self._has_last_values:
+            self._take_saved_values()
         kept = self._kept.results() if self._kept is not None else {}
         return FitResult(model=self._trained, step=self._step, loss=self._loss, is_chief=self.is_chief, **kept)
+
+    def _take_saved_values(self) -> None:
+        """Bring the newest checkpoint's values into the model: the PS tasks ended before this task asked for theirs."""
+        try:
+            saved = None if self._kept is None else self._kept.last_saved(self._model_given)
+        except OpError as error:
+            _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
+            return
+        if saved is not None:
+            self._step, self._trained = saved
+            return
+        _log.warning(
+            "The job was done before this task had its last values: the model that it returns has those of step %d. "
+            "With run_dir=, a directory that all tasks see, it would have those of the last checkpoint.",
+            self._step,
+        )
 
 
 def _loss_of(session: ModelSession, fetches: Any) -> Any:
@@ -763,10 +782,11 @@ class _Following(SessionRunHook):
 
                 values |= {name: pull_table(cluster, trained.name(name)) for name in tables}
         except OpError as error:
-            _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
+            _log.info("The last values could not be read from the PS tasks: %s", error)
             return
         trainer._step = int(step)
         trainer._trained = trained.model.put(values)
+        trainer._has_last_values = True
 
 
 def place_of() -> TaskConfig:

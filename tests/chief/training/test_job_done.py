@@ -1,7 +1,10 @@
 """A trainer whose job is done by others: it hears of it, and ends as if it had come to the end itself."""
 
+import json
+
 import numpy as np
 import pytest
+from processes import free_addresses
 
 import globalstep as gs
 from globalstep.chief.training import trainer as trainer_module
@@ -59,3 +62,13 @@ def test_a_chief_that_gets_no_unit_writes_its_summaries(tmp_path, monkeypatch):
         while not training.done:
             training.unit([0])
     assert training.result.step == 2
+
+
+def test_a_worker_that_comes_after_the_end_has_the_last_checkpoints_values(monkeypatch, tmp_path, caplog):
+    """Its result had step 0 and the values that it was given, without a word."""
+    gs.fit(PARAMS, loss, [0] * 8, optimizer=gs.optim.SGD(1.0), steps=5, run_dir=tmp_path)
+    cluster = {"ps": free_addresses(1), "worker": free_addresses(2)}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    late = gs.fit(PARAMS, loss, [0] * 8, optimizer=gs.optim.SGD(1.0), steps=5, run_dir=tmp_path)
+    assert (late.step, late.is_chief, late.model["w"].tolist()) == (5, False, [5, 5, 5])
+    assert "last values" not in caplog.text

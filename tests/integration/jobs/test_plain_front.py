@@ -77,7 +77,7 @@ def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
         assert processes.wait()[name] == 0, processes.output(name)
         printed = processes.output(name)
         assert f"[worker:0] RESULT True {steps}" in printed
-        assert f"[worker:1] RESULT False {steps}" in printed
+        assert f"[worker:1] RESULT False {steps}" in printed, printed
         assert f"[evaluator:0] RESULT False {steps}" in printed
         history = json.loads((tmp_path / "run" / "evaluations.json").read_text())
         assert history[-1]["step"] == steps

@@ -83,7 +83,7 @@ def main(_):
         save_interval_secs=60,
     )
     if losses:
-        print(f"losses {sum(losses[:3]) / len(losses[:3])} {sum(losses[-3:]) / len(losses[-3:])}")
+        print(f"losses {losses[0]} {sum(losses[-20:]) / len(losses[-20:])}")
     if is_chief:
         evaluate()
 
