@@ -42,7 +42,8 @@ _GRPC_EXPERIMENTS = (
 
 #: Without its newer event loop, and with no call in flight, gRPC looks at a connection that it is making only
 #: as often as this; its own 5 s would make a client find a PS task that came back 10 s too late.
-_GRPC_POLLING = {"GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS": "100"}
+#: A forked process, a DataLoader's say, calls nobody: gRPC need not care for it, nor log at each fork that it does not.
+_GRPC = {"GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS": "100", "GRPC_ENABLE_FORK_SUPPORT": "false"}
 
 #: glibc gives every large message fresh pages and takes them back afterwards unless a setting keeps them.
 _MALLOC = {
@@ -78,7 +79,7 @@ def tuned(environ: Mapping[str, str], threads: int | None = None) -> dict[str, s
     settings = dict(_MALLOC)
     if experiments := _known_experiments():
         settings["GRPC_EXPERIMENTS"] = ",".join(f"-{name}" for name in experiments)
-        settings |= _GRPC_POLLING
+        settings |= _GRPC
     if threads is not None:
         settings |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     return {**settings, **environ}
