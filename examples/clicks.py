@@ -1,70 +1,126 @@
-"""Train a model of clicks in PyTorch, whose embedding of 200,000 ids lies on the parameter servers.
+"""Train a click model in PyTorch on Parquet files, with one table of hashed ids on the parameter servers.
 
-    python examples/clicks.py
-    globalstep launch --ps 2 --workers 3 examples/clicks.py
+    python examples/clicks.py data/clicks --write
+    globalstep launch --ps 2 --workers 3 examples/clicks.py data/clicks
 
-docs/training.md tells of gs.fit. The data are made here: eight ids a click, some of them frequent, most of them rare.
+docs/clicks.md explains the parts. `--write` makes a log of clicks; with files of your own, change COLUMNS.
 """
 
 import argparse
+import random
+import zlib
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from sklearn.metrics import roc_auc_score
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import globalstep as gs
 
-IDS = 200_000
-TRAINING, TEST = 150_000, 20_000
+# Of each column of the files, how many rows of the table its values are hashed to; the rows of one follow another's.
+COLUMNS = {"user": 100_000, "item": 60_000, "shop": 20_000, "city": 10_000, "hour": 24}
+OFFSETS = np.cumsum([0, *COLUMNS.values()])
+BATCH = 500
 
 
 class Clicks(torch.nn.Module):
-    """Gives the logit of a click."""
+    """Gives the logit of a click. The table is `gs.torch.Embedding`, or `torch.nn.Embedding` to score elsewhere."""
 
-    def __init__(self, table):
+    def __init__(self, embedding, **options):
         super().__init__()
-        self.table = table
-        self.net = torch.nn.Sequential(torch.nn.Linear(8 * 16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+        self.table = embedding(int(OFFSETS[-1]), 16, **options)
+        self.net = torch.nn.Sequential(torch.nn.Linear(16 * len(COLUMNS), 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 
     def forward(self, ids):
-        """Look up the ids, and score what they give together."""
+        """Look up the ids, [batch, column], and score what they give together."""
         return self.net(self.table(ids).flatten(1)).squeeze(1)
+
+
+def hashed(column, name, at):
+    """Give the table's row for each value of a column: the same one in every process, on every day."""
+    values = column.dictionary_encode()
+    rows = [
+        OFFSETS[at] + zlib.crc32(f"{name}={value}".encode()) % COLUMNS[name] for value in values.dictionary.to_pylist()
+    ]
+    return np.asarray(rows, np.int64)[values.indices.to_numpy()]
+
+
+def batches_of(path):
+    """Read a file, batch by batch, without holding it."""
+    for part in pq.ParquetFile(path).iter_batches(BATCH, columns=[*COLUMNS, "clicked"]):
+        ids = np.stack([hashed(part[name], name, at) for at, name in enumerate(COLUMNS)], axis=1)
+        yield torch.from_numpy(ids), torch.tensor(part["clicked"].to_numpy(zero_copy_only=False), dtype=torch.float32)
+
+
+class Files(IterableDataset):
+    """The batches of some files, which the processes of a DataLoader share among them."""
+
+    def __init__(self, paths):
+        self.paths = paths
+
+    def __iter__(self):
+        """Go through the files of this process."""
+        process = get_worker_info()
+        for path in self.paths if process is None else self.paths[process.id :: process.num_workers]:
+            yield from batches_of(path)
 
 
 def loss_fn(model, ids, clicked):
     return torch.nn.functional.binary_cross_entropy_with_logits(model(ids), clicked)
 
 
-def make_batches():
-    """Give batches for training and for the test; a click depends on the ids' tastes, and on chance."""
-    random = np.random.default_rng(0)
-    ids = torch.from_numpy(random.zipf(1.1, (TRAINING + TEST, 8)) % IDS)
-    taste = torch.from_numpy(random.normal(size=IDS).astype(np.float32))
-    noise = torch.from_numpy(random.logistic(size=TRAINING + TEST).astype(np.float32))
-    clicked = (3 * taste[ids].mean(1) > noise).float()
-    batches = list(zip(ids.split(100), clicked.split(100), strict=True))
-    return batches[: TRAINING // 100], batches[TRAINING // 100 :]
+def write(folder, files=12, rows=10_000):
+    """Write a log of clicks that depend on who is shown what, and on chance."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(0)
+    sizes = {"user": 20_000, "item": 5_000, "shop": 500, "city": 200, "hour": 24}
+    tastes = {name: draw.normal(size=size) for name, size in sizes.items()}
+    for number in range(files):
+        ids = {name: draw.zipf(1.2, rows) % size for name, size in sizes.items()}
+        score = sum(tastes[name][ids[name]] for name in sizes)
+        columns = {name: [f"{name}-{one}" for one in found] for name, found in ids.items()}
+        columns["clicked"] = score > draw.logistic(size=rows)
+        pq.write_table(pa.table(columns), folder / f"part-{number:03}.parquet")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=TRAINING // 100)
+    parser.add_argument("data", type=Path, help="folder of Parquet files; the last one is for evaluation")
+    parser.add_argument("--write", action="store_true", help="write such files there, and end")
+    parser.add_argument("--steps", type=int, default=440, help="twice all files")
     parser.add_argument("--run-dir", default="runs/clicks")
     args = parser.parse_args()
-    train, test = make_batches()
+    if args.write:
+        write(args.data)
+        return
+    *train, held_out = sorted(args.data.glob("*.parquet"))
+
+    def batches(rank, world_size, epoch):
+        """Give a worker's own batches of an epoch: its share of the files, in another order each time."""
+        own = random.Random(epoch).sample(train, len(train))[rank::world_size]
+        return DataLoader(Files(own), batch_size=None, num_workers=2)
+
     torch.manual_seed(0)
-    model = Clicks(gs.torch.Embedding(IDS, 16, std=0.01))
     evaluate = gs.Evaluate(
-        test, {"auc": roc_auc_score}, predict=lambda model, ids, clicked: (clicked, model(ids)), every_steps=500
+        list(batches_of(held_out)),
+        {"auc": roc_auc_score},
+        predict=lambda model, ids, clicked: (clicked, model(ids)),
+        every_steps=200,
     )
-    optimizer = gs.optim.Adagrad(0.05)
     result = gs.fit(
-        model, loss_fn, train, optimizer=optimizer, steps=args.steps, run_dir=args.run_dir, evaluate=evaluate
+        Clicks(gs.torch.Embedding, std=0.01),
+        loss_fn,
+        batches,
+        optimizer={"table.*": gs.optim.RowWiseAdagrad(0.05), "*": gs.optim.Adam(1e-3)},
+        steps=args.steps,
+        run_dir=args.run_dir,
+        evaluate=evaluate,
     )
     if result.is_chief:
         print(f"test AUC: {result.metrics['auc']:.4f}")
-        model = gs.load(args.run_dir, Clicks(gs.torch.Embedding(IDS, 16)))
-        print("first examples:", torch.sigmoid(model(test[0][0][:3])).detach().numpy().round(2))
 
 
 if __name__ == "__main__":

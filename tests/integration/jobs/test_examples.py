@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from processes import EXAMPLES, Processes
+from processes import EXAMPLES, ROOT, Processes
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +56,7 @@ def launch(processes, tmp_path):
             "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2,
             EXAMPLES / example, "--run-dir", tmp_path / "run", *options,
         )  # fmt: skip
-        assert processes.wait() == {"launch": 0}, processes.output("launch")
+        assert processes.wait()["launch"] == 0, processes.output("launch")
         return processes.output("launch")
 
     return launch
@@ -89,10 +89,22 @@ def test_clicks_on_a_million_ids_are_foretold(launch, tmp_path):
         assert sum(part["shape"][0] for part in saved[table]["parts"]) == 1_000_000
 
 
-def test_clicks_of_a_plain_script(launch):
-    pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs this test")
-    # Without a step 0.5; in PyTorch alone 0.698 after 1500.
-    assert number(r"test AUC: ([\d.]+)", launch("clicks.py", "--steps", 400)) > 0.6
+def test_clicks_are_learnt_from_files_and_scored_without_globalstep(launch, processes, tmp_path):
+    for package in ("torch", "pyarrow"):
+        pytest.importorskip(package, reason=f"`pip install torch==2.13.0 pyarrow` runs this test ({package})")
+    (tmp_path / "files").mkdir()
+    processes.start("write", EXAMPLES / "clicks.py", "files", "--write")
+    assert processes.wait() == {"write": 0}, processes.output("write")
+    # Without a step 0.5; 0.81 after 440.
+    assert number(r"test AUC: ([\d.]+)", launch("clicks.py", "files", "--steps", 100)) > 0.7
+    assert "restored" in launch("clicks.py", "files", "--steps", 120)
+    page = (ROOT / "docs" / "clicks.md").read_text().replace("runs/clicks", "run").replace("data/clicks", "files")
+    export, score = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name, text in (("export", export), ("score", score)):
+        (tmp_path / f"{name}.py").write_text(text)
+        processes.start(name, f"{name}.py", env={"PYTHONPATH": str(EXAMPLES)})
+        assert processes.wait()[name] == 0, processes.output(name)
+    assert 0 < number(r"tensor\(\[([\d.]+)\]", processes.output("score")) < 1
 
 
 def test_digits_come_from_files_by_queues(launch):
