@@ -27,16 +27,17 @@ def test_a_job_whose_sequencer_was_killed_is_proven(tmp_path, capsys):
     with Processes(tmp_path) as processes:
         processes.start(
             "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2,
-            JOB, "--last-step", LAST_STEP, "--dir", run, "--say-steps", 5, "--save-steps", 100,
-            env={"TEST_MARK": mark},
+            JOB, "--last-step", LAST_STEP, "--dir", run, "--say-steps", 5, "--save-steps", 20,
+            "--slow-until", tmp_path / "fast", 1, env={"TEST_MARK": mark},
         )  # fmt: skip
 
         def has_saved():
             newest = latest_checkpoint(str(run))
-            return newest is not None and int(newest.rpartition("-")[2]) >= 100
+            return newest is not None and int(newest.rpartition("-")[2]) >= 20
 
         processes.until_true("launch", has_saved, what="a checkpoint")
         os.kill(tasks_marked("TEST_MARK", mark)["ps:0"], signal.SIGKILL)
+        (tmp_path / "fast").write_text("now that it cannot end before\n")
         codes = processes.wait()
         assert set(codes.values()) == {0}, processes.output("launch")
     found = audit(str(run))
