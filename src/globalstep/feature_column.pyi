@@ -2,8 +2,6 @@
 
 from globalstep.tf1.feature_columns.categorical import categorical_column_with_hash_bucket as categorical_column_with_hash_bucket
 from globalstep.tf1.feature_columns.categorical import categorical_column_with_identity as categorical_column_with_identity
-from globalstep.tf1.feature_columns.categorical import categorical_column_with_vocabulary_file as categorical_column_with_vocabulary_file
-from globalstep.tf1.feature_columns.categorical import categorical_column_with_vocabulary_list as categorical_column_with_vocabulary_list
 from globalstep.tf1.feature_columns.categorical import crossed_column as crossed_column
 from globalstep.tf1.feature_columns.categorical import weighted_categorical_column as weighted_categorical_column
 from globalstep.tf1.feature_columns.dense import bucketized_column as bucketized_column
@@ -14,3 +12,5 @@ from globalstep.tf1.feature_columns.dense import shared_embedding_columns as sha
 from globalstep.tf1.feature_columns.layers import input_layer as input_layer
 from globalstep.tf1.feature_columns.layers import linear_model as linear_model
 from globalstep.tf1.feature_columns.layers import make_parse_example_spec as make_parse_example_spec
+from globalstep.tf1.feature_columns.vocabulary import categorical_column_with_vocabulary_file as categorical_column_with_vocabulary_file
+from globalstep.tf1.feature_columns.vocabulary import categorical_column_with_vocabulary_list as categorical_column_with_vocabulary_list

@@ -42,8 +42,8 @@ _LIBRARY = "globalstep.tf1."
 _MODULES = frozenset(
     (
         *("globalstep.dtypes", "globalstep.tf1.losses", "globalstep.wire.declarations", "globalstep.wire.expressions"),
-        # Not all of the folder: `categorical` opens files.
-        *(f"{_LIBRARY}feature_columns.{name}" for name in ("column", "dense", "layers")),
+        # Not all of the folder: `vocabulary` opens files.
+        *(f"{_LIBRARY}feature_columns.{name}" for name in ("categorical", "column", "dense", "layers")),
     )
 )
 #: Functions of numpy, and autograd's of the same names, besides the universal ones, that have no effects.

@@ -1,4 +1,4 @@
-"""Columns that give ids: by hash, by vocabulary, as they are, crossed, weighted.
+"""Columns that give ids: by hash, as they are, crossed, weighted; graph files may name what is here.
 
 Layer: tf1. Source: TensorFlow 1.15 `tf.feature_column`; the hash of crosses: `FingerprintCat64` of TensorFlow's
 `core/platform/fingerprint.h`.
@@ -13,24 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.feature_columns.column import CategoricalColumn, Features, Ids, require_discrete, require_key
+from globalstep.tf1.feature_columns.column import (
+    CategoricalColumn,
+    Features,
+    Ids,
+    KeyedColumn,
+    require_discrete,
+    require_key,
+)
 from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
-from globalstep.tf1.ops.math_ops import cast
 from globalstep.tf1.ops.parsing_ops import VarLenFeature
 from globalstep.tf1.text.fingerprints import fingerprint64
 from globalstep.tf1.text.string_numbers import as_string
 from globalstep.tf1.text.string_ops import as_bytes, string_to_hash_bucket_fast
-from globalstep.tf1.text.vocabularies import index_table_from_file, index_table_from_tensor
 
 __all__ = [
     "categorical_column_with_hash_bucket",
     "categorical_column_with_identity",
-    "categorical_column_with_vocabulary_file",
-    "categorical_column_with_vocabulary_list",
     "crossed_column",
     "weighted_categorical_column",
 ]
@@ -41,35 +44,7 @@ def _with_values(sparse: SparseTensor, values: Node) -> SparseTensor:
 
 
 @dataclass(frozen=True)
-class _KeyedColumn(CategoricalColumn):
-    """A column of one feature."""
-
-    key: str
-
-    @property
-    def name(self) -> str:
-        return self.key
-
-    @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        return {self.key: VarLenFeature(as_dtype(self._parsed_dtype()))}
-
-    def _parsed_dtype(self) -> DTypeLike:
-        return "int64"
-
-    def _values_of(self, features: Features) -> SparseTensor:
-        """Give the feature, which must be of strings or of integers as the column is."""
-        sparse, wanted = features.sparse(self.key), as_dtype(self._parsed_dtype()).name
-        if (sparse.dtype.name == "string") != (wanted == "string"):
-            raise ValueError(
-                f"Column dtype and SparseTensors dtype must be compatible. key: {self.key}, column dtype: {wanted}, "
-                f"tensor dtype: {sparse.dtype.name}"
-            )
-        return sparse
-
-
-@dataclass(frozen=True)
-class _HashedColumn(_KeyedColumn):
+class _HashedColumn(KeyedColumn):
     """See `categorical_column_with_hash_bucket`."""
 
     hash_bucket_size: int
@@ -79,51 +54,18 @@ class _HashedColumn(_KeyedColumn):
     def num_buckets(self) -> int:
         return self.hash_bucket_size
 
-    def _parsed_dtype(self) -> DTypeLike:
+    @property
+    def parsed_dtype(self) -> DType:
         return as_dtype(self.dtype)
 
     def ids_of(self, features: Features) -> Ids:
-        sparse = self._values_of(features)
+        sparse = self.values_of(features)
         text = sparse.values if sparse.dtype.name == "string" else as_string(sparse.values)
         return Ids(_with_values(sparse, string_to_hash_bucket_fast(text, self.hash_bucket_size)))
 
 
 @dataclass(frozen=True)
-class _VocabularyColumn(_KeyedColumn):
-    """See `categorical_column_with_vocabulary_list` and `categorical_column_with_vocabulary_file`."""
-
-    words: tuple[Any, ...]
-    file: str
-    size: int
-    dtype: Any
-    default_value: int
-    num_oov_buckets: int
-
-    @property
-    def num_buckets(self) -> int:
-        return self.size + self.num_oov_buckets
-
-    def _parsed_dtype(self) -> DTypeLike:
-        return as_dtype(self.dtype)
-
-    def ids_of(self, features: Features) -> Ids:
-        sparse = self._values_of(features)
-        keys = sparse.values if sparse.dtype.name == "string" else cast(sparse.values, "int64")
-        name = f"{self.key}_lookup"
-        if self.file:
-            table = index_table_from_file(
-                self.file, self.num_oov_buckets, self.size, self.default_value,
-                key_dtype="string" if sparse.dtype.name == "string" else "int64", name=name,
-            )  # fmt: skip
-        else:
-            table = index_table_from_tensor(
-                list(self.words), self.num_oov_buckets, self.default_value, dtype=as_dtype(self.dtype), name=name
-            )
-        return Ids(_with_values(sparse, table.lookup(keys)))
-
-
-@dataclass(frozen=True)
-class _IdentityColumn(_KeyedColumn):
+class _IdentityColumn(KeyedColumn):
     """See `categorical_column_with_identity`."""
 
     number: int
@@ -138,14 +80,16 @@ class _IdentityColumn(_KeyedColumn):
         if not sparse.dtype.is_integer:
             raise ValueError(f"Invalid input, not integer. key: {self.key} dtype: {sparse.dtype.name}")
 
+        key, number, default = self.key, self.number, self.default_value
+
         def check(values: Any) -> Any:
             ids = np.asarray(values).astype(np.int64)
-            wrong = (ids < 0) | (ids >= self.number)
-            if self.default_value is not None:
-                return np.where(wrong, self.default_value, ids)
+            wrong = (ids < 0) | (ids >= number)
+            if default is not None:
+                return np.where(wrong, default, ids)
             if wrong.any():
                 raise InvalidArgumentError(
-                    f"Ids of column {self.key!r} must be at least 0 and less than num_buckets {self.number}; "
+                    f"Ids of column {key!r} must be at least 0 and less than num_buckets {number}; "
                     f"got {ids[wrong][0]}. Give a default_value for those beyond."
                 )
             return ids
@@ -223,17 +167,19 @@ class _CrossedColumn(CategoricalColumn):
             features.sparse(key, whole=True) if isinstance(key, str) else features.ids(key).ids for key in self.leaves
         ]
 
+        begin, size = self.hash_key, self.hash_bucket_size
+
         def cross(*arrays: Any) -> Any:
             rows = int(max(arrays[2][0], 0))
             hashes = [_by_row(rows, *arrays[at : at + 2]) for at in range(0, len(arrays), 3)]
             places, ids = [], []
             for row in range(rows):
                 for column, chosen in enumerate(itertools.product(*(each[row] for each in hashes))):
-                    crossed = self.hash_key
+                    crossed = begin
                     for one in chosen:
                         crossed = _joined(crossed, one)
                     places.append((row, column))
-                    ids.append(crossed % self.hash_bucket_size)
+                    ids.append(crossed % size)
             width = max((column + 1 for _, column in places), default=0)
             return (
                 np.array(places, np.int64).reshape(-1, 2), np.array(ids, np.int64), np.array([rows, width], np.int64)
@@ -294,79 +240,6 @@ def categorical_column_with_hash_bucket(
         raise ValueError(f"hash_bucket_size must be at least 1. hash_bucket_size: {hash_bucket_size}, key: {key}")
     require_discrete(dtype, key)
     return _HashedColumn(require_key(key), hash_bucket_size, as_dtype(dtype).name)
-
-
-def categorical_column_with_vocabulary_list(
-    key: str,
-    vocabulary_list: Sequence[Any],
-    dtype: DTypeLike | None = None,
-    default_value: int = -1,
-    num_oov_buckets: int = 0,
-) -> CategoricalColumn:
-    """Make the column whose ids are places in a list.
-
-    Args:
-        key: Name of the feature.
-        vocabulary_list: Words, or integers.
-        dtype: Their dtype; default as they are.
-        default_value: The id of other values; -1 counts for nothing.
-        num_oov_buckets: How many ids after those of the list are given to other values, by their hash.
-
-    Raises:
-        ValueError: For an empty list, values that come twice, or both `default_value` and `num_oov_buckets`.
-    """
-    words = tuple(np.asarray(vocabulary_list).reshape(-1).tolist())
-    if not words:
-        raise ValueError(f"vocabulary_list {vocabulary_list} must be non-empty, column_name: {key}")
-    if len(set(words)) != len(words):
-        raise ValueError(f"Duplicate keys in vocabulary_list {vocabulary_list}, column_name: {key}")
-    kind = as_dtype("string" if isinstance(words[0], (str, bytes)) else "int64") if dtype is None else as_dtype(dtype)
-    require_discrete(kind, key)
-    _require_one_way(key, default_value, num_oov_buckets)
-    return _VocabularyColumn(require_key(key), words, "", len(words), kind.name, default_value, num_oov_buckets)
-
-
-def categorical_column_with_vocabulary_file(
-    key: str,
-    vocabulary_file: str,
-    vocabulary_size: int | None = None,
-    num_oov_buckets: int = 0,
-    default_value: int | None = None,
-    dtype: DTypeLike = "string",
-) -> CategoricalColumn:
-    """Make the column whose ids are lines of a file.
-
-    Args:
-        key: Name of the feature.
-        vocabulary_file: Path of a file with a word in each line.
-        vocabulary_size: How many lines count; default all, which are counted now.
-        num_oov_buckets: As for `categorical_column_with_vocabulary_list`.
-        default_value: The same; default -1.
-        dtype: string, or an integer dtype.
-
-    Raises:
-        ValueError: Without a file, or for both `default_value` and `num_oov_buckets`.
-    """
-    if not vocabulary_file:
-        raise ValueError(f"Missing vocabulary_file in {key}.")
-    if vocabulary_size is None:
-        with open(vocabulary_file, "rb") as lines:
-            vocabulary_size = sum(1 for _ in lines)
-    if vocabulary_size < 1:
-        raise ValueError(f"Invalid vocabulary_size in {key}.")
-    require_discrete(dtype, key)
-    missing = -1 if default_value is None else default_value
-    _require_one_way(key, missing, num_oov_buckets)
-    return _VocabularyColumn(
-        require_key(key), (), str(vocabulary_file), vocabulary_size, as_dtype(dtype).name, missing, num_oov_buckets
-    )
-
-
-def _require_one_way(key: str, default_value: int, num_oov_buckets: int) -> None:
-    if num_oov_buckets and default_value != -1:
-        raise ValueError(f"Can't specify both num_oov_buckets and default_value in {key}.")
-    if num_oov_buckets < 0:
-        raise ValueError(f"Invalid num_oov_buckets {num_oov_buckets} in {key}.")
 
 
 def categorical_column_with_identity(key: str, num_buckets: int, default_value: int | None = None) -> CategoricalColumn:

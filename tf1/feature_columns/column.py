@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import expand_dims
+from globalstep.tf1.ops.parsing_ops import VarLenFeature
 
 __all__ = [
     "CategoricalColumn",
@@ -23,6 +25,7 @@ __all__ = [
     "FeatureColumn",
     "Features",
     "Ids",
+    "KeyedColumn",
     "require_discrete",
     "require_key",
     "sparse_of",
@@ -136,6 +139,38 @@ class CategoricalColumn(FeatureColumn):
     @abc.abstractmethod
     def ids_of(self, features: Features) -> Ids:
         """Give the ids of a batch."""
+
+
+@dataclass(frozen=True)
+class KeyedColumn(CategoricalColumn):
+    """A column that gives ids of one feature."""
+
+    key: str
+
+    @property
+    def name(self) -> str:
+        """See FeatureColumn."""
+        return self.key
+
+    @property
+    def parse_example_spec(self) -> dict[str, Any]:
+        """See FeatureColumn."""
+        return {self.key: VarLenFeature(self.parsed_dtype)}
+
+    @property
+    def parsed_dtype(self) -> DType:
+        """Dtype of the feature in an Example."""
+        return as_dtype("int64")
+
+    def values_of(self, features: Features) -> SparseTensor:
+        """Give the feature, which must be of strings or of integers as the column is."""
+        sparse, wanted = features.sparse(self.key), self.parsed_dtype.name
+        if (sparse.dtype.name == "string") != (wanted == "string"):
+            raise ValueError(
+                f"Column dtype and SparseTensors dtype must be compatible. key: {self.key}, column dtype: {wanted}, "
+                f"tensor dtype: {sparse.dtype.name}"
+            )
+        return sparse
 
 
 class DenseColumn(FeatureColumn):

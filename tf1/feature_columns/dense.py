@@ -109,12 +109,12 @@ class _BucketizedColumn(BucketColumn):
         )  # fmt: skip
 
     def dense(self, features: Features, trainable: bool = True) -> Node:
-        width = len(self.boundaries) + 1
+        width, size = len(self.boundaries) + 1, self.size
 
         def mark(buckets: Any) -> Any:
-            return np.eye(width, dtype=np.float32)[buckets].reshape(len(buckets), self.size)
+            return np.eye(width, dtype=np.float32)[buckets].reshape(len(buckets), size)
 
-        return Node("OneHot", (self._buckets(features),), mark, dtype="float32", shape=TensorShape([None, self.size]))
+        return Node("OneHot", (self._buckets(features),), mark, dtype="float32", shape=TensorShape([None, size]))
 
     def ids_of(self, features: Features) -> Ids:
         steps = np.arange(self.source_column.size) * (len(self.boundaries) + 1)
@@ -144,21 +144,17 @@ class _IndicatorColumn(DenseColumn):
 
     def dense(self, features: Features, trainable: bool = True) -> Node:
         ids, weights = features.ids(self.categorical_column)
+        size = self.size
 
         def count(places: Any, numbers: Any, shape: Any, given: Any = None) -> Any:
-            counts = np.zeros((int(shape[0]), self.size), np.float32)
-            known = (numbers >= 0) & (numbers < self.size)
+            counts = np.zeros((int(shape[0]), size), np.float32)
+            known = (numbers >= 0) & (numbers < size)
             np.add.at(counts, (places[known, 0], numbers[known]), 1 if given is None else given[known])
             return counts
 
         parts = (ids.indices, ids.values, ids.dense_shape, *([] if weights is None else [weights.values]))
         return Node(
-            "Indicator",
-            parts,
-            count,
-            dtype="float32",
-            shape=TensorShape([None, self.size]),
-            attrs={"stops_gradient": True},
+            "Indicator", parts, count, dtype="float32", shape=TensorShape([None, size]), attrs={"stops_gradient": True}
         )
 
 

@@ -125,6 +125,34 @@ def test_a_builder_with_two_signatures_two_graphs_and_an_operation_at_loading(tm
     np.testing.assert_allclose(served(tmp_path / "model", "hidden").run(None, {"x": X})[0], np.log(expected), rtol=1e-4)
 
 
+IDS = gs.feature_column.categorical_column_with_identity("ids", 4)
+WEIGHED = gs.feature_column.weighted_categorical_column(IDS, "weights")
+CROSSED = gs.feature_column.crossed_column([IDS, "words"], 5)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        gs.feature_column.embedding_column(IDS, 2),
+        *(gs.feature_column.indicator_column(column) for column in (IDS, WEIGHED, CROSSED)),
+        gs.feature_column.bucketized_column(gs.feature_column.numeric_column("weights"), [0.5, 1.0]),
+    ],
+    ids=lambda column: column.name,
+)
+def test_feature_columns_come_back(tmp_path, column):
+    feeds = {"ids:0": [[0], [1], [3]], "words:0": [["a"], ["c"], ["z"]], "weights:0": [[-1.0], [0.5], [3.0]]}
+    kinds = {"ids": gs.int64, "words": gs.string, "weights": gs.float32}
+    with gs.Graph().as_default(), gs.Session() as sess:
+        features = {name: gs.placeholder(dtype, [None, 1], name) for name, dtype in kinds.items()}
+        y = gs.identity(gs.feature_column.input_layer(features, [column]), name="y")
+        sess.run(gs.global_variables_initializer())
+        gs.saved_model.simple_save(sess, str(tmp_path / "model"), features, {"y": y}, onnx=False)
+        expected = sess.run(y, feeds)
+    with gs.Graph().as_default(), gs.Session() as sess:
+        gs.saved_model.loader.load(sess, SERVE, str(tmp_path / "model"))
+        np.testing.assert_array_equal(sess.run("y:0", feeds), expected)
+
+
 def test_what_onnx_cannot_say_writes_nothing_unless_it_is_not_asked_for(tmp_path):
     with gs.Graph().as_default(), gs.Session() as sess:
         x = gs.placeholder(gs.float32, [2], name="x")
