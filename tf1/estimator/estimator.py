@@ -490,8 +490,6 @@ class Estimator:
                         f"`{experimental_mode}` while restoring checkpoint from: `{checkpoint_path}`: {error}"
                     ) from error
                 local = spec.scaffold.local_init_op or Scaffold.default_local_init_op()
-                # Lookup tables are written with what they hold.
-                session.run(local)
                 _write_model(made, session, signatures, local, saver, as_text)
         for name, source in (assets_extra or {}).items():
             target = os.path.join(made, "assets.extra", name)

@@ -19,12 +19,13 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.tensorboard_protos import DATA_TYPES, GraphDef, NodeDef
 from globalstep.tf1.exporting.functions import NotWritableError
-from globalstep.tf1.exporting.values import ValueReader, ValueWriter
+from globalstep.tf1.exporting.values import SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node, Operation, get_default_graph
 from globalstep.tf1.graph.graph_def import graph_def as drawn
 from globalstep.tf1.graph.graph_def import tensor_proto
-from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
+from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.text.lookup_tables import LookupTable
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = [
@@ -169,7 +170,7 @@ def import_nodes(
     input_map: Mapping[str, Node] | None = None,
     clear_devices: bool = False,
     what: str = "The GraphDef",
-) -> tuple[dict[str, Node], dict[str, OptimizerSpec]]:
+) -> tuple[dict[str, Node], SharedObjects]:
     """Add the nodes of a GraphDef to a graph: all, or none if one cannot be.
 
     Args:
@@ -181,7 +182,7 @@ def import_nodes(
         what: What the GraphDef is, for errors.
 
     Returns:
-        Name in the GraphDef -> node; and the optimizers by name.
+        Name in the GraphDef -> node; and what the nodes share.
 
     Raises:
         ValueError: If it is not globalstep's, or damaged, or a name is taken.
@@ -210,7 +211,10 @@ def import_nodes(
     for made in reading.made.values():
         graph.add_node(made)
         _use_name(graph, made.op_name)
-    return reading.made, reading.optimizers
+    for item in reading.shared.values():
+        if isinstance(item, LookupTable):
+            item.name = graph.names.unique(item.name)
+    return reading.made, reading.shared
 
 
 def _use_name(graph: Graph, name: str) -> None:
@@ -231,7 +235,7 @@ class _GraphReading:
         self._payloads: dict[str, dict[str, Any]] = {}
         self._absent: dict[str, Node] = {}
         self.made: dict[str, Node] = {}
-        self.optimizers: dict[str, OptimizerSpec] = {}
+        self.shared: SharedObjects = {}
 
     def begin(self, written: NodeDef) -> None:
         payload = json.loads(written.attr[PAYLOAD].s)
@@ -246,7 +250,7 @@ class _GraphReading:
 
     def fill(self, written: NodeDef) -> None:
         node, payload = self.made[written.name], self._payloads[written.name]
-        reader = ValueReader(self._graph, self._node, self.optimizers, self._scope)
+        reader = ValueReader(self._graph, self._node, self.shared, self._scope)
         node.inputs, node.control_inputs, node.is_operation, node.stateful = (), (), False, False
         node.fn, node.attrs, node._dtype, node._shape = None, {}, None, None
         for name, item in payload["state"].items():
@@ -274,7 +278,7 @@ class _GraphReading:
             _refuse(node, str(error))
 
     def _fresh_reader(self) -> ValueReader:
-        return ValueReader(self._graph, self._node, self.optimizers, self._scope)
+        return ValueReader(self._graph, self._node, self.shared, self._scope)
 
     def _node(self, name: str) -> Node:
         if name in self._input_map:

@@ -19,9 +19,8 @@ from globalstep.files.tensorboard_protos import MetaGraphDef
 from globalstep.tf1.exporting.functions import NotWritableError
 from globalstep.tf1.exporting.graph_files import DAMAGED, PAYLOAD, import_nodes, portable_graph_def
 from globalstep.tf1.exporting.scoped_graphs import UNBOUND
-from globalstep.tf1.exporting.values import ValueReader, ValueWriter
+from globalstep.tf1.exporting.values import SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node
-from globalstep.tf1.graph.mutations import OptimizerSpec
 
 __all__ = ["FORMAT", "ImportedGraph", "SavedNames", "import_meta", "meta_graph_of"]
 
@@ -139,9 +138,9 @@ def import_meta(
         raise ValueError(
             f"Graph contains unbound inputs: {','.join(unbound)}. Must provide these inputs through input_map."
         )
-    made, optimizers = import_nodes(meta.graph_def, graph, scope, input_map, clear_devices, what)
+    made, shared = import_nodes(meta.graph_def, graph, scope, input_map, clear_devices, what)
     for name, items in held.items():
-        _add_to_collection(graph, name, items, made, optimizers, scope)
+        _add_to_collection(graph, name, items, made, shared, scope)
     return ImportedGraph(made, saved, dict(content.get("saver") or {}))
 
 
@@ -150,12 +149,12 @@ def _add_to_collection(
     name: str,
     items: Sequence[Any],
     made: Mapping[str, Node],
-    optimizers: dict[str, OptimizerSpec],
+    shared: SharedObjects,
     scope: str,
 ) -> None:
     for item in items:
         try:
-            value = ValueReader(graph, made.__getitem__, optimizers, scope).read(item)
+            value = ValueReader(graph, made.__getitem__, shared, scope).read(item)
         except DAMAGED as error:
             _log.warning("The collection %r was imported without one of its items: %s.", name, error)
             continue

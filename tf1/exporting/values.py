@@ -37,8 +37,9 @@ from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.mutations import OptimizerSpec
 from globalstep.tf1.graph.shapes import Dimension, TensorShape
 from globalstep.tf1.ops.random_ops import Generator
+from globalstep.tf1.text.lookup_tables import LookupTable
 
-__all__ = ["ValueReader", "ValueWriter"]
+__all__ = ["SharedObjects", "ValueReader", "ValueWriter"]
 
 #: Classes whose objects a file may hold -> the attributes that such an object has.
 _OBJECTS = {
@@ -94,6 +95,10 @@ _CALLED = ("globalstep.tf1.rnn.fused:_Gru",)
 #: What a function of this package may have besides its code: its derivative.
 _OF_FUNCTIONS = ("vjp",)
 _BUILTINS = {kind.__name__: kind for kind in (bool, bytes, complex, float, int, object, str)}
+
+
+#: What nodes of one file share, by class and name.
+SharedObjects = dict[tuple[type, str], OptimizerSpec | LookupTable]
 
 
 class ValueWriter:
@@ -246,7 +251,7 @@ class ValueReader:
     Args:
         graph: The graph that nodes are read into.
         node_named: Gives the node of a name.
-        optimizers: Name -> optimizer, of those read before; it grows. Nodes share them.
+        shared: (class, name) -> optimizer or lookup table, of those read before; it grows. Nodes share them.
         scope: What names begin with, "" or with a final "/".
     """
 
@@ -254,12 +259,12 @@ class ValueReader:
         self,
         graph: Graph,
         node_named: Callable[[str], Node],
-        optimizers: dict[str, OptimizerSpec],
+        shared: SharedObjects,
         scope: str = "",
     ) -> None:
         self._graph = graph
         self._node_named = node_named
-        self._optimizers = optimizers
+        self._shared = shared
         self._scope = scope
         self._counted: list[Any] = []
 
@@ -345,11 +350,11 @@ class ValueReader:
             if name not in _OBJECTS[place]:
                 raise NotWritableError(f"a {kind.__name__} has no {name!r}")
             object.__setattr__(value, name, self.read(item))
-        if kind is OptimizerSpec:
+        if issubclass(kind, (OptimizerSpec, LookupTable)):
             if type(value.name) is not str:
-                raise NotWritableError("the name of an optimizer is no text")
+                raise NotWritableError(f"the name of a {kind.__name__} is no text")
             object.__setattr__(value, "name", self._scope + value.name)
-            value = self._counted[at] = self._optimizers.setdefault(value.name, value)
+            value = self._counted[at] = self._shared.setdefault((kind, value.name), value)
         return value
 
     def _named_tuple(self, written: list[Any]) -> Any:

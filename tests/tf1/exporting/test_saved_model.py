@@ -125,6 +125,36 @@ def test_a_builder_with_two_signatures_two_graphs_and_an_operation_at_loading(tm
     np.testing.assert_allclose(served(tmp_path / "model", "hidden").run(None, {"x": X})[0], np.log(expected), rtol=1e-4)
 
 
+def test_tables_that_are_filled_at_loading_are_those_of_the_lookups(tmp_path):
+    def look_up(words, name):
+        pairs = gs.contrib.lookup.KeyValueTensorInitializer(gs.range(gs.constant(2, gs.int64)), gs.constant(words))
+        gs.contrib.lookup.HashTable(pairs, "?").lookup(gs.constant([1, 5], gs.int64), name)
+
+    def save(sess, directory):
+        builder = gs.saved_model.builder.SavedModelBuilder(directory)
+        builder.add_meta_graph_and_variables(sess, SERVE, main_op=gs.tables_initializer())
+        builder.save()
+        return directory
+
+    with gs.Graph().as_default(), gs.Session() as sess:
+        look_up(["a", "b"], "word")
+        table = gs.contrib.lookup.index_table_from_tensor(gs.constant(["a", "b"]), num_oov_buckets=1)
+        gs.add(table.lookup(gs.constant(["b", "c"])), table.size(), name="places")
+        first = save(sess, str(tmp_path / "first"))
+    with gs.Graph().as_default(), gs.Session() as sess:
+        gs.saved_model.loader.load(sess, SERVE, first)
+        gs.saved_model.loader.load(sess, SERVE, first, import_scope="copy")
+        for scope in ("", "copy/"):
+            assert sess.run(f"{scope}word:0").tolist() == [b"b", b"?"]
+            assert sess.run(f"{scope}places:0").tolist() == [4, 5]
+        look_up(["c", "d"], "other")
+        second = save(sess, str(tmp_path / "second"))
+    with gs.Graph().as_default(), gs.Session() as sess:
+        gs.saved_model.loader.load(sess, SERVE, second)
+        found = sess.run(["word:0", "copy/word:0", "other:0"])
+        assert [words[0] for words in found] == [b"b", b"b", b"d"]
+
+
 IDS = gs.feature_column.categorical_column_with_identity("ids", 4)
 WEIGHED = gs.feature_column.weighted_categorical_column(IDS, "weights")
 CROSSED = gs.feature_column.crossed_column([IDS, "words"], 5)
