@@ -358,10 +358,10 @@ class Estimator:
                     session.run(update)
                     done += 1
         results = dict(final.final_ops_values)
-        self._write_results(name, results, checkpoint_path)
+        self._write_results(name, results)
         return results
 
-    def _write_results(self, name: str | None, results: Mapping[str, Any], checkpoint_path: str | None) -> None:
+    def _write_results(self, name: str | None, results: Mapping[str, Any]) -> None:
         """Log the results of an evaluation, and write them as summaries of its step."""
         step = int(results[_STEP])
         shown = ", ".join(f"{key} = {value}" for key, value in sorted(results.items()))
@@ -378,8 +378,6 @@ class Estimator:
                 _log.warning("Skipping summary for %s, must be a float, np.float32, np.int64, np.int32 or int.", key)
         writer.add_summary(summary, step)
         writer.flush()
-        if checkpoint_path:
-            _log.info("Saving 'checkpoint_path' summary for global step %d: %s", step, checkpoint_path)
 
     def predict(
         self,
