@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from globalstep import dtypes
 from globalstep.tf1.estimator import heads
@@ -60,38 +60,78 @@ __all__ = [
 ]
 
 _SUM = "weighted_sum"
-_DNN_RATE = 0.05
 _OPTIMIZERS: dict[str, Callable[[float], Any]] = {
-    "Adagrad": lambda rate: AdagradOptimizer(rate),
-    "Adam": lambda rate: AdamOptimizer(rate),
-    "Ftrl": lambda rate: FtrlOptimizer(rate),
-    "RMSProp": lambda rate: RMSPropOptimizer(rate),
-    "SGD": lambda rate: GradientDescentOptimizer(rate),
+    "Adagrad": AdagradOptimizer,
+    "Adam": AdamOptimizer,
+    "Ftrl": FtrlOptimizer,
+    "RMSProp": RMSPropOptimizer,
+    "SGD": GradientDescentOptimizer,
 }
 
 
-def _optimizer(given: Any, rate: float) -> Any:
-    """Return an optimizer: the given one, that of a name, or what a function gives."""
-    if isinstance(given, str):
-        if given not in _OPTIMIZERS:
-            raise ValueError(f"Unsupported optimizer name: {given}. Supported names are: {sorted(_OPTIMIZERS)}")
-        return _OPTIMIZERS[given](rate)
-    if not isinstance(given, Optimizer) and callable(given):
-        given = given()
-    if not isinstance(given, Optimizer):
-        raise ValueError(f"The given object is not an Optimizer instance. Given: {given}")
-    return given
+class _Part(NamedTuple):
+    """A part of a model, whose logits are added to those of the others.
+
+    Attributes:
+        scope: What the names of its Variables begin with.
+        optimizer: What trains it: an optimizer, the name of one, or a function that gives one.
+        rate: The rate of an optimizer that is given by name.
+        logits: Function of the features, the mode, the configuration and the number of logits, that gives them.
+    """
+
+    scope: str
+    optimizer: Any
+    rate: float
+    logits: Callable[[Any, str, RunConfig, int], Any]
+
+    def made_optimizer(self) -> Any:
+        """Return the optimizer, made now where its name or a function was given."""
+        given = self.optimizer
+        if isinstance(given, str):
+            if given not in _OPTIMIZERS:
+                raise ValueError(f"Unsupported optimizer name: {given}. Supported names are: {sorted(_OPTIMIZERS)}")
+            return _OPTIMIZERS[given](self.rate)
+        if not isinstance(given, Optimizer) and callable(given):
+            given = given()
+        if not isinstance(given, Optimizer):
+            raise ValueError(f"The given object is not an Optimizer instance. Given: {given}")
+        return given
 
 
-def _linear_rate(columns: Sequence[Any], most: float) -> float:
-    """Return the default rate of a linear model, smaller the more columns it has."""
-    return min(most, 1.0 / math.sqrt(len(columns)))
+def _model_fn(head: Any, parts: Sequence[_Part], apart: bool = False) -> Callable[..., EstimatorSpec]:
+    """Return the model function of a head on parts.
 
+    Args:
+        head: What follows the logits.
+        parts: The parts; one, if not `apart`.
+        apart: Whether each part's optimizer trains the Variables of that part alone.
+    """
 
-def _checked_features(features: Any) -> Any:
-    if not isinstance(features, Mapping):
-        raise ValueError(f"features should be a dictionary of `Tensor`s. Given type: {type(features)}")
-    return features
+    def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
+        if not isinstance(features, Mapping):
+            raise ValueError(f"features should be a dictionary of `Tensor`s. Given type: {type(features)}")
+        optimizers, logits = [], []
+        for part in parts:
+            optimizers.append(part.made_optimizer())
+            logits.append(part.logits(features, mode, config, head.logits_dimension))
+
+        def train(loss: Any) -> Any:
+            # A batch's running averages move on with the step.
+            with control_dependencies(get_collection(GraphKeys.UPDATE_OPS)):
+                if not apart:
+                    return optimizers[0].minimize(loss, global_step=get_global_step())
+                updates = [
+                    optimizer.minimize(loss, var_list=get_collection(GraphKeys.TRAINABLE_VARIABLES, scope=part.scope))
+                    for optimizer, part in zip(optimizers, parts, strict=True)
+                ]
+                with control_dependencies(updates):
+                    return assign_add(get_global_step(), 1).op
+
+        total = math_ops.add_n(logits) if apart else logits[0]
+        spec: EstimatorSpec = head.create_estimator_spec(features, mode, total, labels=labels, train_op_fn=train)
+        return spec
+
+    return model_fn
 
 
 def _partitioner(config: RunConfig, given: Any, least: int) -> Any:
@@ -101,39 +141,40 @@ def _partitioner(config: RunConfig, given: Any, least: int) -> Any:
     return min_max_variable_partitioner(max_partitions=max(config.num_ps_replicas, 1), min_slice_size=least)
 
 
-def _deep_logits(
-    features: Any,
-    mode: str,
-    config: RunConfig,
-    units: int,
+def _deep_part(
+    optimizer: Any,
     columns: Sequence[Any],
     hidden_units: Sequence[int],
     activation_fn: Any,
     dropout: float | None,
     batch_norm: bool,
     partitioner: Any,
-) -> Any:
-    """Return the logits of dense layers on columns, whose Variables are in the scope "dnn"."""
-    training = mode == ModeKeys.TRAIN
-    initializer = init_ops.glorot_uniform_initializer()
-    with variable_scope("dnn", partitioner=_partitioner(config, None, 256 << 10)):
-        with variable_scope("input_from_feature_columns", partitioner=_partitioner(config, partitioner, 64 << 20)):
-            net = input_layer(features, columns)
-        for number, size in enumerate(hidden_units):
-            name = f"hiddenlayer_{number}"
-            net = functional_layers.dense(
-                net, size, activation=activation_fn, kernel_initializer=initializer, name=name
-            )
-            if dropout is not None and training:
-                net = functional_layers.dropout(net, rate=dropout, training=True)
-            if batch_norm:
-                net = functional_layers.batch_normalization(
-                    net, momentum=0.999, training=training, name=f"{name}/batchnorm_{number}"
+) -> _Part:
+    """Return dense layers on columns, whose Variables are in the scope "dnn"."""
+
+    def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
+        initializer = init_ops.glorot_uniform_initializer()
+        training = mode == ModeKeys.TRAIN
+        with variable_scope("dnn", partitioner=_partitioner(config, None, 256 << 10)):
+            with variable_scope("input_from_feature_columns", partitioner=_partitioner(config, partitioner, 64 << 20)):
+                net = input_layer(features, columns)
+            for number, size in enumerate(hidden_units):
+                name = f"hiddenlayer_{number}"
+                net = functional_layers.dense(
+                    net, size, activation=activation_fn or nn_ops.relu, kernel_initializer=initializer, name=name
                 )
-            _summarize(name, net)
-        logits = functional_layers.dense(net, units, kernel_initializer=initializer, name="logits")
-        _summarize("logits", logits)
-        return logits
+                if dropout is not None and training:
+                    net = functional_layers.dropout(net, rate=dropout, training=True)
+                if batch_norm:
+                    net = functional_layers.batch_normalization(
+                        net, momentum=0.999, training=training, name=f"{name}/batchnorm_{number}"
+                    )
+                _summarize(name, net)
+            logits = functional_layers.dense(net, units, kernel_initializer=initializer, name="logits")
+            _summarize("logits", logits)
+            return logits
+
+    return _Part("dnn", optimizer, 0.05, logits_of)
 
 
 def _summarize(layer: str, value: Any) -> None:
@@ -142,38 +183,33 @@ def _summarize(layer: str, value: Any) -> None:
     summary_ops.histogram(f"dnn/{layer}/activation", value)
 
 
-def _linear_logits(
-    features: Any, config: RunConfig, units: int, columns: Sequence[Any], combiner: str, partitioner: Any
-) -> Any:
-    """Return the logits of a linear model of columns, whose Variables are in the scope "linear"."""
-    with variable_scope("linear", partitioner=_partitioner(config, partitioner, 64 << 20)):
-        weights: dict[Any, list[Any]] = {}
-        logits = linear_model(features, columns, units=units, sparse_combiner=combiner, cols_to_vars=weights)
-        bias = weights.pop("bias")[0]
-        if units > 1:
-            summary_ops.histogram("bias", bias)
-        else:
-            summary_ops.scalar("bias", array_ops.reshape(bias, []))
-        every = [
-            array_ops.reshape(part, [-1]) for parts in weights.values() for whole in parts for part in _parts_of(whole)
-        ]
-        summary_ops.scalar("fraction_of_zero_weights", nn_ops.zero_fraction(joining_ops.concat(every, 0)))
-        return logits
+def _linear_part(optimizer: Any, columns: Sequence[Any], most: float, combiner: str, partitioner: Any) -> _Part:
+    """Return a linear model of columns, whose Variables are in the scope "linear"; its rate is `most` at most."""
+
+    def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
+        with variable_scope("linear", partitioner=_partitioner(config, partitioner, 64 << 20)):
+            weights: dict[Any, list[Any]] = {}
+            logits = linear_model(features, columns, units=units, sparse_combiner=combiner, cols_to_vars=weights)
+            bias = weights.pop("bias")[0]
+            if units > 1:
+                summary_ops.histogram("bias", bias)
+            else:
+                summary_ops.scalar("bias", array_ops.reshape(bias, []))
+            every = [
+                array_ops.reshape(part, [-1])
+                for parts in weights.values()
+                for whole in parts
+                for part in _parts_of(whole)
+            ]
+            summary_ops.scalar("fraction_of_zero_weights", nn_ops.zero_fraction(joining_ops.concat(every, 0)))
+            return logits
+
+    # Smaller, the more columns there are.
+    return _Part("linear", optimizer, min(most, 1.0 / math.sqrt(len(columns))), logits_of)
 
 
 def _parts_of(variable: Any) -> list[Any]:
     return list(variable) if isinstance(variable, PartitionedVariable) else [variable]
-
-
-def _spec(head: Any, features: Any, mode: str, labels: Any, logits: Any, train_op_fn: Any) -> EstimatorSpec:
-    """Return what a head makes of logits; a batch's running averages move on with the step."""
-
-    def train(loss: Any) -> Any:
-        with control_dependencies(get_collection(GraphKeys.UPDATE_OPS)):
-            return train_op_fn(loss)
-
-    spec: EstimatorSpec = head.create_estimator_spec(features, mode, logits, labels=labels, train_op_fn=train)
-    return spec
 
 
 def _classes_head(n_classes: int, weight_column: Any, vocabulary: Any, reduction: str) -> Any:
@@ -210,36 +246,20 @@ class LinearEstimator(Estimator):
         columns = tuple(feature_columns or ())
         if not columns:
             raise ValueError("feature_columns must not be empty.")
-
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            chosen = _optimizer(optimizer, _linear_rate(columns, 0.2))
-            logits = _linear_logits(
-                _checked_features(features), config, head.logits_dimension, columns, sparse_combiner, partitioner
-            )
-
-            def train_op_fn(loss: Any) -> Any:
-                return chosen.minimize(loss, global_step=get_global_step())
-
-            return _spec(head, features, mode, labels, logits, train_op_fn)
-
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+        parts = [_linear_part(optimizer, columns, 0.2, sparse_combiner, partitioner)]
+        super().__init__(_model_fn(head, parts), model_dir, config, warm_start_from=warm_start_from)
 
 
 class LinearClassifier(LinearEstimator):
     """A linear classifier: logistic regression, or softmax regression for more than two classes.
 
+    Arguments that are not named here are LinearEstimator's.
+
     Args:
-        feature_columns: See LinearEstimator.
-        model_dir: See Estimator.
         n_classes: How many classes.
         weight_column: Name, or numeric column, of the examples' weights.
         label_vocabulary: The classes, where labels are strings.
-        optimizer: See LinearEstimator.
-        config: See Estimator.
-        partitioner: See LinearEstimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        sparse_combiner: See LinearEstimator.
     """
 
     def __init__(
@@ -263,19 +283,12 @@ class LinearClassifier(LinearEstimator):
 
 
 class LinearRegressor(LinearEstimator):
-    """A linear regression.
+    """A linear regression. Arguments that are not named here are LinearEstimator's.
 
     Args:
-        feature_columns: See LinearEstimator.
-        model_dir: See Estimator.
         label_dimension: Numbers of a label.
         weight_column: Name, or numeric column, of the examples' weights.
-        optimizer: See LinearEstimator.
-        config: See Estimator.
-        partitioner: See LinearEstimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        sparse_combiner: See LinearEstimator.
     """
 
     def __init__(
@@ -329,48 +342,20 @@ class DNNEstimator(Estimator):
         batch_norm: bool = False,
     ) -> None:
         columns = tuple(feature_columns)
-
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            chosen = _optimizer(optimizer, _DNN_RATE)
-            logits = _deep_logits(
-                _checked_features(features),
-                mode,
-                config,
-                head.logits_dimension,
-                columns,
-                hidden_units,
-                nn_ops.relu if activation_fn is None else activation_fn,
-                dropout,
-                batch_norm,
-                input_layer_partitioner,
-            )
-
-            def train_op_fn(loss: Any) -> Any:
-                return chosen.minimize(loss, global_step=get_global_step())
-
-            return _spec(head, features, mode, labels, logits, train_op_fn)
-
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+        parts = [
+            _deep_part(optimizer, columns, hidden_units, activation_fn, dropout, batch_norm, input_layer_partitioner)
+        ]
+        super().__init__(_model_fn(head, parts), model_dir, config, warm_start_from=warm_start_from)
 
 
 class DNNClassifier(DNNEstimator):
-    """A classifier of dense layers.
+    """A classifier of dense layers. Arguments that are not named here are DNNEstimator's.
 
     Args:
-        hidden_units: See DNNEstimator.
-        feature_columns: See DNNEstimator.
-        model_dir: See Estimator.
         n_classes: How many classes.
         weight_column: Name, or numeric column, of the examples' weights.
         label_vocabulary: The classes, where labels are strings.
-        optimizer: See DNNEstimator.
-        activation_fn: See DNNEstimator.
-        dropout: See DNNEstimator.
-        input_layer_partitioner: See DNNEstimator.
-        config: See Estimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        batch_norm: See DNNEstimator.
     """
 
     def __init__(
@@ -398,22 +383,12 @@ class DNNClassifier(DNNEstimator):
 
 
 class DNNRegressor(DNNEstimator):
-    """A regression by dense layers.
+    """A regression by dense layers. Arguments that are not named here are DNNEstimator's.
 
     Args:
-        hidden_units: See DNNEstimator.
-        feature_columns: See DNNEstimator.
-        model_dir: See Estimator.
         label_dimension: Numbers of a label.
         weight_column: Name, or numeric column, of the examples' weights.
-        optimizer: See DNNEstimator.
-        activation_fn: See DNNEstimator.
-        dropout: See DNNEstimator.
-        input_layer_partitioner: See DNNEstimator.
-        config: See Estimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        batch_norm: See DNNEstimator.
     """
 
     def __init__(
@@ -481,68 +456,27 @@ class DNNLinearCombinedEstimator(Estimator):
             raise ValueError("Either linear_feature_columns or dnn_feature_columns must be defined.")
         if deep and not dnn_hidden_units:
             raise ValueError("dnn_hidden_units must be defined when dnn_feature_columns is specified.")
-
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            _checked_features(features)
-            logits: list[Any] = []
-            trained: list[tuple[Any, str]] = []
-            units = head.logits_dimension
-            if deep:
-                trained.append((_optimizer(dnn_optimizer, _DNN_RATE), "dnn"))
-                logits.append(
-                    _deep_logits(
-                        features,
-                        mode,
-                        config,
-                        units,
-                        deep,
-                        dnn_hidden_units or (),
-                        nn_ops.relu if dnn_activation_fn is None else dnn_activation_fn,
-                        dnn_dropout,
-                        batch_norm,
-                        input_layer_partitioner,
-                    )
+        parts = []
+        if deep:
+            parts.append(
+                _deep_part(
+                    dnn_optimizer, deep, dnn_hidden_units or (), dnn_activation_fn, dnn_dropout, batch_norm,
+                    input_layer_partitioner,
                 )
-            if wide:
-                trained.append((_optimizer(linear_optimizer, _linear_rate(wide, 0.005)), "linear"))
-                logits.append(
-                    _linear_logits(features, config, units, wide, linear_sparse_combiner, input_layer_partitioner)
-                )
-
-            def train_op_fn(loss: Any) -> Any:
-                updates = [
-                    one.minimize(loss, var_list=get_collection(GraphKeys.TRAINABLE_VARIABLES, scope=scope))
-                    for one, scope in trained
-                ]
-                with control_dependencies(updates):
-                    return assign_add(get_global_step(), 1).op
-
-            return _spec(head, features, mode, labels, math_ops.add_n(logits), train_op_fn)
-
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+            )  # fmt: skip
+        if wide:
+            parts.append(_linear_part(linear_optimizer, wide, 0.005, linear_sparse_combiner, input_layer_partitioner))
+        super().__init__(_model_fn(head, parts, apart=True), model_dir, config, warm_start_from=warm_start_from)
 
 
 class DNNLinearCombinedClassifier(DNNLinearCombinedEstimator):
-    """A wide and deep classifier.
+    """A wide and deep classifier. Arguments that are not named here are DNNLinearCombinedEstimator's.
 
     Args:
-        model_dir: See Estimator.
-        linear_feature_columns: See DNNLinearCombinedEstimator.
-        linear_optimizer: See DNNLinearCombinedEstimator.
-        dnn_feature_columns: See DNNLinearCombinedEstimator.
-        dnn_optimizer: See DNNLinearCombinedEstimator.
-        dnn_hidden_units: See DNNLinearCombinedEstimator.
-        dnn_activation_fn: See DNNLinearCombinedEstimator.
-        dnn_dropout: See DNNLinearCombinedEstimator.
         n_classes: How many classes.
         weight_column: Name, or numeric column, of the examples' weights.
         label_vocabulary: The classes, where labels are strings.
-        input_layer_partitioner: See DNNLinearCombinedEstimator.
-        config: See Estimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        batch_norm: See DNNLinearCombinedEstimator.
-        linear_sparse_combiner: See LinearEstimator.
     """
 
     def __init__(
@@ -574,25 +508,12 @@ class DNNLinearCombinedClassifier(DNNLinearCombinedEstimator):
 
 
 class DNNLinearCombinedRegressor(DNNLinearCombinedEstimator):
-    """A wide and deep regression.
+    """A wide and deep regression. Arguments that are not named here are DNNLinearCombinedEstimator's.
 
     Args:
-        model_dir: See Estimator.
-        linear_feature_columns: See DNNLinearCombinedEstimator.
-        linear_optimizer: See DNNLinearCombinedEstimator.
-        dnn_feature_columns: See DNNLinearCombinedEstimator.
-        dnn_optimizer: See DNNLinearCombinedEstimator.
-        dnn_hidden_units: See DNNLinearCombinedEstimator.
-        dnn_activation_fn: See DNNLinearCombinedEstimator.
-        dnn_dropout: See DNNLinearCombinedEstimator.
         label_dimension: Numbers of a label.
         weight_column: Name, or numeric column, of the examples' weights.
-        input_layer_partitioner: See DNNLinearCombinedEstimator.
-        config: See Estimator.
-        warm_start_from: See Estimator.
         loss_reduction: How a batch's losses become one; default their sum.
-        batch_norm: See DNNLinearCombinedEstimator.
-        linear_sparse_combiner: See LinearEstimator.
     """
 
     def __init__(
@@ -626,19 +547,13 @@ class _Baseline(Estimator):
     """A model that looks at no feature: it learns the labels' mean, or their frequencies."""
 
     def __init__(self, head: Any, model_dir: Any, optimizer: Any, config: RunConfig | None) -> None:
-        def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-            sizes = [array_ops.shape(one)[0] for one in _checked_features(features).values() if isinstance(one, Node)]
+        def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
+            sizes = [array_ops.shape(one)[0] for one in features.values() if isinstance(one, Node)]
             with variable_scope("baseline"):
-                bias = get_variable("bias", [head.logits_dimension], initializer=init_ops.zeros_initializer())
-                logits = constant_ops.ones(joining_ops.stack([sizes[0], 1])) * bias
-            chosen = _optimizer(optimizer, 0.3)
+                bias = get_variable("bias", [units], initializer=init_ops.zeros_initializer())
+                return constant_ops.ones(joining_ops.stack([sizes[0], 1])) * bias
 
-            def train_op_fn(loss: Any) -> Any:
-                return chosen.minimize(loss, global_step=get_global_step())
-
-            return _spec(head, features, mode, labels, logits, train_op_fn)
-
-        super().__init__(model_fn, model_dir, config)
+        super().__init__(_model_fn(head, [_Part("baseline", optimizer, 0.3, logits_of)]), model_dir, config)
 
 
 class BaselineClassifier(_Baseline):

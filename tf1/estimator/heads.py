@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from globalstep import dtypes
-from globalstep.tf1.estimator.input_fns import argument_names
 from globalstep.tf1.estimator.model_fn import (
     ClassificationOutput,
     EstimatorSpec,
@@ -20,6 +19,7 @@ from globalstep.tf1.estimator.model_fn import (
     RegressionOutput,
 )
 from globalstep.tf1.feature_columns.dense import numeric_column
+from globalstep.tf1.graph.callables import fn_args
 from globalstep.tf1.graph.graph import control_dependencies, name_scope
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.losses import Reduction, compute_weighted_loss, mean_squared_error
@@ -97,13 +97,15 @@ class Head(abc.ABC):
         if loss_reduction not in Reduction.all() or loss_reduction == Reduction.NONE:
             raise ValueError(f"Invalid loss_reduction: {loss_reduction}")
         if loss_fn is not None:
-            names = argument_names(loss_fn)
+            names = fn_args(loss_fn)
             for needed in ("labels", "logits"):
                 if needed not in names:
                     raise ValueError(f"loss_fn must contain argument: {needed}. Given arguments: {names}")
             others = sorted(set(names) - {"labels", "logits", "features"})
             if others:
                 raise ValueError(f"loss_fn has unexpected args: {others}")
+        #: How many losses an example has.
+        self._losses_per_example = 1
         self._name = name
         self._weight_column = weight_column
         self._reduction = loss_reduction
@@ -119,7 +121,6 @@ class Head(abc.ABC):
     def logits_dimension(self) -> int:
         """How many logits an example has."""
 
-    @abc.abstractmethod
     def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
         """Return the loss of a batch.
 
@@ -129,13 +130,29 @@ class Head(abc.ABC):
             logits: float [batch, logits_dimension].
             labels: Of the batch.
         """
+        labels = self.processed(labels, logits)
+        if self._loss_fn is None:
+            losses = self.losses_of(labels, logits)
+        else:
+            losses = self._own_losses(labels, logits, features)
+        weights = _weights(features, self._weight_column, logits, losses)
+        training = compute_weighted_loss(losses, weights=weights, reduction=self._reduction)
+        return LossSpec(training, losses, weights, labels)
 
-    def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
-        """Return the predictions of a batch, and the outputs of an export."""
+    def processed(self, labels: Any, logits: Any) -> Any:
+        """Return the labels of a batch as numbers, checked."""
         raise NotImplementedError  # abstract
 
-    def metrics_of(self, loss: LossSpec, logits: Any, predictions: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics of a batch, by key without the head's name."""
+    def losses_of(self, labels: Any, logits: Any) -> Any:
+        """Return the losses of a batch's examples, where the head has no `loss_fn`."""
+        raise NotImplementedError  # abstract
+
+    def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
+        """Return the predictions of a batch, and the outputs of an export besides them, the default first."""
+        raise NotImplementedError  # abstract
+
+    def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
+        """Return the metrics of a batch besides the loss, by key without the head's name."""
         raise NotImplementedError  # abstract
 
     def create_estimator_spec(
@@ -166,12 +183,16 @@ class Head(abc.ABC):
             logits = _checked_logits(logits, self.logits_dimension)
             predictions, outputs = self.predictions_of(logits)
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
+                default = next(iter(outputs.values()))
+                served = {"serving_default": default, **outputs, "predict": PredictOutput(predictions)}
+                return EstimatorSpec(mode, predictions=predictions, export_outputs=served)
             loss = self.create_loss(features, mode, logits, labels)
             regularization = math_ops.add_n(list(regularization_losses)) if regularization_losses else None
             total = loss.training_loss if regularization is None else loss.training_loss + regularization
             if mode == ModeKeys.EVAL:
-                metrics = self.metrics_of(loss, logits, predictions)
+                weights = None if isinstance(loss.weights, float) else loss.weights
+                metrics = {"average_loss": mean(loss.unreduced_loss, weights)}
+                metrics |= self.metrics_of(loss.processed_labels, predictions, weights)
                 if regularization is not None:
                     metrics["regularization_loss"] = mean(regularization)
                 named = {self._key(key): metric for key, metric in metrics.items()}
@@ -188,29 +209,33 @@ class Head(abc.ABC):
     def _key(self, key: str) -> str:
         return f"{key}/{self._name}" if self._name else key
 
-    def _reduced(self, losses: Any, features: Any, logits: Any, labels: Any) -> LossSpec:
-        """Weigh the losses of a batch and make one of them."""
-        weights = _weights(features, self._weight_column, logits, losses)
-        training = compute_weighted_loss(losses, weights=weights, reduction=self._reduction)
-        return LossSpec(training, losses, weights, labels)
-
-    def _own_loss(self, labels: Any, logits: Any, features: Any, last: int = 1) -> Any:
-        given = {"features": features} if "features" in argument_names(self._loss_fn) else {}
+    def _own_losses(self, labels: Any, logits: Any, features: Any) -> Any:
+        """Return the losses that `loss_fn` gives; a run that computes them refuses another shape."""
+        given = {"features": features} if "features" in fn_args(self._loss_fn) else {}
         losses = constant_ops.convert_to_tensor(self._loss_fn(labels=labels, logits=logits, **given))
         shapes = [
-            f"loss_fn must return Tensor of shape [D0, D1, ... DN, {last}]. ",
+            f"loss_fn must return Tensor of shape [D0, D1, ... DN, {self._losses_per_example}]. ",
             "logits_shape: ", array_ops.shape(logits), "loss_shape: ", array_ops.shape(losses),
         ]  # fmt: skip
-        wanted = joining_ops.concat([array_ops.shape(logits)[:-1], [last]], 0)
-        with control_dependencies([control_flow_ops.assert_equal(array_ops.shape(losses), wanted, data=shapes)]):
-            return array_ops.identity(losses)
+        wanted = joining_ops.concat([array_ops.shape(logits)[:-1], [self._losses_per_example]], 0)
+        return _after(losses, control_flow_ops.assert_equal(array_ops.shape(losses), wanted, data=shapes))
+
+
+def _after(value: Any, *checks: Any) -> Any:
+    """Return a value that is there once some checks are made."""
+    with control_dependencies(checks):
+        return array_ops.identity(value)
+
+
+def _as_deep(value: Any, logits: Any) -> Any:
+    """Return labels or weights with a last dimension of 1 where they have one less than the logits."""
+    is_flat = value.shape.ndims is not None and value.shape.ndims == (logits.shape.ndims or 0) - 1
+    return array_ops.expand_dims(value, -1) if is_flat else value
 
 
 def _train_op(loss: Any, optimizer: Any, train_op_fn: Any) -> Any:
-    if optimizer is not None and train_op_fn is not None:
-        raise ValueError("train_op_fn and optimizer cannot both be set.")
-    if optimizer is None and train_op_fn is None:
-        raise ValueError("train_op_fn and optimizer cannot both be None.")
+    if (optimizer is None) == (train_op_fn is None):
+        raise ValueError(f"train_op_fn and optimizer cannot both be {'None' if optimizer is None else 'set'}.")
     if optimizer is not None:
         return optimizer.minimize(loss, global_step=get_global_step())
     return train_op_fn(loss)
@@ -223,14 +248,12 @@ def _checked_logits(logits: Any, dimension: int) -> Any:
         raise ValueError(f"{text}{sizes}.")
     if sizes.ndims is not None and sizes.as_list()[-1] is not None:
         return logits
-    with control_dependencies([static_checks.assert_rank_at_least(logits, 2, message=text)]):
-        last = array_ops.shape(logits)[-1]
-    with control_dependencies([control_flow_ops.assert_equal(last, dimension, message=text)]):
-        return array_ops.identity(logits)
+    shape = _after(array_ops.shape(logits), static_checks.assert_rank_at_least(logits, 2, message=text))
+    return _after(logits, control_flow_ops.assert_equal(shape[-1], dimension, message=text))
 
 
 def _checked_labels(labels: Any, logits: Any, dimension: int) -> Any:
-    """Return labels [batch, dimension]."""
+    """Return labels [batch, dimension]; a run that computes them refuses another shape."""
     if labels is None:
         raise ValueError(
             "You must provide a labels Tensor. Given: None. Suggested troubleshooting steps: Check that your data "
@@ -241,9 +264,8 @@ def _checked_labels(labels: Any, logits: Any, dimension: int) -> Any:
             f"SparseTensor labels are not supported. labels must be a Tensor of shape [D0, D1, ..., DN, {dimension}], "
             f"e.g. [batch_size, {dimension}]. Make them dense in your input_fn by tf.sparse_tensor_to_dense()."
         )
-    labels, logits = constant_ops.convert_to_tensor(labels), constant_ops.convert_to_tensor(logits)
-    if labels.shape.ndims is not None and labels.shape.ndims == (logits.shape.ndims or 0) - 1:
-        labels = array_ops.expand_dims(labels, -1)
+    logits = constant_ops.convert_to_tensor(logits)
+    labels = _as_deep(constant_ops.convert_to_tensor(labels), logits)
     last = None if labels.shape.ndims is None else labels.shape.as_list()[-1:]
     if last is not None and last != [None] and last != [dimension]:
         raise ValueError(
@@ -253,12 +275,9 @@ def _checked_labels(labels: Any, logits: Any, dimension: int) -> Any:
         )
     wanted = joining_ops.concat([array_ops.shape(logits)[:-1], [dimension]], 0)
     shapes = ["expected_labels_shape: ", wanted, "labels_shape: ", array_ops.shape(labels)]
-    with control_dependencies(
-        [control_flow_ops.assert_equal(array_ops.rank(labels), array_ops.rank(logits), data=shapes)]
-    ):
-        have = array_ops.shape(labels)
-    with control_dependencies([control_flow_ops.assert_equal(have, wanted, data=shapes)]):
-        return array_ops.identity(labels)
+    same_rank = control_flow_ops.assert_equal(array_ops.rank(labels), array_ops.rank(logits), data=shapes)
+    have = _after(array_ops.shape(labels), same_rank)
+    return _after(labels, control_flow_ops.assert_equal(have, wanted, data=shapes))
 
 
 def _weights(features: Any, column: Any, logits: Any, losses: Any) -> Any:
@@ -276,32 +295,26 @@ def _weights(features: Any, column: Any, logits: Any, losses: Any) -> Any:
     weights = given = math_ops.to_float(constant_ops.convert_to_tensor(features[key]))
     if getattr(column, "normalizer_fn", None):
         weights = column.normalizer_fn(weights)
-    if weights.shape.ndims is not None and weights.shape.ndims == (logits.shape.ndims or 0) - 1:
-        weights = array_ops.expand_dims(weights, -1)
+    weights = _as_deep(weights, logits)
     shapes = ["logits_shape: ", array_ops.shape(logits), "weights_shape: ", array_ops.shape(given)]
-    with control_dependencies(
-        [control_flow_ops.assert_equal(array_ops.rank(weights), array_ops.rank(logits), data=shapes)]
-    ):
-        last = array_ops.shape(weights)[-1]
-        fits = math_ops.logical_or(math_ops.equal(last, 1), math_ops.equal(last, array_ops.shape(losses)[-1]))
-        ours, theirs = array_ops.shape(weights)[:-1], array_ops.shape(logits)[:-1]
-    checks = [
-        control_flow_ops.assert_equal(ours, theirs, data=shapes),
+    same_rank = control_flow_ops.assert_equal(array_ops.rank(weights), array_ops.rank(logits), data=shapes)
+    shape = _after(array_ops.shape(weights), same_rank)
+    fits = math_ops.logical_or(math_ops.equal(shape[-1], 1), math_ops.equal(shape[-1], array_ops.shape(losses)[-1]))
+    return _after(
+        weights,
+        control_flow_ops.assert_equal(shape[:-1], array_ops.shape(logits)[:-1], data=shapes),
         control_flow_ops.assert_equal(fits, True, data=shapes),
-    ]
-    with control_dependencies(checks):
-        return array_ops.identity(weights)
+    )
 
 
 def _in_range(labels: Any, classes: int, message: str | None = None) -> Any:
-    """Return labels that are refused when they are computed where one is no class."""
+    """Return labels; a run that computes them refuses one that is no class."""
     most = math_ops.cast(classes - 1, labels.dtype)
-    checks = [
+    return _after(
+        labels,
         control_flow_ops.assert_less_equal(labels, most, message=message or "Labels must <= n_classes - 1"),
         control_flow_ops.assert_non_negative(labels, message=message or "Labels must >= 0"),
-    ]
-    with control_dependencies(checks):
-        return array_ops.identity(labels)
+    )
 
 
 def _ids_of(labels: Any, vocabulary: Sequence[str] | None) -> Any:
@@ -382,15 +395,14 @@ class BinaryClassHead(Head):
         """See Head."""
         return 1
 
-    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
+    def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
         labels = _ids_of(_checked_labels(labels, logits, 1), self._vocabulary)
-        labels = _in_range(math_ops.to_float(labels), 2)
-        if self._loss_fn is not None:
-            losses = self._own_loss(labels, logits, features)
-        else:
-            losses = cross_entropy_ops.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-        return self._reduced(losses, features, logits, labels)
+        return _in_range(math_ops.to_float(labels), 2)
+
+    def losses_of(self, labels: Any, logits: Any) -> Any:
+        """See Head."""
+        return cross_entropy_ops.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
         """See Head."""
@@ -406,31 +418,22 @@ class BinaryClassHead(Head):
             "classes": _texts_of(class_ids, self._vocabulary),
         }
         classification = _class_outputs(probabilities, 2, self._vocabulary)
-        outputs: dict[str, ExportOutput] = {
-            "serving_default": classification,
-            "classification": classification,
-            "regression": RegressionOutput(logistic),
-            "predict": PredictOutput(predictions),
-        }
-        return predictions, outputs
+        return predictions, {"classification": classification, "regression": RegressionOutput(logistic)}
 
-    def metrics_of(self, loss: LossSpec, logits: Any, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
-        labels, weights = loss.processed_labels, loss.weights
-        weighed = None if isinstance(weights, float) else weights
         logistic, class_ids = predictions["logistic"], predictions["class_ids"]
-        label_mean = mean(labels, weighed)
-        metrics = {
-            "average_loss": mean(loss.unreduced_loss, weighed),
-            "accuracy": accuracy(labels, class_ids, weighed),
-            "precision": precision(labels, class_ids, weighed),
-            "recall": recall(labels, class_ids, weighed),
-            "prediction/mean": mean(logistic, weighed),
+        label_mean = mean(labels, weights)
+        return {
+            "accuracy": accuracy(labels, class_ids, weights),
+            "precision": precision(labels, class_ids, weights),
+            "recall": recall(labels, class_ids, weights),
+            "prediction/mean": mean(logistic, weights),
             "label/mean": label_mean,
             "accuracy_baseline": tuple(math_ops.maximum(value, 1 - value) for value in label_mean),
-            **_areas(labels, logistic, weighed),
+            **_areas(labels, logistic, weights),
+            **_at_thresholds(self._thresholds, labels, logistic, weights),
         }
-        return metrics | _at_thresholds(self._thresholds, labels, logistic, weighed)
 
 
 class MultiClassHead(Head):
@@ -464,22 +467,18 @@ class MultiClassHead(Head):
         """See Head."""
         return self._classes
 
-    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
+    def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
         labels = _checked_labels(labels, logits, 1)
         if self._vocabulary is None and not labels.dtype.is_integer:
             raise ValueError(f"Labels dtype should be integer. Instead got {labels.dtype}.")
-        ids = _in_range(_ids_of(labels, self._vocabulary), self._classes)
-        if self._loss_fn is not None:
-            losses = self._own_loss(ids, logits, features)
-        else:
-            losses = array_ops.expand_dims(
-                cross_entropy_ops.sparse_softmax_cross_entropy_with_logits(
-                    labels=array_ops.squeeze(ids, [-1]), logits=logits
-                ),
-                -1,
-            )
-        return self._reduced(losses, features, logits, ids)
+        return _in_range(_ids_of(labels, self._vocabulary), self._classes)
+
+    def losses_of(self, labels: Any, logits: Any) -> Any:
+        """See Head."""
+        ids = array_ops.squeeze(labels, [-1])
+        losses = cross_entropy_ops.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=logits)
+        return array_ops.expand_dims(losses, -1)
 
     def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
         """See Head."""
@@ -491,21 +490,11 @@ class MultiClassHead(Head):
             "class_ids": class_ids,
             "classes": _texts_of(class_ids, self._vocabulary),
         }
-        classification = _class_outputs(probabilities, self._classes, self._vocabulary)
-        outputs: dict[str, ExportOutput] = {
-            "serving_default": classification,
-            "classification": classification,
-            "predict": PredictOutput(predictions),
-        }
-        return predictions, outputs
+        return predictions, {"classification": _class_outputs(probabilities, self._classes, self._vocabulary)}
 
-    def metrics_of(self, loss: LossSpec, logits: Any, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
-        weighed = None if isinstance(loss.weights, float) else loss.weights
-        return {
-            "average_loss": mean(loss.unreduced_loss, weighed),
-            "accuracy": accuracy(loss.processed_labels, predictions["class_ids"], weighed),
-        }
+        return {"accuracy": accuracy(labels, predictions["class_ids"], weights)}
 
 
 class RegressionHead(Head):
@@ -532,21 +521,20 @@ class RegressionHead(Head):
         super().__init__(name, weight_column, loss_reduction, loss_fn)
         if label_dimension is None or label_dimension < 1:
             raise ValueError(f"Invalid label_dimension {label_dimension}.")
-        self._dimension, self._inverse_link = label_dimension, inverse_link_fn
+        self._losses_per_example, self._inverse_link = label_dimension, inverse_link_fn
 
     @property
     def logits_dimension(self) -> int:
         """See Head."""
-        return self._dimension
+        return self._losses_per_example
 
-    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
+    def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
-        labels = math_ops.to_float(_checked_labels(labels, logits, self._dimension))
-        if self._loss_fn is not None:
-            losses = self._own_loss(labels, logits, features, self._dimension)
-        else:
-            losses = mean_squared_error(labels, logits, reduction=Reduction.NONE)
-        return self._reduced(losses, features, logits, labels)
+        return math_ops.to_float(_checked_labels(labels, logits, self.logits_dimension))
+
+    def losses_of(self, labels: Any, logits: Any) -> Any:
+        """See Head."""
+        return mean_squared_error(labels, logits, reduction=Reduction.NONE)
 
     def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
         """See Head."""
@@ -554,22 +542,11 @@ class RegressionHead(Head):
             predictions = {"predictions": logits}
         else:
             predictions = {"predictions": self._inverse_link(logits), "logits": logits}
-        value = RegressionOutput(predictions["predictions"])
-        outputs: dict[str, ExportOutput] = {
-            "serving_default": value,
-            "regression": value,
-            "predict": PredictOutput(predictions),
-        }
-        return predictions, outputs
+        return predictions, {"regression": RegressionOutput(predictions["predictions"])}
 
-    def metrics_of(self, loss: LossSpec, logits: Any, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
-        weighed = None if isinstance(loss.weights, float) else loss.weights
-        return {
-            "average_loss": mean(loss.unreduced_loss, weighed),
-            "prediction/mean": mean(predictions["predictions"], weighed),
-            "label/mean": mean(loss.processed_labels, weighed),
-        }
+        return {"prediction/mean": mean(predictions["predictions"], weights), "label/mean": mean(labels, weights)}
 
 
 class PoissonRegressionHead(RegressionHead):
@@ -657,48 +634,38 @@ class MultiLabelHead(Head):
         """See Head."""
         return self._classes
 
-    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
+    def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
-        if isinstance(labels, SparseTensor):
-            text = f"labels must be an integer SparseTensor with values in [0, {self._classes})"
-            values = _in_range(_ids_of(labels.values, self._vocabulary), self._classes, text)
-            ids = SparseTensor(labels.indices, math_ops.cast(values, dtypes.int64), labels.dense_shape)
-            wide = math_ops.to_float(sparse_ops.sparse_to_indicator(ids, self._classes))
-            labels = array_ops.reshape(wide, array_ops.shape(logits))
-        else:
+        if not isinstance(labels, SparseTensor):
             text = "labels must be an integer indicator Tensor with values in [0, 1]"
-            labels = _in_range(math_ops.to_float(_checked_labels(labels, logits, self._classes)), 2, text)
-        if self._loss_fn is not None:
-            losses = self._own_loss(labels, logits, features)
-        else:
-            each = cross_entropy_ops.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-            losses = reduction_ops.reduce_mean(each, -1, keepdims=True)
-        return self._reduced(losses, features, logits, labels)
+            return _in_range(math_ops.to_float(_checked_labels(labels, logits, self._classes)), 2, text)
+        text = f"labels must be an integer SparseTensor with values in [0, {self._classes})"
+        values = _in_range(_ids_of(labels.values, self._vocabulary), self._classes, text)
+        ids = SparseTensor(labels.indices, math_ops.cast(values, dtypes.int64), labels.dense_shape)
+        wide = math_ops.to_float(sparse_ops.sparse_to_indicator(ids, self._classes))
+        return array_ops.reshape(wide, array_ops.shape(logits))
+
+    def losses_of(self, labels: Any, logits: Any) -> Any:
+        """See Head."""
+        each = cross_entropy_ops.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        return reduction_ops.reduce_mean(each, -1, keepdims=True)
 
     def predictions_of(self, logits: Any) -> tuple[dict[str, Any], dict[str, ExportOutput]]:
         """See Head."""
         probabilities = math_ops.sigmoid(logits, name="probabilities")
         predictions = {"logits": logits, "probabilities": probabilities}
-        classification = _class_outputs(probabilities, self._classes, self._vocabulary)
-        outputs: dict[str, ExportOutput] = {
-            "serving_default": classification,
-            "classification": classification,
-            "predict": PredictOutput(predictions),
-        }
-        return predictions, outputs
+        return predictions, {"classification": _class_outputs(probabilities, self._classes, self._vocabulary)}
 
-    def metrics_of(self, loss: LossSpec, logits: Any, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
-        weighed = None if isinstance(loss.weights, float) else loss.weights
-        labels, probabilities = loss.processed_labels, predictions["probabilities"]
-        metrics = {"average_loss": mean(loss.unreduced_loss, weighed)}
-        metrics |= _areas(labels, probabilities, weighed)
-        metrics |= _at_thresholds(self._thresholds, labels, probabilities, weighed)
+        probabilities = predictions["probabilities"]
+        metrics = _areas(labels, probabilities, weights)
+        metrics |= _at_thresholds(self._thresholds, labels, probabilities, weights)
         for number in self._measured:
             name = f"class{number}" if self._vocabulary is None else self._vocabulary[number]
             own = probabilities[..., number : number + 1]
-            metrics[f"probability_mean/{name}"] = mean(own, weighed)
-            areas = _areas(labels[..., number : number + 1], own, weighed)
+            metrics[f"probability_mean/{name}"] = mean(own, weights)
+            areas = _areas(labels[..., number : number + 1], own, weights)
             metrics |= {f"{key}/{name}": area for key, area in areas.items()}
         return metrics
 

@@ -16,6 +16,8 @@ __all__ = ["fn_args", "get_func_code", "get_func_name", "has_kwargs"]
 def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the arguments that a call of `fn` still takes by place, without a method's `self`.
 
+    A function that `functools.wraps` has decorated takes those of the one within, as TensorFlow's decorators have it.
+
     >>> fn_args(functools.partial(lambda a, b, c: None, 1, c=2))
     ('b',)
     """
@@ -23,7 +25,7 @@ def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:
         rest = fn_args(fn.func)[len(fn.args) :]
         return tuple(name for name in rest if name not in fn.keywords)
     plain = _function(fn)
-    names = inspect.getfullargspec(plain).args
+    names = inspect.getfullargspec(inspect.unwrap(plain)).args
     return tuple(names[1:] if inspect.ismethod(plain) else names)
 
 

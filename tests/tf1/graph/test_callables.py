@@ -19,10 +19,16 @@ def plain(a, b=2, *rest, mode=None):
     return a, b, rest, mode
 
 
+@functools.wraps(plain)
+def decorated(*given, **named):
+    return plain(*given, **named)
+
+
 @pytest.mark.parametrize(
     ("function", "names"),
     [
         (plain, ("a", "b")),
+        (decorated, ("a", "b")),
         (Model().call, ("features", "labels")),
         (Model.call, ("self", "features", "labels")),
         (Model(), ("features",)),
