@@ -24,10 +24,11 @@ from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.contrib.model_variables import get_variable_full_name
-from globalstep.tf1.estimator.input_fns import argument_names, parsed_input
+from globalstep.tf1.estimator.input_fns import parsed_input
 from globalstep.tf1.estimator.model_fn import EstimatorSpec, ModeKeys, checked_hooks
 from globalstep.tf1.estimator.run_config import RunConfig, TaskType
 from globalstep.tf1.exporting.saved_model import SavedModelBuilder
+from globalstep.tf1.graph.callables import fn_args
 from globalstep.tf1.graph.device import replica_device_setter
 from globalstep.tf1.graph.graph import Graph, GraphKeys, add_to_collection, device, get_collection
 from globalstep.tf1.hooks.hooks import (
@@ -222,10 +223,7 @@ class Estimator:
             cluster=config.cluster_spec or None, worker_device=f"/job:{config.task_type}/task:{config.task_id}"
         )
         with Graph().as_default(), device(setter):
-            set_random_seed(config.tf_random_seed)
-            create_global_step()
-            features, labels, input_hooks = self._input(input_fn, ModeKeys.TRAIN)
-            spec = self._call_model_fn(features, labels, ModeKeys.TRAIN, self.config)
+            spec, input_hooks = self._built(input_fn, ModeKeys.TRAIN)
             loss = self._train(spec, [*input_hooks, *all_hooks], listeners)
         _log.info("Loss for final step: %s.", loss)
         return self
@@ -234,7 +232,7 @@ class Estimator:
         """Run the steps of a model whose graph is made; return the loss of the last."""
         config = self._config
         self._begin_warm()
-        if not any(_name_of(summary) == _LOSS for summary in get_collection(GraphKeys.SUMMARIES)):
+        if not any(summary.op.name == _LOSS for summary in get_collection(GraphKeys.SUMMARIES)):
             scalar(_LOSS, spec.loss)
         add_to_collection(GraphKeys.LOSSES, spec.loss)
         hooks.append(NanTensorHook(spec.loss))
@@ -243,11 +241,10 @@ class Estimator:
             hooks.append(LoggingTensorHook(logged, every_n_iter=config.log_step_count_steps))
         hooks += spec.training_hooks
         if spec.scaffold.saver is None and not get_collection(GraphKeys.SAVERS):
-            hours = config.keep_checkpoint_every_n_hours
             saver = Saver(
                 sharded=True,
                 max_to_keep=config.keep_checkpoint_max,
-                keep_checkpoint_every_n_hours=hours,
+                keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
                 defer_build=True,
                 save_relative_paths=True,
             )
@@ -325,16 +322,9 @@ class Estimator:
         """
         if steps is not None and steps <= 0:
             raise ValueError(f"Must specify steps > 0, given: {steps}")
-        checkpoint_path = checkpoint_path or self.latest_checkpoint()
-        if checkpoint_path is None:
-            _log.info(
-                "Could not find trained model in model_dir: %s, running initialization to evaluate.", self.model_dir
-            )
+        checkpoint_path = self._checkpoint_or_none(checkpoint_path, "evaluate")
         with Graph().as_default():
-            set_random_seed(self._config.tf_random_seed)
-            create_global_step()
-            features, labels, input_hooks = self._input(input_fn, ModeKeys.EVAL)
-            spec = self._call_model_fn(features, labels, ModeKeys.EVAL, self.config)
+            spec, input_hooks = self._built(input_fn, ModeKeys.EVAL)
             metrics = dict(spec.eval_metric_ops)
             for reserved in (_LOSS, _STEP):
                 if reserved in metrics:
@@ -369,10 +359,8 @@ class Estimator:
         writer = FileWriterCache.get(self.eval_dir(name))
         summary = Summary()
         for key, value in results.items():
-            if key == _STEP:
-                continue
-            if np.isscalar(value) or np.ndim(value) == 0:
-                if not isinstance(value, (bytes, str)):
+            if np.ndim(value) == 0:
+                if key != _STEP and not isinstance(value, (bytes, str)):
                     summary.value.add(tag=key, simple_value=float(value))
             else:
                 _log.warning("Skipping summary for %s, must be a float, np.float32, np.int64, np.int32 or int.", key)
@@ -402,17 +390,10 @@ class Estimator:
         Raises:
             ValueError: For keys that the model does not predict, or predictions of different lengths.
         """
-        checkpoint_path = checkpoint_path or self.latest_checkpoint()
-        if checkpoint_path is None:
-            _log.info(
-                "Could not find trained model in model_dir: %s, running initialization to predict.", self.model_dir
-            )
+        checkpoint_path = self._checkpoint_or_none(checkpoint_path, "predict")
         graph = Graph()
         with graph.as_default():
-            set_random_seed(self._config.tf_random_seed)
-            create_global_step()
-            features, _, input_hooks = self._input(input_fn, ModeKeys.PREDICT)
-            spec = self._call_model_fn(features, None, ModeKeys.PREDICT, self.config)
+            spec, input_hooks = self._built(input_fn, ModeKeys.PREDICT)
             wanted = _chosen(spec.predictions, predict_keys)
             if checkpoint_path is None:
                 self._begin_warm()
@@ -426,6 +407,15 @@ class Estimator:
                 if found is None:
                     continue
                 yield from _examples(found) if yield_single_examples else [found]
+
+    def _checkpoint_or_none(self, checkpoint_path: str | None, purpose: str) -> str | None:
+        """Return the given checkpoint, or the newest; None, and log it, where there is none."""
+        found = checkpoint_path or self.latest_checkpoint()
+        if found is None:
+            _log.info(
+                "Could not find trained model in model_dir: %s, running initialization to %s.", self.model_dir, purpose
+            )
+        return found
 
     def _session(self, scaffold: Scaffold, checkpoint_path: str | None, hooks: Sequence[SessionRunHook]) -> Any:
         """Make a session of this process, with the values of a checkpoint."""
@@ -504,21 +494,27 @@ class Estimator:
         """Write the model for its mode of prediction, which `input_receiver_fn_map` must have."""
         if ModeKeys.PREDICT not in input_receiver_fn_map:
             raise ValueError(
-                f"No valid modes for exporting found. Got {list(input_receiver_fn_map)}; only {ModeKeys.PREDICT!r} is "
-                "exported here."
+                f"No valid modes for exporting found. Got {list(input_receiver_fn_map)}; globalstep exports "
+                f"{ModeKeys.PREDICT!r} only."
             )
         return self.export_saved_model(export_dir_base, input_receiver_fn_map[ModeKeys.PREDICT], **kwargs)
 
     # ---- The user's functions -------------------------------------------------------------------
 
-    def _input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list[SessionRunHook]]:
-        names = argument_names(input_fn)
+    def _built(self, input_fn: Callable[..., Any], mode: str) -> tuple[EstimatorSpec, list[SessionRunHook]]:
+        """Make a mode's input and model in the default graph; return the model, and the hooks of the input."""
+        set_random_seed(self._config.tf_random_seed)
+        create_global_step()
+        names = fn_args(input_fn)
         given = {"mode": mode, "params": self.params, "config": self.config}
         with device("/cpu:0"):
-            return parsed_input(input_fn(**{name: value for name, value in given.items() if name in names}))
+            features, labels, hooks = parsed_input(input_fn(**{name: given[name] for name in given if name in names}))
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        return self._call_model_fn(features, labels, mode, self.config), hooks
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
-        names = argument_names(self._model_fn)
+        names = fn_args(self._model_fn)
         if labels is not None and "labels" not in names:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
         given = {"labels": labels, "mode": mode, "params": self.params, "config": config}
@@ -554,7 +550,7 @@ class Estimator:
 
 
 def _check_arguments(model_fn: Callable[..., Any], params: Any) -> None:
-    names = argument_names(model_fn)
+    names = fn_args(model_fn)
     if "features" not in names:
         raise ValueError(f"model_fn ({model_fn}) must include features argument.")
     if params is not None and "params" not in names:
@@ -606,10 +602,6 @@ def _saved_step(model_dir: str) -> int:
         return 0
 
 
-def _name_of(summary: Any) -> str:
-    return str(summary.name).partition(":")[0]
-
-
 def _chosen(predictions: Any, keys: Any) -> Any:
     """Return the predictions of some keys."""
     if not keys:
@@ -638,7 +630,7 @@ def _examples(batch: Any) -> Iterator[Any]:
 
 
 def _signatures(receiver: Any, spec: EstimatorSpec) -> dict[str, Any]:
-    """Return the signatures of a model's outputs; what an input of strings is needed for goes where there is none."""
+    """Return the signatures of a model's outputs, but for those that these inputs cannot serve."""
     found: dict[str, Any] = {}
     alternatives = receiver.receiver_tensors_alternatives or {}
     for inputs, lead in [(receiver.receiver_tensors, ""), *((one, f"{name}:") for name, one in alternatives.items())]:
@@ -648,35 +640,27 @@ def _signatures(receiver: Any, spec: EstimatorSpec) -> dict[str, Any]:
             except ValueError as error:
                 _log.warning("Export includes no signature %r: %s", lead + name, error)
     if not found:
-        raise ValueError("No signature of the model can be served with these inputs; see the warnings before.")
+        raise ValueError("These inputs serve no signature of the model; the warnings before say why.")
     return found
 
 
 def _write_model(
-    directory: str, session: Session, signatures: Mapping[str, Any], local: Any, saver: Saver, as_text: bool
+    directory: str, session: Session, signatures: Mapping[str, Any], main_op: Any, saver: Saver, as_text: bool
 ) -> None:
-    """Write a saved model; what ONNX has nothing for is written without it."""
-    try:
-        _build(directory, True, session, signatures, local, saver, as_text)
-    except InvalidArgumentError as error:
-        _log.info("The model is written without .onnx files: %s", str(error).splitlines()[0])
-        _build(directory, False, session, signatures, local, saver, as_text)
-
-
-def _build(
-    directory: str,
-    onnx: bool,
-    session: Session,
-    signatures: Mapping[str, Any],
-    local: Any,
-    saver: Saver,
-    as_text: bool,
-) -> None:
-    builder = SavedModelBuilder(directory, onnx=onnx)
-    builder.add_meta_graph_and_variables(
-        session, ["serve"], signature_def_map=signatures, main_op=local, saver=saver, clear_devices=True
-    )
-    builder.save(as_text)
+    """Write a saved model; one that ONNX has nothing for is written without .onnx files."""
+    for onnx in (True, False):
+        builder = SavedModelBuilder(directory, onnx=onnx)
+        try:
+            builder.add_meta_graph_and_variables(
+                session, ["serve"], signature_def_map=signatures, main_op=main_op, saver=saver, clear_devices=True
+            )
+        except InvalidArgumentError as error:
+            if not onnx:
+                raise
+            _log.info("globalstep writes the model without .onnx files: %s", str(error).splitlines()[0])
+        else:
+            builder.save(as_text)
+            return
 
 
 def _named_by_time(made: str, base: str) -> str:

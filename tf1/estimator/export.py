@@ -128,7 +128,7 @@ def build_raw_serving_input_receiver_fn(
     """
     # Nodes are of a graph that is gone when the function is called.
     kinds = {
-        name: (node.dtype, [default_batch_size, *node.shape.as_list()[1:]], _own_name(node))
+        name: (node.dtype, [default_batch_size, *node.shape.as_list()[1:]], node.op.name)
         for name, node in features.items()
     }
 
@@ -137,7 +137,3 @@ def build_raw_serving_input_receiver_fn(
         return ServingInputReceiver(dict(made), dict(made))
 
     return receive
-
-
-def _own_name(node: Any) -> str:
-    return str(node.name).partition(":")[0]

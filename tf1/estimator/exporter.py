@@ -6,15 +6,16 @@ Layer: tf1. Source of behaviour and texts: TensorFlow 1.15 `tf.estimator.Exporte
 from __future__ import annotations
 
 import abc
+import glob
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from globalstep.chief.events.events import summary_iterator
 
-__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter"]
+__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter", "scalars_of"]
 
 _log = logging.getLogger("globalstep")
 
@@ -50,6 +51,14 @@ class Exporter(abc.ABC):
         """
 
 
+def scalars_of(path: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the step and the scalars of each event of a file that has some."""
+    for event in summary_iterator(path):
+        found = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
+        if found:
+            yield event.step, found
+
+
 class _Saving(Exporter):
     """Exports by `Estimator.export_saved_model`.
 
@@ -67,7 +76,7 @@ class _Saving(Exporter):
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
-        exports_to_keep: int | None = None,
+        exports_to_keep: int | None = 5,
     ) -> None:
         if exports_to_keep is not None and exports_to_keep <= 0:
             raise ValueError(f"`exports_to_keep`, if provided, must be a positive number. Got: {exports_to_keep}")
@@ -109,16 +118,6 @@ class LatestExporter(_Saving):
         ValueError: If that is not positive.
     """
 
-    def __init__(
-        self,
-        name: str,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-        exports_to_keep: int | None = 5,
-    ) -> None:
-        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
-
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> Any:
@@ -143,7 +142,7 @@ class FinalExporter(_Saving):
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
     ) -> None:
-        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, None)
 
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
@@ -215,16 +214,11 @@ class BestExporter(_Saving):
 
     def _best_before(self, pattern: str, present: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the best of the evaluations before the present one, as their events have them."""
-        import glob
-
         best: Mapping[str, Any] | None = None
         for path in sorted(glob.glob(pattern)):
-            for event in summary_iterator(path):
-                result = {
-                    value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")
-                }
-                if not result or event.step >= present["global_step"]:
-                    continue
-                if best is None or self._is_better(best_eval_result=best, current_eval_result=result):
+            for step, result in scalars_of(path):
+                if step < present["global_step"] and (
+                    best is None or self._is_better(best_eval_result=best, current_eval_result=result)
+                ):
                     best = result
         return best

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from globalstep import dtypes
-from globalstep.chief.events.events import summary_iterator
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.tf1.estimator.estimator import Estimator
-from globalstep.tf1.estimator.input_fns import argument_names
+from globalstep.tf1.estimator.exporter import scalars_of
 from globalstep.tf1.estimator.model_fn import EstimatorSpec, ModeKeys, PredictOutput
+from globalstep.tf1.graph.callables import fn_args
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops import clipping, constant_ops, parsing_ops
 
@@ -52,7 +52,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]
     Raises:
         ValueError: If it has other arguments.
     """
-    names = argument_names(metric_fn)
+    names = fn_args(metric_fn)
     others = set(names) - {"features", "labels", "predictions", "config"}
     if others:
         raise ValueError(f"metric_fn ({metric_fn}) has following not expected args: {sorted(others)}")
@@ -85,12 +85,13 @@ def forward_features(estimator: Estimator, keys: Any = None, sparse_default_valu
     for key in wanted or ():
         if not isinstance(key, str):
             raise TypeError(f"All items in the given keys list should be a string. There exist an item with: {key}")
+    defaults = sparse_default_values or {}
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
         spec = estimator.model_fn(features, labels, mode, config)
-        predictions = spec.predictions
         if mode != ModeKeys.PREDICT:
             return spec
+        predictions = spec.predictions
         if not isinstance(predictions, dict):
             raise ValueError(f"Predictions should be a dict to be able to forward features. Given: {type(predictions)}")
         added: dict[str, Any] = {}
@@ -103,14 +104,13 @@ def forward_features(estimator: Estimator, keys: Any = None, sparse_default_valu
             if key in predictions:
                 raise ValueError(f"Cannot forward feature key ({key}). Since it does exist in predictions.")
             value = features[key]
-            if not isinstance(value, SparseTensor):
-                if key in (sparse_default_values or {}):
-                    raise ValueError(f"Feature ({key}) is expected to be a `SparseTensor`.")
-                value = constant_ops.convert_to_tensor(value)
+            if isinstance(value, SparseTensor):
+                default = defaults.get(key, "" if value.dtype == dtypes.string else 0)
+                added[key] = parsing_ops.sparse_tensor_to_dense(value, default_value=default)
+            elif key in defaults:
+                raise ValueError(f"Feature ({key}) is expected to be a `SparseTensor`.")
             else:
-                default = (sparse_default_values or {}).get(key, "" if value.dtype == dtypes.string else 0)
-                value = parsing_ops.sparse_tensor_to_dense(value, default_value=default)
-            added[key] = value
+                added[key] = constant_ops.convert_to_tensor(value)
         outputs = {
             name: PredictOutput({**output.outputs, **added}) if isinstance(output, PredictOutput) else output
             for name, output in spec.export_outputs.items()
@@ -147,12 +147,9 @@ def read_eval_metrics(eval_dir: str) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     names = sorted(os.listdir(eval_dir)) if os.path.isdir(eval_dir) else []
     for name in names:
-        if ".tfevents." not in name:
-            continue
-        for event in summary_iterator(os.path.join(eval_dir, name)):
-            values = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
-            if values:
-                found.setdefault(event.step, {}).update(values)
+        if ".tfevents." in name:
+            for step, values in scalars_of(os.path.join(eval_dir, name)):
+                found.setdefault(step, {}).update(values)
     return dict(sorted(found.items()))
 
 
@@ -169,7 +166,7 @@ class _StopEarly(SessionRunHook):
         if self._timer.should_trigger_for_step(self._runs):
             self._timer.update_last_triggered_step(self._runs)
             if self._should_stop():
-                _log.info("Requesting early stopping at global step of this task's run %d", self._runs)
+                _log.info("Requesting early stopping at run %d of this task.", self._runs)
                 run_context.request_stop()
         self._runs += 1
 
@@ -201,26 +198,53 @@ def make_early_stopping_hook(
     return _StopEarly(should_stop_fn, run_every_secs, run_every_steps)
 
 
-def _threshold_hook(
-    is_enough: Callable[[float, float], bool],
+def _metric_hook(
+    is_enough: Callable[[list[tuple[int, float]]], bool],
     estimator: Estimator,
     metric_name: str,
-    threshold: float,
     eval_dir: str | None,
     min_steps: int,
     run_every_secs: float | None,
     run_every_steps: int | None,
 ) -> SessionRunHook:
+    """Return a hook that ends training once the steps and values of a metric are enough."""
     where = eval_dir or estimator.eval_dir()
 
     def should_stop() -> bool:
-        for step, metrics in read_eval_metrics(where).items():
-            if step >= min_steps and metric_name in metrics and is_enough(metrics[metric_name], threshold):
-                _log.info("At step %d, metric %r has reached %s.", step, metric_name, metrics[metric_name])
+        results = read_eval_metrics(where).items()
+        found = [(step, one[metric_name]) for step, one in results if step >= min_steps and metric_name in one]
+        return is_enough(found)
+
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def _reaches(is_beyond: Callable[[float, float], bool], metric_name: str, threshold: float) -> Callable[..., bool]:
+    """Return a function that says whether a metric has gone beyond a threshold."""
+
+    def is_enough(found: list[tuple[int, float]]) -> bool:
+        for step, value in found:
+            if is_beyond(value, threshold):
+                _log.info("At step %d, metric %r has reached %s.", step, metric_name, value)
                 return True
         return False
 
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    return is_enough
+
+
+def _rests(is_better: Callable[[float, float], bool], metric_name: str, most_steps: int) -> Callable[..., bool]:
+    """Return a function that says whether a metric has not got better for so many steps."""
+
+    def is_enough(found: list[tuple[int, float]]) -> bool:
+        best_step, best = found[0] if found else (0, 0.0)
+        for step, value in found[1:]:
+            if is_better(value, best):
+                best_step, best = step, value
+            elif step - best_step >= most_steps:
+                _log.info("Metric %r has not got better than %s since step %d.", metric_name, best, best_step)
+                return True
+        return False
+
+    return is_enough
 
 
 def stop_if_higher_hook(
@@ -233,9 +257,8 @@ def stop_if_higher_hook(
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
     """Return a hook that ends training once a metric of the evaluations is higher than a threshold."""
-    return _threshold_hook(
-        operator.gt, estimator, metric_name, threshold, eval_dir, min_steps, run_every_secs, run_every_steps
-    )
+    is_enough = _reaches(operator.gt, metric_name, threshold)
+    return _metric_hook(is_enough, estimator, metric_name, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -248,38 +271,8 @@ def stop_if_lower_hook(
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
     """Return a hook that ends training once a metric of the evaluations is lower than a threshold."""
-    return _threshold_hook(
-        operator.lt, estimator, metric_name, threshold, eval_dir, min_steps, run_every_secs, run_every_steps
-    )
-
-
-def _no_better_hook(
-    is_better: Callable[[float, float], bool],
-    estimator: Estimator,
-    metric_name: str,
-    most_steps: int,
-    eval_dir: str | None,
-    min_steps: int,
-    run_every_secs: float | None,
-    run_every_steps: int | None,
-) -> SessionRunHook:
-    where = eval_dir or estimator.eval_dir()
-
-    def should_stop() -> bool:
-        best: float | None = None
-        best_step = 0
-        for step, metrics in read_eval_metrics(where).items():
-            if step < min_steps or metric_name not in metrics:
-                continue
-            value = metrics[metric_name]
-            if best is None or is_better(value, best):
-                best, best_step = value, step
-            elif step - best_step >= most_steps:
-                _log.info("Metric %r has not got better than %s since step %d.", metric_name, best, best_step)
-                return True
-        return False
-
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    is_enough = _reaches(operator.lt, metric_name, threshold)
+    return _metric_hook(is_enough, estimator, metric_name, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -292,10 +285,8 @@ def stop_if_no_increase_hook(
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
     """Return a hook that ends training once a metric has not increased for so many steps."""
-    return _no_better_hook(
-        operator.gt, estimator, metric_name, max_steps_without_increase, eval_dir, min_steps, run_every_secs,
-        run_every_steps,
-    )  # fmt: skip
+    is_enough = _rests(operator.gt, metric_name, max_steps_without_increase)
+    return _metric_hook(is_enough, estimator, metric_name, eval_dir, min_steps, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -308,7 +299,5 @@ def stop_if_no_decrease_hook(
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
     """Return a hook that ends training once a metric has not decreased for so many steps."""
-    return _no_better_hook(
-        operator.lt, estimator, metric_name, max_steps_without_decrease, eval_dir, min_steps, run_every_secs,
-        run_every_steps,
-    )  # fmt: skip
+    is_enough = _rests(operator.lt, metric_name, max_steps_without_decrease)
+    return _metric_hook(is_enough, estimator, metric_name, eval_dir, min_steps, run_every_secs, run_every_steps)

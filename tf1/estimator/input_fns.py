@@ -5,8 +5,6 @@ Layer: tf1. Source of texts: TensorFlow 1.15 `tf.estimator.inputs`.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,19 +14,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.tf1.data.pipeline import Pipeline as Dataset
 from globalstep.tf1.sessions.session import Session
 
-__all__ = ["argument_names", "numpy_input_fn", "pandas_input_fn", "parsed_input"]
-
-
-def argument_names(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's arguments, without those that a functools.partial has bound, and `self`."""
-    bound: set[str] = set()
-    plain = function
-    while isinstance(plain, functools.partial):
-        bound |= set(plain.keywords)
-        plain = plain.func
-    names = inspect.signature(function).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(one.name for one in names if one.kind in kinds and one.name not in bound)
+__all__ = ["numpy_input_fn", "pandas_input_fn", "parsed_input"]
 
 
 class _Initializer(SessionRunHook):
@@ -102,40 +88,43 @@ def numpy_input_fn(
     ...         print(session.run([features["a"], labels]))
     [array([0., 1.]), array([0, 1])]
     """
-    if not isinstance(shuffle, bool):
-        raise ValueError(
-            "shuffle must be provided and explicitly set as boolean (it is recommended to set it as True for "
-            f"training); got {shuffle}"
-        )
+    _require_choice(shuffle)
 
     def input_fn() -> Any:
-        features = _features_of(x)
-        labels = _labels_of(y, features)
+        features, labels = _features_of(x), _labels_of(y)
+        shared = sorted(set(features) & set(labels)) if isinstance(y, Mapping) else ()
+        if shared:
+            raise ValueError(
+                f"{len(shared)} duplicate keys are found in both x and y: {shared}. The keys in x are "
+                f"{sorted(features)}, and those in y {sorted(labels)}."
+            )
         counts = {name: len(array) for name, array in (*features.items(), *labels.items())}
         if len(set(counts.values())) > 1:
             raise ValueError(
                 f"Length of tensors in x and y is mismatched. All elements in x and y must have the same length. "
                 f"Shapes in x and y: {counts}"
             )
-        batch = _batches(
-            (features, labels), next(iter(counts.values())), batch_size, num_epochs, shuffle, queue_capacity
-        )
-        found, its_labels = batch
-        first = found if isinstance(x, Mapping) else next(iter(found.values()))
-        if y is None:
-            return first
-        return first, its_labels if isinstance(y, Mapping) else next(iter(its_labels.values()))
+        dataset = Dataset.from_tensor_slices((features, labels))
+        if shuffle:
+            dataset = dataset.shuffle(max(min(queue_capacity, *counts.values()), 1))
+        inputs, targets = dataset.repeat(num_epochs).batch(batch_size).make_one_shot_iterator().get_next()
+        inputs = _as_given(inputs, x)
+        return inputs if y is None else (inputs, _as_given(targets, y))
 
     return input_fn
 
 
-def _batches(arrays: Any, count: int, batch_size: int, num_epochs: int | None, shuffle: bool, capacity: int) -> Any:
-    """Return the next batch of arrays, as nodes."""
-    dataset = Dataset.from_tensor_slices(arrays)
-    if shuffle:
-        dataset = dataset.shuffle(max(min(capacity, count), 1))
-    dataset = dataset.repeat(num_epochs).batch(batch_size)
-    return dataset.make_one_shot_iterator().get_next()
+def _as_given(found: Mapping[str, Any], given: Any) -> Any:
+    """Return a dict of nodes for a dict, and else the one that is in it."""
+    return found if isinstance(given, Mapping) else next(iter(found.values()))
+
+
+def _require_choice(shuffle: Any) -> None:
+    if not isinstance(shuffle, bool):
+        raise ValueError(
+            "shuffle must be provided and explicitly set as boolean (it is recommended to set it as True for "
+            f"training); got {shuffle}"
+        )
 
 
 def _features_of(x: Any) -> dict[str, Any]:
@@ -150,19 +139,13 @@ def _features_of(x: Any) -> dict[str, Any]:
     raise TypeError(f"x must be a dict or array; got {type(x).__name__}")
 
 
-def _labels_of(y: Any, features: Mapping[str, Any]) -> dict[str, Any]:
+def _labels_of(y: Any) -> dict[str, Any]:
     if y is None:
         return {}
     if not isinstance(y, Mapping):
         return {"y": _strings(y)}
     if not y:
         raise ValueError("y cannot be empty dict, use None instead.")
-    shared = set(y) & set(features)
-    if shared:
-        raise ValueError(
-            f"{len(shared)} duplicate keys are found in both x and y: {sorted(shared)}. The keys in x are "
-            f"{sorted(features)}, and those in y {sorted(y)}."
-        )
     return {name: _strings(array) for name, array in y.items()}
 
 
@@ -200,11 +183,7 @@ def pandas_input_fn(
     Raises:
         ValueError: If the indices differ, a column is named as the labels, or without `shuffle`.
     """
-    if not isinstance(shuffle, bool):
-        raise ValueError(
-            "shuffle must be provided and explicitly set as boolean (it is recommended to set it as True for "
-            f"training); got {shuffle}"
-        )
+    _require_choice(shuffle)
     x = x.copy()
     if y is not None:
         if target_column in x:
@@ -215,10 +194,9 @@ def pandas_input_fn(
         if not np.array_equal(x.index, y.index):
             raise ValueError(f"Index for x and y are mismatched.\nIndex for x: {x.index}\nIndex for y: {y.index}\n")
     columns = {str(name): x[name].to_numpy() for name in x.columns}
-    if y is None:
-        labels = None
-    elif hasattr(y, "columns"):
+    labels: Any = None
+    if hasattr(y, "columns"):
         labels = {str(name): y[name].to_numpy() for name in y.columns}
-    else:
+    elif y is not None:
         labels = y.to_numpy()
     return numpy_input_fn(columns, labels, batch_size, num_epochs, shuffle, queue_capacity, num_threads)

@@ -10,7 +10,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.config import ConfigProto
@@ -83,13 +83,6 @@ class RunConfig:
     (True, 'worker', 1)
     """
 
-    _REPLACEABLE: ClassVar[list[str]] = [
-        "model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
-        "session_config", "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps",
-        "train_distribute", "device_fn", "protocol", "eval_distribute", "experimental_distribute",
-        "experimental_max_worker_delay_secs", "session_creation_timeout_secs", "checkpoint_save_graph_def",
-    ]  # fmt: skip
-
     #: Of TF_CONFIG: the cluster, empty for one process, and for an evaluator; this task; who it is among the others.
     cluster_spec: ClusterSpec
     task_type: str
@@ -161,9 +154,10 @@ class RunConfig:
             ValueError: For a property that cannot be replaced, or a value out of range.
         """
         new = copy.deepcopy(self)
+        replaceable = list(inspect.signature(RunConfig).parameters)
         for name, value in kwargs.items():
-            if name not in self._REPLACEABLE:
-                raise ValueError(f"Replacing {name} is not supported. Allowed properties are {self._REPLACEABLE}.")
+            if name not in replaceable:
+                raise ValueError(f"Replacing {name} is not supported. Allowed properties are {replaceable}.")
             setattr(new, name, value)
         steps, secs = (kwargs.get(f"save_checkpoints_{what}") for what in ("steps", "secs"))
         if steps is not None and secs is not None:
@@ -183,8 +177,8 @@ class RunConfig:
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} is set: there are no distribution strategies here. Leave it out: a run is distributed "
-                    "over parameter servers by TF_CONFIG, or by `globalstep launch`."
+                    f"{name} is set, but globalstep has no distribution strategies. Leave it out: TF_CONFIG, or "
+                    "`globalstep launch`, distributes a run over parameter servers."
                 )
 
     def _take_place(self, tf_config: Mapping[str, Any]) -> None:
