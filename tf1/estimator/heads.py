@@ -317,35 +317,6 @@ def _in_range(labels: Any, classes: int, message: str | None = None) -> Any:
     )
 
 
-def _ids_of(labels: Any, vocabulary: Sequence[str] | None) -> Any:
-    """Return labels as numbers."""
-    if vocabulary is None:
-        return labels
-    return index_table_from_tensor(constant_ops.constant(list(vocabulary))).lookup(labels)
-
-
-def _texts_of(ids: Any, vocabulary: Sequence[str] | None) -> Any:
-    """Return the names of classes."""
-    if vocabulary is None:
-        return as_string(ids)
-    table = index_to_string_table_from_tensor(constant_ops.constant(list(vocabulary)))
-    return table.lookup(ids)
-
-
-def _class_outputs(probabilities: Any, classes: int, vocabulary: Sequence[str] | None) -> ClassificationOutput:
-    """Return the scores of all classes, by name, for each example."""
-    names = list(vocabulary) if vocabulary is not None else [str(number) for number in range(classes)]
-    batch = array_ops.shape(probabilities)[0]
-    tiled = joining_ops.tile(array_ops.expand_dims(constant_ops.constant(names), 0), joining_ops.stack([batch, 1]))
-    return ClassificationOutput(scores=probabilities, classes=tiled)
-
-
-def _checked_vocabulary(vocabulary: Any) -> Any:
-    if vocabulary is not None and not isinstance(vocabulary, (list, tuple)):
-        raise ValueError(f"label_vocabulary should be a list or tuple. Given type: {type(vocabulary)}")
-    return vocabulary
-
-
 def _checked_thresholds(thresholds: Iterable[float] | None) -> tuple[float, ...]:
     found = tuple(thresholds or ())
     for threshold in found:
@@ -365,7 +336,41 @@ def _at_thresholds(thresholds: Sequence[float], labels: Any, scores: Any, weight
     return metrics
 
 
-class BinaryClassHead(Head):
+class _ClassHead(Head):
+    """A head of classes, whose names a vocabulary has where labels are strings."""
+
+    def __init__(self, n_classes: int, vocabulary: Any, *options: Any) -> None:
+        super().__init__(*options)
+        if vocabulary is not None and not isinstance(vocabulary, (list, tuple)):
+            raise ValueError(f"label_vocabulary should be a list or tuple. Given type: {type(vocabulary)}")
+        self._classes, self._vocabulary = n_classes, vocabulary
+
+    @property
+    def logits_dimension(self) -> int:
+        """See Head."""
+        return self._classes
+
+    def _ids_of(self, labels: Any) -> Any:
+        """Return labels as numbers."""
+        if self._vocabulary is None:
+            return labels
+        return index_table_from_tensor(constant_ops.constant(list(self._vocabulary))).lookup(labels)
+
+    def _texts_of(self, ids: Any) -> Any:
+        """Return the names of classes."""
+        if self._vocabulary is None:
+            return as_string(ids)
+        return index_to_string_table_from_tensor(constant_ops.constant(list(self._vocabulary))).lookup(ids)
+
+    def _classification(self, probabilities: Any) -> ClassificationOutput:
+        """Return the scores of all classes, by name, for each example."""
+        names = [str(number) for number in range(self._classes)] if self._vocabulary is None else list(self._vocabulary)
+        batch = array_ops.shape(probabilities)[0]
+        tiled = joining_ops.tile(array_ops.expand_dims(constant_ops.constant(names), 0), joining_ops.stack([batch, 1]))
+        return ClassificationOutput(scores=probabilities, classes=tiled)
+
+
+class BinaryClassHead(_ClassHead):
     """A classification into two classes, by one logit.
 
     Args:
@@ -386,9 +391,8 @@ class BinaryClassHead(Head):
         loss_fn: Callable[..., Any] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name, weight_column, loss_reduction, loss_fn)
+        super().__init__(2, label_vocabulary, name, weight_column, loss_reduction, loss_fn)
         self._thresholds = _checked_thresholds(thresholds)
-        self._vocabulary = _checked_vocabulary(label_vocabulary)
 
     @property
     def logits_dimension(self) -> int:
@@ -397,7 +401,7 @@ class BinaryClassHead(Head):
 
     def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
-        labels = _ids_of(_checked_labels(labels, logits, 1), self._vocabulary)
+        labels = self._ids_of(_checked_labels(labels, logits, 1))
         return _in_range(math_ops.to_float(labels), 2)
 
     def losses_of(self, labels: Any, logits: Any) -> Any:
@@ -415,9 +419,9 @@ class BinaryClassHead(Head):
             "logistic": logistic,
             "probabilities": probabilities,
             "class_ids": class_ids,
-            "classes": _texts_of(class_ids, self._vocabulary),
+            "classes": self._texts_of(class_ids),
         }
-        classification = _class_outputs(probabilities, 2, self._vocabulary)
+        classification = self._classification(probabilities)
         return predictions, {"classification": classification, "regression": RegressionOutput(logistic)}
 
     def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
@@ -436,7 +440,7 @@ class BinaryClassHead(Head):
         }
 
 
-class MultiClassHead(Head):
+class MultiClassHead(_ClassHead):
     """A classification into more than two classes.
 
     Args:
@@ -457,22 +461,16 @@ class MultiClassHead(Head):
         loss_fn: Callable[..., Any] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name, weight_column, loss_reduction, loss_fn)
+        super().__init__(n_classes, label_vocabulary, name, weight_column, loss_reduction, loss_fn)
         if n_classes is None or n_classes <= 2:
             raise ValueError(f"n_classes must be > 2: {n_classes}.")
-        self._classes, self._vocabulary = n_classes, _checked_vocabulary(label_vocabulary)
-
-    @property
-    def logits_dimension(self) -> int:
-        """See Head."""
-        return self._classes
 
     def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
         labels = _checked_labels(labels, logits, 1)
         if self._vocabulary is None and not labels.dtype.is_integer:
             raise ValueError(f"Labels dtype should be integer. Instead got {labels.dtype}.")
-        return _in_range(_ids_of(labels, self._vocabulary), self._classes)
+        return _in_range(self._ids_of(labels), self._classes)
 
     def losses_of(self, labels: Any, logits: Any) -> Any:
         """See Head."""
@@ -488,9 +486,9 @@ class MultiClassHead(Head):
             "logits": logits,
             "probabilities": probabilities,
             "class_ids": class_ids,
-            "classes": _texts_of(class_ids, self._vocabulary),
+            "classes": self._texts_of(class_ids),
         }
-        return predictions, {"classification": _class_outputs(probabilities, self._classes, self._vocabulary)}
+        return predictions, {"classification": self._classification(probabilities)}
 
     def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
@@ -580,7 +578,7 @@ class LogisticRegressionHead(RegressionHead):
         super().__init__(1, weight_column, loss_reduction, loss_fn, math_ops.sigmoid, name)
 
 
-class MultiLabelHead(Head):
+class MultiLabelHead(_ClassHead):
     """A classification in which an example may be of several classes, or of none.
 
     Labels are a dense [batch, n_classes] of zeros and ones, or a SparseTensor of classes.
@@ -607,11 +605,10 @@ class MultiLabelHead(Head):
         classes_for_class_based_metrics: Sequence[int | str] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name, weight_column, loss_reduction, loss_fn)
+        super().__init__(n_classes, label_vocabulary, name, weight_column, loss_reduction, loss_fn)
         if n_classes is None or n_classes < 2:
             raise ValueError(f"n_classes must be > 1 for multi-class classification. Given: {n_classes}")
         self._thresholds = _checked_thresholds(thresholds)
-        self._classes, self._vocabulary = n_classes, _checked_vocabulary(label_vocabulary)
         if label_vocabulary is not None and len(label_vocabulary) != n_classes:
             raise ValueError(
                 f"Length of label_vocabulary must be n_classes ({n_classes}). Given: {len(label_vocabulary)}"
@@ -629,18 +626,13 @@ class MultiLabelHead(Head):
             )
         return of_class
 
-    @property
-    def logits_dimension(self) -> int:
-        """See Head."""
-        return self._classes
-
     def processed(self, labels: Any, logits: Any) -> Any:
         """See Head."""
         if not isinstance(labels, SparseTensor):
             text = "labels must be an integer indicator Tensor with values in [0, 1]"
             return _in_range(math_ops.to_float(_checked_labels(labels, logits, self._classes)), 2, text)
         text = f"labels must be an integer SparseTensor with values in [0, {self._classes})"
-        values = _in_range(_ids_of(labels.values, self._vocabulary), self._classes, text)
+        values = _in_range(self._ids_of(labels.values), self._classes, text)
         ids = SparseTensor(labels.indices, math_ops.cast(values, dtypes.int64), labels.dense_shape)
         wide = math_ops.to_float(sparse_ops.sparse_to_indicator(ids, self._classes))
         return array_ops.reshape(wide, array_ops.shape(logits))
@@ -654,7 +646,7 @@ class MultiLabelHead(Head):
         """See Head."""
         probabilities = math_ops.sigmoid(logits, name="probabilities")
         predictions = {"logits": logits, "probabilities": probabilities}
-        return predictions, {"classification": _class_outputs(probabilities, self._classes, self._vocabulary)}
+        return predictions, {"classification": self._classification(probabilities)}
 
     def metrics_of(self, labels: Any, predictions: Mapping[str, Any], weights: Any) -> dict[str, Any]:
         """See Head."""
@@ -750,10 +742,8 @@ class MultiHead(Head):
             outputs["serving_default"] = next(iter(specs.values())).export_outputs["serving_default"]
             outputs["predict"] = PredictOutput({f"{name}/{key}": value for (name, key), value in predictions.items()})
             return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
-        losses = {
-            name: weight * spec.loss for weight, (name, spec) in zip(self._head_weights, specs.items(), strict=True)
-        }
-        total = math_ops.add_n(list(losses.values()))
+        weighed = zip(self._head_weights, specs.values(), strict=True)
+        total = math_ops.add_n([weight * spec.loss for weight, spec in weighed])
         if regularization_losses:
             total = total + math_ops.add_n(list(regularization_losses))
         if mode == ModeKeys.EVAL:
