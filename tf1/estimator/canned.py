@@ -69,7 +69,7 @@ _OPTIMIZERS: dict[str, Callable[[float], Any]] = {
 }
 
 
-class _Part(NamedTuple):
+class _ModelPart(NamedTuple):
     """A part of a model, whose logits are added to those of the others.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Part(NamedTuple):
         return given
 
 
-def _model_fn(head: Any, parts: Sequence[_Part], apart: bool = False) -> Callable[..., EstimatorSpec]:
+def _model_fn(head: Any, parts: Sequence[_ModelPart], apart: bool = False) -> Callable[..., EstimatorSpec]:
     """Return the model function of a head on parts.
 
     Args:
@@ -149,7 +149,7 @@ def _deep_part(
     dropout: float | None,
     batch_norm: bool,
     partitioner: Any,
-) -> _Part:
+) -> _ModelPart:
     """Return dense layers on columns, whose Variables are in the scope "dnn"."""
 
     def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
@@ -174,7 +174,7 @@ def _deep_part(
             _summarize("logits", logits)
             return logits
 
-    return _Part("dnn", optimizer, 0.05, logits_of)
+    return _ModelPart("dnn", optimizer, 0.05, logits_of)
 
 
 def _summarize(layer: str, value: Any) -> None:
@@ -183,7 +183,7 @@ def _summarize(layer: str, value: Any) -> None:
     summary_ops.histogram(f"dnn/{layer}/activation", value)
 
 
-def _linear_part(optimizer: Any, columns: Sequence[Any], most: float, combiner: str, partitioner: Any) -> _Part:
+def _linear_part(optimizer: Any, columns: Sequence[Any], most: float, combiner: str, partitioner: Any) -> _ModelPart:
     """Return a linear model of columns, whose Variables are in the scope "linear"; its rate is `most` at most."""
 
     def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
@@ -205,7 +205,7 @@ def _linear_part(optimizer: Any, columns: Sequence[Any], most: float, combiner: 
             return logits
 
     # Smaller, the more columns there are.
-    return _Part("linear", optimizer, min(most, 1.0 / math.sqrt(len(columns))), logits_of)
+    return _ModelPart("linear", optimizer, min(most, 1.0 / math.sqrt(len(columns))), logits_of)
 
 
 def _parts_of(variable: Any) -> list[Any]:
@@ -553,7 +553,7 @@ class _Baseline(Estimator):
                 bias = get_variable("bias", [units], initializer=init_ops.zeros_initializer())
                 return constant_ops.ones(joining_ops.stack([sizes[0], 1])) * bias
 
-        super().__init__(_model_fn(head, [_Part("baseline", optimizer, 0.3, logits_of)]), model_dir, config)
+        super().__init__(_model_fn(head, [_ModelPart("baseline", optimizer, 0.3, logits_of)]), model_dir, config)
 
 
 class BaselineClassifier(_Baseline):
