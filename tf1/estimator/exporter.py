@@ -60,15 +60,7 @@ def scalars_of(path: str) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 class _Saving(Exporter):
-    """Exports by `Estimator.export_saved_model`.
-
-    Args:
-        name: See Exporter.
-        serving_input_receiver_fn: As for `Estimator.export_saved_model`.
-        assets_extra: As for `Estimator.export_saved_model`.
-        as_text: As for `Estimator.export_saved_model`.
-        exports_to_keep: The newest so many are kept; None for all.
-    """
+    """Exports by `Estimator.export_saved_model`; see LatestExporter."""
 
     def __init__(
         self,
@@ -126,14 +118,7 @@ class LatestExporter(_Saving):
 
 
 class FinalExporter(_Saving):
-    """Exports once, when training has ended.
-
-    Args:
-        name: See Exporter.
-        serving_input_receiver_fn: As for `Estimator.export_saved_model`.
-        assets_extra: As for `Estimator.export_saved_model`.
-        as_text: As for `Estimator.export_saved_model`.
-    """
+    """Exports once, when training has ended, and keeps all exports; arguments are LatestExporter's."""
 
     def __init__(
         self,
@@ -165,15 +150,12 @@ def _loss_is_smaller(best_eval_result: Mapping[str, Any], current_eval_result: M
 class BestExporter(_Saving):
     """Exports after every evaluation that is better than all before it.
 
+    Arguments that are not named here are LatestExporter's.
+
     Args:
-        name: See Exporter.
-        serving_input_receiver_fn: As for `Estimator.export_saved_model`.
         event_file_pattern: Events of earlier evaluations below the model's directory, by whose results a program that
             was started again goes on, such as "eval/*.tfevents.*"; None to begin anew.
         compare_fn: Function of `best_eval_result` and `current_eval_result`; default whether the loss is smaller.
-        assets_extra: As for `Estimator.export_saved_model`.
-        as_text: As for `Estimator.export_saved_model`.
-        exports_to_keep: How many; None for all.
 
     Raises:
         ValueError: If there is no such function, or the number is not positive.

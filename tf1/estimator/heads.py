@@ -371,15 +371,11 @@ class _ClassHead(Head):
 
 
 class BinaryClassHead(_ClassHead):
-    """A classification into two classes, by one logit.
+    """A classification into two classes, by one logit. Arguments that are not named here are Head's.
 
     Args:
-        weight_column: See Head.
         thresholds: Further thresholds, in (0, 1), for accuracy, precision and recall.
         label_vocabulary: The classes, where labels are strings.
-        loss_reduction: See Head.
-        loss_fn: See Head.
-        name: See Head.
     """
 
     def __init__(
@@ -441,15 +437,11 @@ class BinaryClassHead(_ClassHead):
 
 
 class MultiClassHead(_ClassHead):
-    """A classification into more than two classes.
+    """A classification into more than two classes. Arguments that are not named here are Head's.
 
     Args:
         n_classes: How many.
-        weight_column: See Head.
         label_vocabulary: The classes, where labels are strings.
-        loss_reduction: See Head.
-        loss_fn: See Head.
-        name: See Head.
     """
 
     def __init__(
@@ -496,15 +488,11 @@ class MultiClassHead(_ClassHead):
 
 
 class RegressionHead(Head):
-    """A regression by the squared error.
+    """A regression by the squared error. Arguments that are not named here are Head's.
 
     Args:
         label_dimension: Numbers of a label.
-        weight_column: See Head.
-        loss_reduction: See Head.
-        loss_fn: See Head.
         inverse_link_fn: Function of the logits that gives the predictions.
-        name: See Head.
     """
 
     def __init__(
@@ -581,17 +569,14 @@ class LogisticRegressionHead(RegressionHead):
 class MultiLabelHead(_ClassHead):
     """A classification in which an example may be of several classes, or of none.
 
-    Labels are a dense [batch, n_classes] of zeros and ones, or a SparseTensor of classes.
+    Labels are a dense [batch, n_classes] of zeros and ones, or a SparseTensor of classes. Arguments that are
+    not named here are Head's.
 
     Args:
         n_classes: How many.
-        weight_column: See Head.
         thresholds: Thresholds, in (0, 1), for accuracy, precision and recall.
         label_vocabulary: The classes, where labels are strings.
-        loss_reduction: See Head.
-        loss_fn: See Head.
         classes_for_class_based_metrics: Numbers, or names, of classes that have metrics of their own.
-        name: See Head.
     """
 
     def __init__(
