@@ -4,8 +4,8 @@ Real processes on this machine: one PS task and four workers, which train the sa
 the same values, each with batches of its own. A gradient takes 20 ms, and 100 ms on the slow worker: they sleep
 meanwhile, so the cores are not what is measured. The chief keeps the values that it computes from now and then; the
 loss of the test data is found afterwards. Then steps of seven contributions are made by seven workers, and by eight of
-which one is ten times slower, a backup. Writes curves.md and curves.png into benchmarks/results/; --publish puts both
-into docs/modes.md.
+which one is ten times slower, a backup. Writes curves.md and curves.png into benchmarks/results/; --publish puts the
+table into benchmarks/figures.md and the picture into docs/img.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _draw(runs, RESULTS / "curves.png")
     print(text)
     if given.publish:
-        publish(RESULTS, "curves", ROOT, "docs/modes.md")
+        publish(RESULTS, "curves", ROOT)
     return 0
 
 

@@ -5,7 +5,7 @@ SGD. "every step" has all workers make each step together: a round of one local 
 that optimizer on the mean gradient. The others take 50 steps on their own before each push: together; or as they come,
 also where one worker is slower than the others. All see as many samples, each with the best of a few rates. How much
 slower the slow worker was is measured, and in the records. Writes local_steps.jsonl and local_steps.md into --out;
---publish puts the table into docs/modes.md.
+--publish puts the table into benchmarks/figures.md.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (args.out / "local_steps.md").write_text(text)
     print(text)
     if args.publish:
-        publish(args.out, "local_steps", ROOT, "docs/modes.md")
+        publish(args.out, "local_steps", ROOT)
     return 0
 
 

@@ -4,7 +4,7 @@ Real processes on this machine: one PS task and four workers. A gradient takes 2
 one gradient in 20, by chance, 200 ms on each. They sleep meanwhile, so the cores are not what is measured. From the
 run's journal come accepted pushes a second, the part of the slow worker, what was dropped, the staleness of what was
 accepted, and by how many pushes of its own a worker passed another between two pushes of that one. Prints the tables
-that docs/modes.md sums up.
+that benchmarks/figures.md sums up.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Real processes on this machine: one PS task and four workers. A unit takes 40 ms, and 200 ms on the slow worker. They
 sleep meanwhile, so the cores are not what is measured. For each number of units prints what a step takes with four
 equal workers, and with a slow one; how much longer that is; and how much longer it would be at best, if all knew
-beforehand who is how fast. Prints the table that docs/modes.md sums up.
+beforehand who is how fast. Prints the table that benchmarks/figures.md sums up.
 """
 
 from __future__ import annotations

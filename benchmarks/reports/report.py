@@ -175,19 +175,18 @@ def write(
     print(text)
 
 
-def publish(results: Path, name: str, root: Path, page_name: str = "benchmarks/figures.md") -> None:
-    """Put results into a page, and pictures into the documentation.
+def publish(results: Path, name: str, root: Path) -> None:
+    """Put results into benchmarks/figures.md, and pictures into the documentation.
 
     Args:
         results: Folder of the results.
         name: Which; the page has a place marked "<!-- NAME: begin -->" to "<!-- NAME: end -->".
         root: The repository.
-        page_name: Of the page in it.
 
     Raises:
         ValueError: If the page has no such place.
     """
-    page = root / page_name
+    page = root / "benchmarks" / "figures.md"
     text = page.read_text()
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1:
