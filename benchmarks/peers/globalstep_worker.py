@@ -3,7 +3,7 @@
 Forms, all of one run on the same PS:
 
 - "auto", "unix", "grpc", "tcp": the cluster's client over that transport ("auto" is shared memory here); a step is
-  one `push` that asks for the values. Large gradients are written into `client.gradient_buffers`.
+  one `push` that asks for the values.
 - "session": what a program writes: a graph, `apply_gradients` and `session.run(train_op)`, in a session as
   MonitoredTrainingSession makes it, over the transport that is chosen by itself.
 
@@ -43,8 +43,6 @@ __all__ = ["GlobalstepWorker", "Program"]
 
 #: More than any value becomes.
 _MUCH = 1e30
-#: Gradients of so many elements together are written where the PS reads them, if there is such a place.
-_ROOM_FROM = 16_384
 
 
 class GlobalstepWorker:
@@ -124,14 +122,12 @@ class GlobalstepWorker:
         pushed = Push(ops, [Increment(STEP)], [OptimizerUse(optimizer)], reads, layout="step")
         client.pull(reads)
         # All forms have the same arrays: only one of them steps at a time.
-        if not self._gradients and case.size < _ROOM_FROM:
+        if not self._gradients:
             self._gradients = {name: np.zeros(shape, np.float32) for name, shape in shapes(case).items()}
-        kept = list(self._gradients.values())
+        gradients = list(self._gradients.values())
 
         def step() -> None:
             laps.start()
-            gradients = kept or client.gradient_buffers(names)
-            laps.lap("encode")
             for gradient in gradients:
                 gradient.fill(1.0)
             laps.lap("gradient")

@@ -38,7 +38,6 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.leaving import note_client
 from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
-from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
@@ -151,7 +150,6 @@ class ClusterClient:
         # Used under _lock.
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
-        self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
 
@@ -267,7 +265,6 @@ class ClusterClient:
         if self._later is not None and (error := self._later.close()) is not None:
             _log.warning("A push that was not waited for has failed: %s", error)
         with self._lock:
-            self._buffers.close()
             self._protocol.messages.start_over()
             if self.closed:
                 return
@@ -356,20 +353,16 @@ class ClusterClient:
         merged = joins = None
         stored = push
         with self._lock:
-            try:
-                known = self._protocol.messages.known(push)
-                if known is None:
-                    self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
-                if known is None or known.named is not None:
-                    stored, merged = self._rows.merge(push)
-                if self._splitter.wholes:
-                    stored, joins = self._splitter.split_push(stored)
-                result = self._protocol.push(stored, known if stored is push else None)
-                if result.values and (joins is not None or merged is not None):
-                    result.values = self._asked(result.values, joins, merged)
-            finally:
-                if self._buffers.given:
-                    self._buffers.forget()
+            known = self._protocol.messages.known(push)
+            if known is None:
+                self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
+            if known is None or known.named is not None:
+                stored, merged = self._rows.merge(push)
+            if self._splitter.wholes:
+                stored, joins = self._splitter.split_push(stored)
+            result = self._protocol.push(stored, known if stored is push else None)
+            if result.values and (joins is not None or merged is not None):
+                result.values = self._asked(result.values, joins, merged)
         if at_once or self._joined.max_lead is None:
             return result
         return self._bounded_lead.follow(push, result)
@@ -387,27 +380,6 @@ class ClusterClient:
             return [rows.shard for rows in parts]
         shard = self._joined.where.get(variable)
         return [] if shard is None else [shard]
-
-    def gradient_buffers(self, variables: Sequence[str]) -> list[Array]:
-        """Give arrays to write the gradients of the next push into, where the PS tasks will read them.
-
-        With a PS task on this machine that saves a copy of every gradient. Ask anew for every push, write all of
-        each array, and push them as dense gradients of these Variables: in it they are used up, and the values
-        that come back may lie in their place, so an array that was pushed is not to be written to again.
-
-        Args:
-            variables: Names of declared Variables, each once.
-
-        Returns:
-            Arrays in order, each of its Variable's dtype and shape; what they contain is undefined.
-
-        Raises:
-            FailedPreconditionError: For a Variable that is not declared.
-        """
-        with self._lock:
-            if not self._buffers.knows(variables, self._joined.incarnation, self._joined.where):
-                self.run.require(variables)
-            return self._buffers.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
     @property
     def queues(self) -> QueueCalls:

@@ -5,17 +5,16 @@ Layer: worker. Threads: a PushMessages belongs to one PushProtocol, under its ow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import FailedPreconditionError, InternalError
+from globalstep.errors import FailedPreconditionError, InternalError, OpError
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, OpKind, Push, Read, padded
@@ -23,13 +22,10 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.wire_packing import WirePacking
 
-if TYPE_CHECKING:
-    from globalstep.worker.protocol.gradient_buffers import GradientBuffers
-
-__all__ = ["KnownRows", "Part", "Places", "PushMessages", "Split", "bytes_of", "joined_bytes"]
+__all__ = ["KnownRows", "Part", "Places", "PushMessages", "Split", "joined_bytes"]
 
 Array = npt.NDArray[Any]
-_NBYTES = attrgetter("nbytes")
+_NBYTES, _DTYPE = attrgetter("nbytes"), attrgetter("dtype")
 #: Numbers of fewer bytes are put into one piece, which the transport need not do piece by piece.
 _JOINED_BYTES = 1 << 13
 #: Layouts that a client knows: a program has a few train ops; those of rows may differ in the shards that they take.
@@ -51,10 +47,7 @@ class PushMessages:
 
     Attributes:
         packing: Makes fewer bytes of them.
-        buffers: Where gradients may lie as they are sent; None for nowhere.
     """
-
-    buffers: GradientBuffers | None = None
 
     def __init__(self, run: JoinedRun, wire: WireOptions) -> None:
         self._run = run
@@ -132,16 +125,11 @@ class PushMessages:
             if not known.is_all:
                 values = list(map(values.__getitem__, known.order))
             if list(map(_NBYTES, values)) == known.sizes:
-                whole: memoryview | None = None
-                if self.buffers is not None and shard in self.buffers.given and not self.packing.active:
-                    whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
-                if whole is not None:
-                    return [whole]
                 if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
                     return [memoryview(joined_bytes(values))]
-                if self.buffers is not None and known.is_of_many_small and not self.packing.active:
-                    whole = self.buffers.copied(shard, values, known.sizes)
+                if known.is_of_many_small and not self.packing.active:
+                    whole = self._copied(shard, values, known)
                     if whole is not None:
                         return [whole]
                 return [bytes_of(value) for value in values]
@@ -182,6 +170,30 @@ class PushMessages:
                 is_all=valued == list(range(len(push.ops))),
             )
         return tensors.pieces
+
+    def _copied(self, shard: int, values: Sequence[Array], known: KnownLayout) -> memoryview | None:
+        """Copy a shard's values, one behind the other, to where the PS task reads them.
+
+        Returns:
+            All of them; None where the transport has no such place.
+        """
+        try:
+            memory = self._run.transports[shard].buffer(known.nbytes)
+        except OpError:
+            return None  # the request will say so
+        if memory is None:
+            return None
+        dtypes = set(map(_DTYPE, values))
+        if len(dtypes) == 1:
+            # numpy copies them all in one call.
+            np.concatenate(values, axis=None, out=memory.view(dtypes.pop()))
+            return memory.data
+        area, at = memory.data, 0
+        for value, size in zip(values, known.sizes, strict=True):
+            if size:
+                area[at : at + size] = bytes_of(value).cast("B")
+                at += size
+        return area
 
     def knows_places(self, push: Push, shard: int) -> bool:
         """Whether it is known where values lie in the answers to such pushes."""
@@ -269,9 +281,6 @@ class Places:
         shapes: Of each.
         offsets: The first byte of each.
 
-    Attributes:
-        nbytes: Bytes of all, without padding.
-
     >>> a, b = Places([np.dtype("int8")] * 2, [(2,), ()], [0, 2]).arrays(bytes(range(3)))
     >>> a, b
     (array([0, 1], dtype=int8), array(2, dtype=int8))
@@ -281,7 +290,6 @@ class Places:
         self, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], offsets: Sequence[int]
     ) -> None:
         self._each = dtypes, shapes, offsets
-        self.nbytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in zip(dtypes, shapes, strict=True))
         self._runs: list[_Run] = []
         for dtype, shape, offset in zip(dtypes, shapes, offsets, strict=True):
             before = self._runs[-1] if self._runs else None

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,18 +124,9 @@ class SharedConnection(SocketConnection):
         pieces = [piece for piece in load.pieces if piece.nbytes]
         sizes = list(map(padded, map(_NBYTES, pieces)))
         load.nbytes = sum(sizes)
-        found = self._pool.locate(pieces)
+        found = self._pool.locate(pieces[0]) if len(pieces) == 1 else None
         if found is not None:
             number, block, offset = found
-            at = offset
-            for piece, size in zip(pieces, sizes, strict=True):
-                if size > piece.nbytes:
-                    block[at + piece.nbytes : at + size] = 0
-                at += size
-                # Used up: the values that come back may take its place, and are not to be written to.
-                owner: Any = piece.obj
-                if isinstance(owner, np.ndarray):
-                    owner.flags.writeable = False
         else:
             taken = self._take(load.nbytes, overdue_at)
             if taken is None:
@@ -254,33 +244,17 @@ class BlockPool:
         """Whether no block may be added: the program keeps values that lie in all of them."""
         return self._closed or len(self._blocks) >= MOST_BLOCKS
 
-    def locate(self, pieces: Sequence[memoryview]) -> tuple[int, Array, int] | None:
-        """Find out whether the tensors of a message lie in a block already, just as they are to lie there.
+    def locate(self, piece: memoryview) -> tuple[int, Array, int] | None:
+        """Find out whether the tensors of a message lie in a block already, in memory that `buffer` gave.
 
         What may not be written to does not count: that are values, which others look at.
 
         Returns:
             Number and bytes of the block, and where in it they begin; None where they must be copied.
         """
-        found: tuple[int, Array, int] | None = None
-        expected = 0
-        for piece in pieces:
-            if piece.readonly:
-                return None
-            address = address_of(np.frombuffer(piece, np.uint8))
-            if found is None:
-                found = self._around(address)
-                if found is None or found[2] % 8:
-                    return None
-                expected = address
-            if address != expected:
-                return None
-            expected += padded(piece.nbytes)
-        if found is None or expected > address_of(found[1]) + found[1].nbytes:
+        if piece.readonly:
             return None
-        return found
-
-    def _around(self, address: int) -> tuple[int, Array, int] | None:
+        address = address_of(np.frombuffer(piece, np.uint8))
         with self._lock:
             for number, (begin, end) in self._spans.items():
                 if begin <= address < end:

@@ -65,7 +65,8 @@ class Transport(Protocol):
     def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
 
-        A caller that does not use it drops the reference. None where there is no such memory now.
+        They are sent as one piece, this memory from its beginning. A caller that does not use it drops the reference.
+        None where there is no such memory now.
         """
         ...
 

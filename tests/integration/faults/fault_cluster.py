@@ -50,8 +50,6 @@ LAST_STEP = 9
 VARIABLES = {"w": ((33_000,), 0), "b": ((), 1), "e": ((3_300, 10), 1)}
 #: What a push reads: large values, which take the place of its gradients in shared memory.
 READS = tuple(Read(name) for name in ("w", "e", "global_step"))
-#: Over these gradients are written where the PS tasks read them, if they can; see ClusterClient.gradient_buffers.
-IN_PLACE = ("auto", "tcp")
 WAIT_SECS = 30.0
 
 
@@ -254,23 +252,15 @@ class Program:
         self.cluster, self.name, self.transports = cluster, name, transports
         self.client = ClusterClient(transports, rng=random.Random(1), member=False, clock=cluster.clock, retry_secs=1e9)
         self._operation = functools.partial(cluster.history.operation, self.client.client_id)
-        #: One program always pushes in the other way.
-        self._in_place = (cluster.transport in IN_PLACE) is not (name == "other")
         #: (incarnation, index) of its accepted pushes.
         self.accepted = set()
 
     def push(self):
         """One run: on a lost session, one more after joining the new life; gives the last outcome."""
-        if self._in_place:
-            gradients = self.client.gradient_buffers(list(VARIABLES))
-            for gradient in gradients:
-                gradient.fill(-1.0)
-        else:
-            gradients = [np.full(shape, -1.0, np.float32) for shape, _ in VARIABLES.values()]
         push = Push(
             ops=[
-                Op(OpKind.APPLY, name, gradient, optimizer="sgd")
-                for name, gradient in zip(VARIABLES, gradients, strict=True)
+                Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd")
+                for name, (shape, _) in VARIABLES.items()
             ],
             increments=list(STEP),
             uses=list(USES),

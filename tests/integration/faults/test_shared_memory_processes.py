@@ -28,9 +28,8 @@ from globalstep.worker.client.client import connect
 
 client = connect("grpc://" + sys.argv[1], transport="shm")
 client.refresh()
+gradient = np.full(client.variables["w"].shape, -1.0, np.float32)
 while True:
-    (gradient,) = client.gradient_buffers(["w"])
-    gradient.fill(-1.0)
     ops = [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")]
     push = Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], [Read("w")], layout="step")
     values = client.push(push).values
@@ -86,9 +85,7 @@ def test_nothing_is_left_of_a_worker_or_a_task_that_is_killed(tmp_path):
             worker.wait()
             until(lambda: shared_by(task.pid) == alone)
             # The run goes on, and holds what the worker has pushed, as a whole.
-            (gradient,) = client.gradient_buffers(["w"])
-            gradient.fill(-1.0)
-            ops = [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")]
+            ops = [Op(OpKind.APPLY, "w", np.full(COUNT, -1.0, np.float32), optimizer="sgd")]
             push = Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], [Read("w")], layout="step")
             (values,) = client.push(push).values
             steps = client.global_steps()["global_step"]
@@ -98,5 +95,5 @@ def test_nothing_is_left_of_a_worker_or_a_task_that_is_killed(tmp_path):
             # What the program has is its own, whatever became of the task.
             np.testing.assert_array_equal(values, np.full(COUNT, steps, np.float32))
             assert not any("globalstep" in name for name in os.listdir("/dev/shm"))
-            del values, gradient, ops, push
+            del values
         assert shared_by(os.getpid()) == (0, 0)

@@ -1,16 +1,21 @@
-"""Arrays that lie in one piece of memory, however alike they are."""
+"""Arrays that lie in one piece of memory, however alike they are, and are sent so."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from globalstep.errors import UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import MemoryPool
-from globalstep.wire.declarations import padded
-from globalstep.worker.protocol.push_messages import Places, joined_bytes
+from globalstep.wire.declarations import Op, OpKind, Push, padded
+from globalstep.wire.wire_options import WireOptions
+from globalstep.worker.client.joined_run import JoinedRun
+from globalstep.worker.protocol.push_messages import Places, PushMessages, joined_bytes
 
 #: A dtype, a shape, how many arrays of these follow each other, and bytes before each.
 ALIKE = st.tuples(
@@ -66,3 +71,59 @@ def test_operands_are_joined_whatever_their_order_in_memory():
     turned = np.arange(6.0).reshape(2, 3).T
     for values in (contiguous, [*contiguous, turned], [turned]):
         assert joined_bytes(values) == b"".join(value.tobytes() for value in values)
+
+
+class Sharing:
+    """A transport that shares memory."""
+
+    memory = np.empty(0, np.uint8)
+
+    def buffer(self, nbytes):
+        self.memory = np.full(nbytes + 24, 255, np.uint8)
+        return self.memory[:nbytes]
+
+
+class NotSharing:
+    def buffer(self, nbytes):
+        return None
+
+
+class Broken:
+    def buffer(self, nbytes):
+        raise UnavailableError("no connection")
+
+
+def sent(transport, values):
+    """The pieces as which gradients are sent to a shard that knows their layout."""
+    names = [f"v{at}" for at in range(len(values))]
+    messages = PushMessages(JoinedRun("me", [transport], where=dict.fromkeys(names, 0)), WireOptions())
+    ops = [Op(OpKind.APPLY, name, value, optimizer="o") for name, value in zip(names, values, strict=True)]
+    push = Push(ops, layout="step")
+    (part,) = messages.split(push).values()
+    messages.encode(pb.PushRequest(), push, 0, part, False)
+    messages.values(push, 0, pb.PushReply(), memoryview(b""))
+    message = pb.PushRequest()
+    pieces = messages.encode(message, push, 0, part, False)
+    assert message.known_layout
+    return pieces
+
+
+@pytest.mark.parametrize("dtypes", ["d", "e", "fd", "dbe"])
+def test_small_gradients_are_copied_as_one_piece_to_where_memory_is_shared(dtypes):
+    transport = Sharing()
+    kinds = [np.dtype(dtypes[at % len(dtypes)]) for at in range(6)]
+    values = [np.arange(8192 // dtype.itemsize).astype(dtype).reshape(2, -1).T for dtype in kinds]
+    values[1] = np.ones((2, 0), kinds[1])
+    (whole,) = sent(transport, values)
+    assert bytes(whole) == b"".join(value.tobytes() for value in values)
+    assert transport.memory.tobytes() == bytes(whole) + bytes([255]) * 24
+    assert all(value.flags.writeable for value in values)
+
+
+@pytest.mark.parametrize(
+    ("transport", "count"),
+    [(NotSharing(), 4096), pytest.param(Broken(), 4096, id="left to the request"), (Sharing(), 4095)],
+)
+def test_they_are_sent_from_where_they_are_without_it_and_where_they_need_padding(transport, count):
+    values = [np.ones(count, np.float32) for _ in range(2)]
+    assert all(piece.obj is value for piece, value in zip(sent(transport, values), values, strict=True))

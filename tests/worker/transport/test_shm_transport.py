@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import socket
 
@@ -12,7 +13,7 @@ import pytest
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import FailedPreconditionError, UnavailableError
+from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service import shared_blocks, socket_server
@@ -32,7 +33,6 @@ from globalstep.wire.declarations import (
 from globalstep.wire.expressions import constant
 from globalstep.wire.socket_messages import Outgoing
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.transport import shm_transport
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
@@ -84,20 +84,45 @@ def train():
 
 
 def push_of(gradients, reads=NAMES):
-    ops = [Op(OpKind.APPLY, name, gradient, optimizer="sgd") for name, gradient in zip(NAMES, gradients, strict=True)]
+    """Push gradients of the first Variables."""
+    ops = [Op(OpKind.APPLY, name, gradient, optimizer="sgd") for name, gradient in zip(NAMES, gradients, strict=False)]
     reads = [Read(name) for name in reads]
-    return Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], reads, layout=("step", len(reads)))
+    return Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], reads, layout=(len(ops), len(reads)))
 
 
-def in_place(client, value):
-    gradients = client.gradient_buffers(NAMES)
-    for gradient in gradients:
-        gradient.fill(value)
-    return gradients
-
-
-def elsewhere(value):
+def gradients_of(value):
     return [np.full(SHAPES[name], value, np.float32) for name in NAMES]
+
+
+def written_there(client, shard, name, value):
+    """A gradient in memory that the PS task reads, as the client copies many small ones."""
+    shape = SHAPES[name]
+    gradient = client.run.transports[shard].buffer(4 * math.prod(shape)).view(np.float32).reshape(shape)
+    gradient.fill(value)
+    return gradient
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Gradients that are small, and shared all the same."""
+    for module in (shm_transport, shared_blocks):
+        monkeypatch.setattr(module, "SHARED_FROM_BYTES", 1 << 12)
+    for name, shape in {"a": (4_000,), "b": (400, 10), "odd": (4_000,)}.items():
+        monkeypatch.setitem(SHAPES, name, shape)
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """First and last address of what transports gave, in order; None where they gave nothing."""
+    give, found = GrpcTransport.buffer, []
+
+    def noted(transport, nbytes):
+        memory = give(transport, nbytes)
+        found.append(None if memory is None else (address(memory), address(memory) + nbytes))
+        return memory
+
+    monkeypatch.setattr(GrpcTransport, "buffer", noted)
+    return found
 
 
 def address(array):
@@ -134,13 +159,12 @@ def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_pat
 
         monkeypatch.setattr(log_file.LogFiles, "write_all", flipped)
         for _ in range(3):  # the first two make the layout known
-            gradients = in_place(client, -1.0)
-            shared[:] = [gradient.view() for gradient in gradients]  # which stay writable
-            client.push(push_of(gradients))
+            shared[:] = [written_there(client, 0, "a", -1.0)]
+            client.push(push_of(shared, ["a"]))
         assert kinds(client) == {"shm"}
         shared.clear()
         monkeypatch.undo()
-        (last,) = client.push(push_of(in_place(client, -1.0), ["a"])).values
+        (last,) = client.push(push_of([written_there(client, 0, "a", -1.0)], ["a"])).values
         np.testing.assert_array_equal(last, np.full(COUNT, 4.0, np.float32))
         folder = trained.servers[0].shard.log.directory
         records = [record for at in segments_in(folder) for record in SegmentReader(segment_path(folder, at)).records()]
@@ -153,17 +177,31 @@ def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_pat
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_a_gradient_that_is_written_in_place_is_copied_by_nobody_and_its_values_lie_there(train, shards):
+def test_small_gradients_of_a_known_layout_are_copied_as_one_piece_and_their_values_lie_there(
+    train, small, given, shards, monkeypatch
+):
+    send, pieces = GrpcTransport.send, []
+
+    def counted(transport, request, tensors):
+        pieces.extend([len(tensors)] * bool(tensors))
+        return send(transport, request, tensors)
+
     client = train(shards).client()
+    monkeypatch.setattr(GrpcTransport, "send", counted)
+    gradients = gradients_of(-1.0)
     for count in range(1, 8):
-        gradients = in_place(client, -1.0)
-        places = [address(gradient) for gradient in gradients]
         values = client.push(push_of(gradients)).values
-        if count > 1:  # the first of a layout tells it, and is applied Variable by Variable
-            assert [address(value) for value in values] == places
+        if count == 1:  # the first of a layout tells it, and is applied Variable by Variable
+            assert sum(pieces) == 3
+        else:
+            assert pieces == [1] * shards
+            assert all(any(begin <= address(value) < end for begin, end in given) for value in values)
         for value in values:
             np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
+        pieces.clear()
+        given.clear()
     assert kinds(client) == {"shm"}
+    assert all(np.all(gradient == -1.0) and gradient.flags.writeable for gradient in gradients)
 
 
 def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
@@ -176,44 +214,24 @@ def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
 
     monkeypatch.setattr(Outgoing, "send", counted)
     client = train().client()
-    for gradients in (lambda: in_place(client, 1.0), lambda: elsewhere(1.0)):
-        for _ in range(3):
-            client.push(push_of(gradients()))
-        client.pull([Read(name) for name in NAMES])
-        client.pull([Read(name) for name in NAMES])
-        sent.clear()
-        client.push(push_of(gradients()))
-        client.pull([Read(name) for name in NAMES])
-        assert len(sent) >= 2, "a server thread may not have come to count its last one yet"
-        assert sum(sent) < 1000
+    for _ in range(3):
+        client.push(push_of(gradients_of(1.0)))
+    client.pull([Read(name) for name in NAMES])
+    client.pull([Read(name) for name in NAMES])
+    sent.clear()
+    client.push(push_of(gradients_of(1.0)))
+    client.pull([Read(name) for name in NAMES])
+    assert len(sent) >= 2, "a server thread may not have come to count its last one yet"
+    assert sum(sent) < 1000
 
 
-def test_a_gradient_that_lies_elsewhere_is_copied_once_and_stays_as_it_is(train):
+def test_gradients_stay_as_they_are(train):
     client = train().client()
-    gradients = elsewhere(-1.0)
+    gradients = gradients_of(-1.0)
     for count in range(1, 6):
         values = client.push(push_of(gradients)).values
         assert [float(value.flat[-1]) for value in values] == [count] * 3
     assert all(np.all(gradient == -1.0) for gradient in gradients)
-
-
-def test_many_small_gradients_are_copied_as_one_piece_once_their_layout_is_known(train, monkeypatch):
-    for name, shape in {"a": (16_384,), "b": (2_048, 8), "odd": (2,)}.items():
-        monkeypatch.setitem(SHAPES, name, shape)
-    send, pieces = GrpcTransport.send, []
-
-    def counted(transport, request, tensors):
-        pieces.append(len(tensors))
-        return send(transport, request, tensors)
-
-    client = train().client()
-    monkeypatch.setattr(GrpcTransport, "send", counted)
-    gradients = elsewhere(-1.0)
-    for count in range(1, 6):
-        values = client.push(push_of(gradients)).values
-        assert [(float(value.flat[0]), float(value.flat[-1])) for value in values] == [(count, count)] * 3
-    assert pieces == [3, 1, 1, 1, 1]
-    assert all(np.all(gradient == -1.0) and gradient.flags.writeable for gradient in gradients)
 
 
 def test_small_tensors_are_sent(train):
@@ -227,8 +245,7 @@ def test_values_come_in_two_or_three_blocks_however_many_steps(train):
     trained = train()
     client = trained.client()
     for number in range(40):
-        gradients = in_place(client, 1.0) if number % 3 else elsewhere(1.0)
-        values = client.push(push_of(gradients)).values
+        values = client.push(push_of(gradients_of(1.0))).values
         if number % 5 == 0:
             values = client.pull([Read(name) for name in NAMES])
     assert values is not None
@@ -252,7 +269,7 @@ def test_a_read_is_put_into_shared_memory_at_once(train, monkeypatch):
     for _ in range(3):
         values = client.pull(reads)
     monkeypatch.setattr(shared_blocks.SharedBlocks, "put", watched)
-    client.push(push_of(elsewhere(1.0), reads=()))
+    client.push(push_of(gradients_of(1.0), reads=()))
     moved.clear()
     values = client.pull(reads)
     assert moved == [False]
@@ -263,22 +280,22 @@ def test_a_read_is_put_into_shared_memory_at_once(train, monkeypatch):
 # ---- Nobody's bytes change under him -------------------------------------------------------------------
 
 
-def test_values_cannot_be_written_to_nor_gradients_that_are_used_up(train):
+def test_values_cannot_be_written_to(train):
     client = train().client()
-    client.push(push_of(in_place(client, 1.0)))
-    gradients = in_place(client, 1.0)
-    values = client.push(push_of(gradients)).values
-    for array in (*gradients, *values, *client.pull([Read("a")])):
+    client.push(push_of(gradients_of(1.0)))
+    values = client.push(push_of(gradients_of(1.0))).values
+    for array in (*values, *client.pull([Read("a")])):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
 
 
-def test_values_that_are_pushed_as_gradients_stay_what_they_are(train):
+@pytest.mark.parametrize("count", [1, 3])
+def test_values_that_are_pushed_as_gradients_stay_what_they_are(train, count):
     """Weight decay, say. They lie in shared memory, in the right order, and are not applied there."""
     client = train().client()
-    values = client.push(push_of(elsewhere(-8.0))).values
+    values = client.push(push_of(gradients_of(-8.0)[:count], NAMES[:count])).values
     for _ in range(2):
-        after = client.push(push_of(values)).values
+        after = client.push(push_of(values, NAMES[:count])).values
         assert {float(value.flat[3]) for value in values} == {8.0}
         assert {float(value.flat[3]) for value in after} <= {0.0, -8.0}
 
@@ -288,12 +305,12 @@ def test_everything_that_a_program_keeps_stays(train):
     client = train().client()
     kept = []
     for count in range(1, 16):
-        values = client.push(push_of(in_place(client, -1.0))).values
+        values = client.push(push_of(gradients_of(-1.0))).values
         kept.append((count, values[1][7:9, 3]))
     assert [value.tolist() for _, value in kept] == [[count] * 2 for count, _ in kept]
     assert pool_of(client).is_full
     del kept, values
-    client.push(push_of(in_place(client, -1.0)))
+    client.push(push_of(gradients_of(-1.0)))
     assert kinds(client) == {"shm"}
 
 
@@ -330,16 +347,15 @@ def decided(client, sequence):
 
 @pytest.mark.parametrize(
     ("transport", "written"),
-    [("shm", "in place"), ("shm", "elsewhere"), ("unix", "elsewhere"), ("tcp", "elsewhere")],
+    [("shm", "there"), ("shm", "elsewhere"), ("unix", "elsewhere"), ("tcp", "elsewhere")],
 )
 def test_what_is_staged_stays_until_it_is_applied_whatever_is_pushed_meanwhile(train, transport, written):
     client = train(2).client(transport)
-    (_, gradient, _) = in_place(client, -100.0) if written == "in place" else elsewhere(-100.0)
+    gradient = written_there(client, 1, "b", -100.0) if written == "there" else gradients_of(-100.0)[1]
     staged(client, 1, 1000, {"b": gradient})
     del gradient
-    for _ in range(5):
-        client.push(push_of(in_place(client, -1.0)))
-        client.push(push_of(elsewhere(-1.0)))
+    for _ in range(10):
+        client.push(push_of(gradients_of(-1.0)))
     decided(client, 1000)
     np.testing.assert_array_equal(client.pull([Read("b")])[0], np.full(SHAPES["b"], 110.0, np.float32))
     assert transport != "shm" or not pool_of(client, 1).has_staged
@@ -348,15 +364,15 @@ def test_what_is_staged_stays_until_it_is_applied_whatever_is_pushed_meanwhile(t
 def test_what_was_staged_over_a_connection_that_broke_is_not_written_over(train):
     trained = train(2)
     client = trained.client()
-    (_, gradient, _) = in_place(client, -100.0)
+    gradient = written_there(client, 1, "b", -100.0)
     staged(client, 1, 1000, {"b": gradient})
     client.run.transports[1]._connection.break_off(UnavailableError("cut"))
     for _ in range(5):
-        client.push(push_of(in_place(client, -1.0)))
+        client.push(push_of(gradients_of(-1.0)))
     assert [connection.kind for connection in client.run.transports] == ["shm", "grpc"]
     client.close()
     other = trained.client()
-    other.push(push_of(in_place(other, -1.0)))
+    other.push(push_of(gradients_of(-1.0)))
     # Whoever brings the word, the part is applied from the bytes that were staged.
     other.client_id = client.client_id
     decided(other, 1000)
@@ -388,32 +404,24 @@ class Cut:
         (2, 1, "commit", True),
     ],
 )
-def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method, copied, monkeypatch):
-    if copied:  # many small gradients, which the client copies into a block
-        monkeypatch.setattr(shm_transport, "SHARED_FROM_BYTES", 1 << 12)
-        for name, shape in {"a": (4_000,), "b": (400, 10), "odd": (4_000,)}.items():
-            monkeypatch.setitem(SHAPES, name, shape)
-    copy, placed = GradientBuffers.copied, []
-
-    def noted(*args):
-        found = copy(*args)
-        placed.append(found is not None)
-        return found
-
-    monkeypatch.setattr(GradientBuffers, "copied", noted)
+def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(
+    train, given, shards, shard, method, copied, request
+):
+    if copied:  # small gradients, which the client copies into a block
+        request.getfixturevalue("small")
     trained = train(shards)
     client = trained.client()
     for _ in range(2):
-        client.push(push_of(elsewhere(-1.0) if copied else in_place(client, -1.0)))
+        client.push(push_of(gradients_of(-1.0)))
     server = trained.servers[shard]
     server.control.handler._faults = Cut(server, method)
     for count in range(3, 6):
-        values = client.push(push_of(elsewhere(-1.0) if copied else in_place(client, -1.0))).values
+        values = client.push(push_of(gradients_of(-1.0))).values
         for value in values:
             np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
     assert client.run.transports[shard].kind == "grpc"
     assert client.global_steps() == {"global_step": 5}
-    assert any(placed) == copied
+    assert any(given) == copied
 
 
 # ---- When it cannot be had -----------------------------------------------------------------------------
@@ -430,7 +438,7 @@ def test_a_task_without_memory_to_share_is_reached_by_a_unix_socket(train, monke
         caplog.clear()
         client = trained.client("auto")
         for count in range(1, 4):
-            values = client.push(push_of(in_place(client, -1.0))).values
+            values = client.push(push_of(gradients_of(-1.0))).values
             assert float(values[0][0]) == count
     assert kinds(client) == {"unix"}
     (line,) = said(caplog)
@@ -448,7 +456,7 @@ def test_memory_that_runs_out_later_leaves_the_socket(train, monkeypatch, caplog
     monkeypatch.setattr(shared_blocks, "create", none_left)
     with caplog.at_level(logging.INFO, "globalstep.worker"):
         for count in range(1, 6):
-            values = client.push(push_of(in_place(client, -1.0))).values
+            values = client.push(push_of(gradients_of(-1.0))).values
             assert float(values[2][-1]) == count
     assert kinds(client) == {"unix"}
     (line,) = said(caplog)
@@ -467,29 +475,15 @@ def test_no_memory_is_made_while_other_calls_wait_for_the_values(train, monkeypa
     reader = trained.client()
     kept = [reader.pull([Read(name) for name in reads]) for reads in (NAMES, NAMES[:1], NAMES)]
     assert len(kept) == 3  # what the program holds is not offered for the next reply
-    trained.client().push(push_of(elsewhere(-1.0)))
+    trained.client().push(push_of(gradients_of(-1.0)))
     assert locked
     assert not any(locked)
-
-
-def test_room_is_to_be_had_on_every_transport(train):
-    trained = train()
-    for transport in ("grpc", "unix", "tcp"):
-        client = trained.client(transport)
-        gradients = in_place(client, 0.0)
-        assert [(gradient.shape, gradient.dtype) for gradient in gradients] == [
-            (SHAPES[name], np.dtype("float32")) for name in NAMES
-        ]
-        client.push(push_of(gradients))
-        assert kinds(client) == {transport}
-    with pytest.raises(FailedPreconditionError, match="unheard_of"):
-        client.gradient_buffers(["unheard_of"])
 
 
 def test_a_reply_that_points_outside_of_the_memory_breaks_the_connection(train, monkeypatch):
     trained = train()
     client = trained.client()
-    client.push(push_of(in_place(client, -1.0)))
+    client.push(push_of(gradients_of(-1.0)))
     right = shared_blocks.SharedBlocks.put
 
     def wrong(self, pieces):
@@ -500,6 +494,6 @@ def test_a_reply_that_points_outside_of_the_memory_breaks_the_connection(train, 
         return shared_blocks.Placed(type(place)(place.block, place.offset + (1 << 40)), placed.descriptor)
 
     monkeypatch.setattr(shared_blocks.SharedBlocks, "put", wrong)
-    values = client.push(push_of(in_place(client, -1.0))).values
+    values = client.push(push_of(gradients_of(-1.0))).values
     assert [float(value.flat[0]) for value in values] == [2.0] * 3
     assert kinds(client) == {"grpc"}
