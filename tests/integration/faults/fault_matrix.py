@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -225,18 +225,29 @@ def cells() -> Iterator[Cell]:
                     yield Cell(subject, fault, moment, _points(subject, fault, moment), law, mends, lost)
 
 
+def _where(alike: Iterable[Cell]) -> str:
+    """Name the tasks and moments of cells; tasks of the same moments stand together."""
+    tasks: dict[str, list[str]] = {}
+    for subject, group in groupby(alike, key=lambda cell: cell.subject):
+        tasks.setdefault(", ".join(cell.moment for cell in group), []).append(SUBJECTS[subject])
+    return "; ".join(f"{', '.join(names)}: {moments}" for moments, names in tasks.items())
+
+
 def table() -> str:
-    """The matrix for people: a row for the cells of a fault that have the same outcome."""
-    outcomes: dict[tuple[str, str, str], list[Cell]] = {}
+    """The matrix for people: a row for the cells that have the same outcome; without those that cannot be."""
+    outcomes: dict[tuple[str, str], dict[str, list[Cell]]] = {}
     for cell in cells():
-        mends = cell.mends or f"*no such cell:* {cell.impossible}"
-        outcomes.setdefault((cell.fault, mends, "" if cell.impossible else cell.lost), []).append(cell)
-    parts = ["| fault | task and moment | law | who mends it, how | lost |", "|---|---|---|---|---|"]
-    for (fault, mends, lost), alike in outcomes.items():
-        tasks = groupby(alike, key=lambda cell: cell.subject)
-        where = "; ".join(f"{SUBJECTS[task]}: {', '.join(cell.moment for cell in group)}" for task, group in tasks)
-        law = ", ".join(sorted({row for cell in alike for row in re.split("[,;] ", cell.law)}))
-        parts.append(f"| {FAULTS[fault]} | {where} | {law} | {mends} | {lost} |")
+        if not cell.impossible:
+            outcomes.setdefault((cell.mends, cell.lost), {}).setdefault(cell.fault, []).append(cell)
+    parts = ["| fault | task: moment | law | who mends it, how | lost |", "|---|---|---|---|---|"]
+    for (mends, lost), by_fault in outcomes.items():
+        rows: dict[str, list[str]] = {}
+        for fault, alike in by_fault.items():
+            rows.setdefault(_where(alike), []).append(fault)
+        for where, faults in rows.items():
+            law = sorted({row for cell in by_fault[faults[0]] for row in re.split("[,;] ", cell.law)})
+            names = "; ".join(FAULTS[fault] for fault in faults)
+            parts.append(f"| {names} | {where} | {', '.join(law)} | {mends} | {lost} |")
     return "\n".join(parts) + "\n"
 
 
