@@ -4,7 +4,6 @@ A call may be tried again because it is idempotent: reads by nature, pushes by t
 second one finds what the first one did. Tried again is what was not answered (UNAVAILABLE), and what a task refused
 that had lost its state, once that is recovered from, or that had no memory left and said when to come back; every other
 answer is an answer.
-docs/design/push-protocol.md, "Retries", says why each method may be.
 
 Layer: worker. Threads: a Retry belongs to one call; a RetryCount is thread-safe.
 """
@@ -54,34 +53,34 @@ _BUSY_SECS = 600.0
 _AS_LONG_AS_THE_SESSION = math.inf
 _ONCE = 0.0
 
-#: RPC -> how it is called. Every method of the service is here.
+#: RPC -> how it is called, and why it may be called again, or what makes up for one try. Every method is here.
 POLICIES: Mapping[str, RetryPolicy] = {
     # A client that waits for a task asks anew; for the others, this bridges a short outage.
     "Status": RetryPolicy(10.0, 1.0),
-    "Begin": RetryPolicy(10.0, 30.0),
-    # A PS task compiles the kernels of a rule that is not in its machine's cache.
+    "Begin": RetryPolicy(10.0, 30.0),  # The second finds its own incarnation and owner in force.
+    # The same again changes nothing. A PS task compiles the kernels of a rule that is not in its machine's cache.
     "Declare": RetryPolicy(120.0, 30.0),
-    "Open": RetryPolicy(10.0, 30.0),
+    "Open": RetryPolicy(10.0, 30.0),  # Limits are absolute: the client counts `num_steps` from the step first.
     # The next one comes in a second.
     "Heartbeat": RetryPolicy(4.0, _ONCE),
     # The candidate asks anew.
     "ClaimChief": RetryPolicy(5.0, _ONCE),
     # The lease ends it.
     "Leave": RetryPolicy(2.0, _ONCE),
-    "Finish": RetryPolicy(10.0, 60.0),
-    "GetGlobalStep": RetryPolicy(10.0, _AS_LONG_AS_THE_SESSION),
-    # Each call within it; the stream itself is opened anew by the next call.
+    "Finish": RetryPolicy(10.0, 60.0),  # A job that is done stays so.
+    "GetGlobalStep": RetryPolicy(10.0, _AS_LONG_AS_THE_SESSION),  # A read; floors only rise.
+    # Pushes bear an id; COMMIT, floors and reads change nothing twice. The next call opens the stream anew.
     "Exchange": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
     # Calls go over gRPC.
     "OpenLane": RetryPolicy(5.0, _ONCE),
     # The settler asks again in 2 s.
     "Settle": RetryPolicy(5.0, _ONCE),
-    "WriteSnapshot": RetryPolicy(3600.0, 30.0),
-    # The client asks again before its next snapshot.
+    "WriteSnapshot": RetryPolicy(3600.0, 30.0),  # The same file again, under another temporary name.
+    # The client asks again before its next snapshot; those of a client that is gone are freed then.
     "ReleaseSnapshot": RetryPolicy(10.0, _ONCE),
     # The journal's keeper asks again in 5 s.
     "ReadJournal": RetryPolicy(10.0, _ONCE),
-    # A client that finds a task without its state asks anew; a log of many gigabytes takes its time.
+    # Who finds a task without its state asks anew, and may find it recovered. A log of many gigabytes takes its time.
     "Recover": RetryPolicy(3600.0, _ONCE),
     "FindLog": RetryPolicy(10.0, _ONCE),
     # Calls bear the number of their slot; one that waits is answered within a second.
