@@ -76,7 +76,7 @@ def test_messages_follow_each_other(pair):
 
 
 def wire(call, head, array):
-    """The bytes of a message, by the letter of docs/design/transports.md."""
+    """The bytes of a message, by the letter of what socket_messages.py begins with."""
     data = laid_out([array])
     return b"gsm1" + struct.pack("<IQQ", len(head), call, len(data)) + head + data
 
