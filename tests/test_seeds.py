@@ -1,6 +1,6 @@
 """Every code sample of the documents that this library was specified by, with what they print.
 
-docs/seeds.md says which documents these are, and maps each symbol in them to its test.
+docs/seeds.md says which documents these are, and tests/seeds.md maps each symbol in them to its tests.
 """
 
 import ast
@@ -19,7 +19,7 @@ import pytest
 import globalstep as tf
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "seeds.md"
+PAGE = ROOT / "tests" / "seeds.md"
 
 
 def _words(text):
