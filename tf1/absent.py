@@ -130,7 +130,6 @@ ABSENT_IN_IMAGE = {"extract_glimpse": _COMPUTE}
 #: Absent from `globalstep.train`.
 ABSENT_IN_TRAIN = {
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
-    "warm_start": "use gs.train.init_from_checkpoint.",
 }
 
 #: Absent from `globalstep.contrib`.

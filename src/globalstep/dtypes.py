@@ -61,6 +61,16 @@ class DType:
         return np.dtype(self.as_numpy_dtype).kind in "iu"
 
     @property
+    def is_unsigned(self) -> bool:
+        """Whether it is an integer type without a sign."""
+        return bool(np.dtype(self.as_numpy_dtype).kind == "u")
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether it is a complex type."""
+        return bool(np.dtype(self.as_numpy_dtype).kind == "c")
+
+    @property
     def is_bool(self) -> bool:
         """Whether it is the boolean type."""
         return bool(np.dtype(self.as_numpy_dtype).kind == "b")

@@ -34,3 +34,4 @@ from globalstep.tf1.estimator.run_config import RunConfig as RunConfig
 from globalstep.tf1.estimator.training import EvalSpec as EvalSpec
 from globalstep.tf1.estimator.training import TrainSpec as TrainSpec
 from globalstep.tf1.estimator.training import train_and_evaluate as train_and_evaluate
+from globalstep.tf1.variables.warm_starting import VocabInfo as VocabInfo

@@ -111,6 +111,7 @@ from globalstep.tf1.sessions.session_creators import SessionCreator as SessionCr
 from globalstep.tf1.sessions.session_creators import WorkerSessionCreator as WorkerSessionCreator
 from globalstep.tf1.sessions.session_manager import SessionManager as SessionManager
 from globalstep.tf1.sessions.supervisor import Supervisor as Supervisor
+from globalstep.tf1.sessions.supervisor import basic_train_loop as basic_train_loop
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession as MonitoredTrainingSession
 from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint as init_from_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables as list_variables
@@ -121,3 +122,5 @@ from globalstep.tf1.variables.training_util import create_global_step as create_
 from globalstep.tf1.variables.training_util import get_global_step as get_global_step
 from globalstep.tf1.variables.training_util import get_or_create_global_step as get_or_create_global_step
 from globalstep.tf1.variables.training_util import global_step as global_step
+from globalstep.tf1.variables.warm_starting import VocabInfo as VocabInfo
+from globalstep.tf1.variables.warm_starting import warm_start as warm_start

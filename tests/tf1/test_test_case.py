@@ -92,6 +92,24 @@ def test_each_test_begins_with_a_fresh_graph_and_the_same_seeds():
     Fresh.__test__ = False
 
 
+def test_a_test_has_one_cached_session_and_as_many_others_as_it_makes():
+    class Cached(gs.test.TestCase):
+        def test_it(self):
+            step = gs.Variable(1.0)
+            self.evaluate(gs.global_variables_initializer())
+            with self.cached_session() as first, self.test_session() as second:
+                assert first is second
+                self.evaluate(step.assign_add(1.0))
+            assert self.evaluate(step) == 2.0
+            with self.session() as other, self.assertRaises(gs.errors.FailedPreconditionError):
+                other.run(step)
+
+    result = unittest.TestResult()
+    Cached("test_it").run(result)
+    assert result.wasSuccessful(), result.errors
+    Cached.__test__ = False
+
+
 def test_a_folder_for_files():
     folder = gs.test.get_temp_dir()
     assert os.path.isdir(folder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.tf1.contrib.model_variables import get_variable_full_name
 from globalstep.tf1.estimator.input_fns import parsed_input
 from globalstep.tf1.estimator.model_fn import EstimatorSpec, ModeKeys, checked_hooks
 from globalstep.tf1.estimator.run_config import RunConfig, TaskType
@@ -51,9 +49,9 @@ from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
-from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint, list_variables, load_variable
+from globalstep.tf1.variables.checkpoint_variables import list_variables, load_variable
 from globalstep.tf1.variables.training_util import create_global_step, get_global_step
-from globalstep.tf1.variables.variable_collections import trainable_variables
+from globalstep.tf1.variables.warm_starting import VocabInfo, warm_start
 from globalstep.wire.transports import known_target
 
 __all__ = ["Estimator", "WarmStartSettings"]
@@ -69,13 +67,13 @@ class WarmStartSettings(NamedTuple):
     Attributes:
         ckpt_to_initialize_from: A checkpoint, or a directory of them.
         vars_to_warm_start: A regular expression of names of trained Variables, or a list of names or Variables.
-        var_name_to_vocab_info: Must be empty: vocabularies stay as they are.
+        var_name_to_vocab_info: Name of a Variable -> its vocabularies.
         var_name_to_prev_var_name: Name of a Variable -> its name in the checkpoint.
     """
 
     ckpt_to_initialize_from: str
     vars_to_warm_start: Any = ".*"
-    var_name_to_vocab_info: Mapping[str, Any] | None = None
+    var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
 
@@ -527,26 +525,9 @@ class Estimator:
 
     def _begin_warm(self) -> None:
         """Have the Variables begin with another model's values, where that was asked for."""
-        settings = self._warm_start
-        if settings is None:
-            return
-        _log.info("Warm-starting with WarmStartSettings: %s", settings)
-        if settings.var_name_to_vocab_info:
-            raise ValueError(
-                "var_name_to_vocab_info is not supported: a Variable begins with all rows of the checkpoint's, or none."
-            )
-        previous = settings.var_name_to_prev_var_name or {}
-        wanted = settings.vars_to_warm_start
-        chosen: dict[str, list[Any]] = {}
-        for variable in trainable_variables():
-            name = get_variable_full_name(variable)
-            if isinstance(wanted, str):
-                is_wanted = re.match(wanted, name) is not None
-            else:
-                is_wanted = any(one is variable or one == name for one in wanted or ())
-            if is_wanted:
-                chosen.setdefault(previous.get(name, name), []).append(variable)
-        init_from_checkpoint(settings.ckpt_to_initialize_from, chosen)
+        if self._warm_start is not None:
+            _log.info("Warm-starting with WarmStartSettings: %s", self._warm_start)
+            warm_start(*self._warm_start)
 
 
 def _check_arguments(model_fn: Callable[..., Any], params: Any) -> None:

@@ -18,6 +18,7 @@ from globalstep.tf1.ops.math_ops import add_n
 from globalstep.tf1.ops.nn_ops import bias_add
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.variables.named_variables import get_variable
+from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
 __all__ = ["input_layer", "linear_model", "make_parse_example_spec"]
@@ -110,6 +111,10 @@ def input_layer(
         return concat(given, axis=1)
 
 
+def _parts(variable: Any) -> list[Any]:
+    return [*variable] if isinstance(variable, PartitionedVariable) else [variable]
+
+
 def _variables(scope: Any) -> list[Any]:
     return list(scope.global_variables())
 
@@ -153,10 +158,10 @@ def linear_model(
                     weights = get_variable("weights", [column.size, units], "float32", **options)
                     sums.append(matmul(dense, weights))
                 if cols_to_vars is not None:
-                    cols_to_vars[column] = [weights]
+                    cols_to_vars[column] = _parts(weights)
         bias = get_variable("bias_weights", [units], "float32", **options)
         if cols_to_vars is not None:
-            cols_to_vars["bias"] = [bias]
+            cols_to_vars["bias"] = _parts(bias)
         return bias_add(add_n([reshape(each, [-1, units]) for each in sums]), bias)
 
 

@@ -32,15 +32,15 @@ class _VocabularyColumn(KeyedColumn):
     """See `categorical_column_with_vocabulary_list` and `categorical_column_with_vocabulary_file`."""
 
     words: tuple[Any, ...]
-    file: str
-    size: int
+    vocabulary_file: str
+    vocabulary_size: int
     dtype: Any
     default_value: int
     num_oov_buckets: int
 
     @property
     def num_buckets(self) -> int:
-        return self.size + self.num_oov_buckets
+        return self.vocabulary_size + self.num_oov_buckets
 
     @property
     def parsed_dtype(self) -> DType:
@@ -50,9 +50,9 @@ class _VocabularyColumn(KeyedColumn):
         sparse = self.values_of(features)
         keys = sparse.values if sparse.dtype.name == "string" else cast(sparse.values, "int64")
         name = f"{self.key}_lookup"
-        if self.file:
+        if self.vocabulary_file:
             table = index_table_from_file(
-                self.file, self.num_oov_buckets, self.size, self.default_value,
+                self.vocabulary_file, self.num_oov_buckets, self.vocabulary_size, self.default_value,
                 key_dtype="string" if sparse.dtype.name == "string" else "int64", name=name,
             )  # fmt: skip
         else:

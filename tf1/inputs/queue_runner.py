@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import OutOfRangeError
-from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, default_sessions, get_collection
+from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection, default_sessions
 from globalstep.tf1.inputs.queue_base import QueueBase
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class QueueRunner:
             threading.Thread(
                 target=self._enqueue_until_closed,
                 args=(sess, op, coord),
-                name=f"QueueRunnerThread-{self.name}-{op.op_name}",
+                name=f"QueueRunnerThread-{self.name}-{op.name}",
                 daemon=daemon,
             )
             for op in self._enqueue_ops
@@ -237,6 +237,7 @@ def start_queue_runners(
 
     Raises:
         ValueError: Without a session.
+        TypeError: If `sess` is none.
     """
     if sess is None:
         sessions = default_sessions()
@@ -246,8 +247,11 @@ def start_queue_runners(
                 "sess.as_default()` or pass an explicit session to gs.start_queue_runners(sess=sess)"
             )
         sess = sessions[-1]
-    graph = getattr(sess, "graph", None)
-    runners = get_collection(collection) if graph is None else graph.get_collection(collection)
+    if not isinstance(getattr(sess, "graph", None), Graph):
+        raise TypeError(f"sess must be a `tf.Session` object. Given class: {sess.__class__}")
+    if type(sess).__name__ in ("MonitoredSession", "SingularMonitoredSession"):
+        return []  # it has started them itself
+    runners = sess.graph.get_collection(collection)
     if runners and all(runner.queue.state.is_drained() for runner in runners):
         for runner in runners:
             runner.queue.restart()

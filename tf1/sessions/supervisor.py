@@ -17,7 +17,7 @@ from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
 from globalstep.chief.sessions.job_end import OtherTasks, await_others
 from globalstep.chief.sessions.run_model import step_now
-from globalstep.errors import JobDoneError, OpError, UnavailableError
+from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.tf1.graph.write_graph import write_graph
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "basic_train_loop"]
 
 _log = logging.getLogger("globalstep")
 
@@ -538,3 +538,29 @@ class _Others(OtherTasks):
             return False
         self._gone_since = None
         return moved
+
+
+def basic_train_loop(
+    supervisor: Supervisor,
+    train_step_fn: Callable[..., Any],
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    master: Any = "",
+) -> None:
+    """Call a function again and again until training stops, and anew where a task of the cluster was restarted.
+
+    Args:
+        supervisor: Makes the session, and runs the services.
+        train_step_fn: Called as `train_step_fn(session, *args, **kwargs)`.
+        args: Its further arguments.
+        kwargs: Its arguments by name.
+        master: What the session connects to.
+    """
+    while True:
+        try:
+            with supervisor.managed_session(master) as session:
+                while not supervisor.should_stop():
+                    train_step_fn(session, *(args or ()), **(kwargs or {}))
+            return
+        except AbortedError as error:
+            _log.info("The session is made anew: %s", error)

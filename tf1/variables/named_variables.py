@@ -128,13 +128,12 @@ def _get(
     if inspect.isclass(initializer):
         initializer = initializer()
     constant = initializer is not None and not callable(initializer)
+    value: Any = initializer
+    static = value.shape if isinstance(value, Node) else TensorShape(np.shape(value) if constant else shape)
     if constant and shape is not None:
-        raise ValueError("If initializer is a constant, do not specify shape.")
-    if isinstance(initializer, Node):
-        static = initializer.shape
-    else:
-        value: Any = initializer
-        static = TensorShape(np.shape(value) if constant else shape)
+        if partitioner is None:
+            raise ValueError("If initializer is a constant, do not specify shape.")
+        static = static.merge_with(shape)
     if not constant and not static.is_fully_defined():
         raise ValueError(f"Shape of a new variable ({name}) must be fully defined, but instead was {static}.")
     make: Any = _default_initializer(name, kind) if initializer is None else initializer

@@ -219,6 +219,10 @@ class Variable(Node):
         """Make the op that sets its rows to those of an IndexedSlices."""
         return scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
 
+    def eval(self, session: Any = None, feed_dict: dict[Any, Any] | None = None) -> Any:  # type: ignore[override]
+        """Give the value, run in `session` or in the default session; a Variable's takes the session first."""
+        return super().eval(feed_dict, session)
+
     def load(self, value: Any, session: Any = None) -> None:
         """Set it to `value` at once, in `session` or the default session.
 

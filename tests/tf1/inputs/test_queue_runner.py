@@ -154,6 +154,8 @@ def test_runners_are_collected_and_started(sess):
 def test_runners_need_a_session():
     with pytest.raises(ValueError, match="Cannot start queue runners: No default session is registered"):
         start_queue_runners()
+    with pytest.raises(TypeError, match=r"sess must be a `tf.Session` object. Given class: <class 'str'>"):
+        start_queue_runners("no session")
 
 
 def run_for(graph, queue, count=None):

@@ -3,14 +3,14 @@ import threading
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.errors import OutOfRangeError
+from globalstep.errors import AbortedError, OutOfRangeError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.summaries import summary_iterator
 from globalstep.tf1.ops.summary_ops import scalar
-from globalstep.tf1.sessions.supervisor import Supervisor
+from globalstep.tf1.sessions.supervisor import Supervisor, basic_train_loop
 
 
 @pytest.fixture
@@ -208,3 +208,18 @@ def test_a_supervisor_can_be_used_again():
     for _ in range(2):
         with sv.managed_session() as sess:
             assert sess.run(model.w).tolist() == [0.0, 0.0]
+
+
+def test_the_basic_loop_goes_on_where_a_task_was_restarted(tmp_path):
+    model, runs = build(), []
+
+    def step(session, stop_at, by):
+        runs.append(session.run(model.train, {model.by: by}))
+        if len(runs) == 2:
+            raise AbortedError("A PS task was restarted.")
+        if len(runs) == stop_at:
+            sv.request_stop()
+
+    sv = Supervisor(logdir=str(tmp_path))
+    basic_train_loop(sv, step, args=[4], kwargs={"by": 1.0})
+    assert len(runs) == 4
