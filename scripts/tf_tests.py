@@ -1,0 +1,152 @@
+"""Run TensorFlow 1.12's own unit tests on globalstep, and say file by file what passes and why the rest does not.
+
+    git --git-dir=TENSORFLOW archive v1.12.0 tensorflow/python tensorflow/contrib | tar x -C T
+    python scripts/tf_tests.py --tree T
+    python scripts/tf_tests.py --tree T tensorflow/python/kernel_tests/concat_op_test.py -v
+
+Nothing of TensorFlow's is in this repository: T is a folder of yours. Each file runs in a process of its own, in a
+temporary folder, with `tf_test_modules.py` as a plugin of pytest, which gives the names of TensorFlow's modules. It
+needs `pip install six mock`, and pytest-timeout for a limit of each test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+PLUGIN = "tf_test_modules"
+KERNELS = [
+    "accumulate_n", "array_ops", "as_string_op", "betainc", "bincount_op", "broadcast_to_ops", "cast_op",
+    "check_ops", "clip_ops", "concat_op", "confusion_matrix", "constant_op", "control_flow_ops_py",
+    "decode_csv_op", "decode_raw_op", "dense_update_ops", "dynamic_partition_op", "dynamic_stitch_op",
+    "embedding_ops", "fifo_queue", "functional_ops", "gather_nd_op", "gather_op", "in_topk_op", "init_ops",
+    "io_ops", "lookup_ops", "losses", "metrics", "norm_op", "one_hot_op", "pad_op", "padding_fifo_queue",
+    "parsing_ops", "partitioned_variables", "priority_queue", "py_func", "random_shuffle_queue", "reader_ops",
+    "reduce_join_op", "reduction_ops", "relu_op", "reshape_op", "reverse_sequence_op", "rnn", "scatter_nd_ops",
+    "scatter_ops", "segment_reduction_ops", "session_ops", "shape_ops", "slice_op", "sparse_add_op",
+    "sparse_concat_op", "sparse_ops", "sparse_reorder_op", "sparse_reshape_op", "sparse_slice_op",
+    "sparse_tensor_dense_matmul_op", "sparse_to_dense_op_py", "split_op", "stack_op", "string_join_op",
+    "string_split_op", "string_strip_op", "string_to_hash_bucket_op", "string_to_number_op", "substr_op",
+    "summary_ops", "template", "tensor_array_ops", "topk_op", "transpose_op", "unique_op", "unstack_op",
+    "variable_ops", "variable_scope", "variables", "where_op", "xent_op"
+]  # fmt: skip
+FILES = [
+    "tensorflow/python/training/*_test.py",
+    *(f"tensorflow/python/kernel_tests/{name}_test.py" for name in KERNELS),
+    "tensorflow/python/summary/writer/*_test.py",
+    "tensorflow/contrib/opt/python/training/*_test.py",
+]
+#: What a failing test's text begins with -> what kind of failure it is.
+REASONS = [
+    (r".*(?:inhomogeneous shape|'newshape'|only 0-dimensional arrays).*", "numpy is newer than the test"),
+    (r"NoSuchNameError: (\S+\._\w+)", r"private name: \1"),
+    (r"NoSuchNameError: (\S+)", r"missing name: \1"),
+    (r"TypeError: .*unexpected keyword argument '(\w+)'", r"missing argument: \1"),
+    (r"(\w+(?:Error|Exception|Failed)\b).*", r"\1"),
+]
+
+
+@dataclass
+class Report:
+    """What became of the tests of a file: counts, and for each failure its test, its reason and its text."""
+
+    file: str
+    passed: int = 0
+    skipped: int = 0
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tests and print a table; gives 0 whatever they gave, since they are the measure, not the check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--tree", type=Path, required=True, metavar="T", help="folder with TensorFlow 1.12's `tensorflow`"
+    )
+    parser.add_argument("--secs", type=float, default=120.0, help="limit of a file (default 120)")
+    parser.add_argument("--jobs", type=int, default=2, help="files at a time (default 2)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show each test that fails")
+    parser.add_argument("files", nargs="*", default=FILES, help="patterns below T (default: what tf1/ has)")
+    args = parser.parse_args(argv)
+    tree = args.tree.resolve()
+    if lacking := [name for name in ("six", "mock") if importlib.util.find_spec(name) is None]:
+        parser.error(f"TensorFlow's tests import what is not installed: pip install {' '.join(lacking)}")
+    files = sorted({path for pattern in args.files for path in tree.glob(pattern)})
+    if not files:
+        parser.error(f"{tree} has none of {', '.join(args.files)}")
+    print("| file | passed | failed | skipped |\n|---|---:|---:|---:|")
+    reports = []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for report in pool.map(lambda path: run(path, tree, args.secs), files):
+            print(f"| {report.file} | {report.passed} | {len(report.failures)} | {report.skipped} |", flush=True)
+            for test, reason, text in report.failures if args.verbose else ():
+                print(f"    {test}: {reason}: {text}", flush=True)
+            reports.append(report)
+    failed = sum(len(report.failures) for report in reports)
+    print(f"| all | {sum(one.passed for one in reports)} | {failed} | {sum(one.skipped for one in reports)} |\n")
+    print("| reason | tests |\n|---|---:|")
+    reasons = Counter(reason for report in reports for _, reason, _ in report.failures)
+    for reason, count in reasons.most_common(None if args.verbose else 40):
+        print(f"| {reason} | {count} |")
+    return 0
+
+
+def run(path: Path, tree: Path, limit_secs: float) -> Report:
+    """Run a file of tests in a process of its own."""
+    report = Report(str(path.relative_to(tree)))
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(path, folder)
+        results, limits = Path(folder, "results.xml"), []
+        if importlib.util.find_spec("pytest_timeout"):
+            limits = ["--timeout", "30"]
+        command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", folder, "-p", PLUGIN,
+                   "-p", "no:cacheprovider", "--junitxml", str(results), *limits, path.name]  # fmt: skip
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TF_TREE": str(tree)}
+        ended = "ended without a result"
+        try:
+            subprocess.run(command, cwd=folder, env=environ, timeout=limit_secs, capture_output=True, check=False)
+        except subprocess.TimeoutExpired:
+            ended = f"takes more than {limit_secs:.0f} s"
+        if not results.exists():
+            report.failures.append((path.name, ended, ""))
+            return report
+        for case in ElementTree.parse(results).iter("testcase"):
+            if case.find("skipped") is not None:
+                report.skipped += 1
+            elif (text := next(_texts(case), None)) is None:
+                report.passed += 1
+            else:
+                reason, line = _reason(text)
+                report.failures.append((f"{case.get('classname')}.{case.get('name')}", reason, line))
+    return report
+
+
+def _texts(case: ElementTree.Element) -> Iterator[str]:
+    for kind in ("failure", "error"):
+        for one in case.findall(kind):
+            yield f"{one.get('message', '')}\n{one.text or ''}"
+
+
+def _reason(text: str) -> tuple[str, str]:
+    """Give the kind of a failure, and the line that says what it was."""
+    lines = [line.removeprefix("E").strip() for line in text.splitlines() if line.startswith("E ")] or text.splitlines()
+    whole = "\n".join(lines)
+    for pattern, reason in REASONS:
+        if found := re.search(pattern, whole):
+            return found.expand(reason), found[0][:200]
+    return "other", lines[0][:200] if lines else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
