@@ -223,18 +223,26 @@ def _fitting(node: Node, value: Any) -> Any:
     return array
 
 
-def fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:
+def fetched(plan: Plan, values: Sequence[Any], feeds: Mapping[Node, Any]) -> list[Any]:
     """Give the value of each of a plan's fetches; None for an operation, and for what was not come to.
 
     Args:
         plan: The plan.
         values: The slots of a run.
+        feeds: What was fed: the program may write into that array again, and keep the value.
     """
     constants = plan.constants
-    return [
+    found = [
         None if slot is None or (value := values[slot]) is EMPTY else _owned(value, constants[slot])
         for slot in plan.fetches
     ]
+    for fed in feeds.values():
+        found = [value.copy() if _is_view(value, fed) else value for value in found]
+    return found
+
+
+def _is_view(value: Any, fed: Any) -> bool:
+    return isinstance(value, np.ndarray) and isinstance(fed, np.ndarray) and np.may_share_memory(value, fed)
 
 
 def _owned(value: Any, constant: Any) -> Any:

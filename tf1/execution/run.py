@@ -65,9 +65,9 @@ class PlanRun:
                     self._evaluate(current.late)
                 carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
-            done.values = fetched(plan, self.values)
+            done.values = fetched(plan, self.values, self._feeds)
             raise
-        return fetched(plan, self.values)
+        return fetched(plan, self.values, self._feeds)
 
     def _take_given(self, given: Mapping[Node, Any]) -> None:
         """Put values where nothing else was fed."""
@@ -279,9 +279,9 @@ class SteadyRun:
             push.layout = self._form
             executor.push_again(push, kept)
         except JobDoneError as done:
-            done.values = fetched(plan, values)
+            done.values = fetched(plan, values, feeds)
             raise
-        return fetched(plan, values)
+        return fetched(plan, values, feeds)
 
 
 def steady_run_of(executor: Executor, plan: Plan, form: PushForm) -> SteadyRun | None:

@@ -557,6 +557,8 @@ def _holds_node(value: Any) -> bool:
 def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any, Any]:
     """The array of a constant with TensorFlow's default dtypes (float32, int32, bool, string).
 
+    It is a copy: what the program does to an array of its own later does not change the graph.
+
     >>> constant_array([1.5, 2]).dtype, constant_array(3).dtype
     (dtype('float32'), dtype('int32'))
     """
@@ -567,16 +569,16 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
         )
     if dtype is not None:
         wanted = as_dtype(dtype).as_numpy_dtype
-        return string_array(value) if wanted is object else np.asarray(value, dtype=wanted)
+        return np.array(string_array(value) if wanted is object else value, dtype=wanted)
     typed = isinstance(value, (np.ndarray, np.generic))
     try:
-        array = np.asarray(value)
+        array = np.array(value)
     except UnicodeDecodeError:
         # Bytes and text in one list.
-        array = np.asarray(value, dtype=object)
+        array = np.array(value, dtype=object)
     if array.dtype.kind in "OUS":
         # numpy's own strings lose the zeros at their end.
-        return string_array(array if typed else value)
+        return np.array(string_array(array if typed else value))
     if not typed and array.dtype == np.float64:
         return array.astype(np.float32)
     if not typed and array.dtype == np.int64 and (array.size == 0 or np.all(np.abs(array) < 2**31)):

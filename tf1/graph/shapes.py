@@ -31,9 +31,9 @@ class Dimension:
 
     def __init__(self, value: Any) -> None:
         size = value.value if isinstance(value, Dimension) else value
-        if isinstance(size, float):
-            if not size.is_integer():
-                raise ValueError(f"Ambiguous dimension: {size}")
+        if isinstance(size, float) and not size.is_integer():
+            raise ValueError(f"Ambiguous dimension: {size}")
+        if isinstance(size, (float, np.integer)):
             size = int(size)
         self.value: int | None = size
 

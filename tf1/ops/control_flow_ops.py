@@ -298,7 +298,7 @@ def py_func(
                 f"see {len(kinds)} values."
             )
         arrays_out = builtins.tuple(
-            string_array(r) if kind.name == "string" else np.asarray(r, dtype=kind.as_numpy_dtype)
+            string_array(r) if kind.name == "string" else np.array(r, dtype=kind.as_numpy_dtype)
             for r, kind in zip(results, kinds, strict=True)
         )
         return arrays_out if several else arrays_out[0]

@@ -16,7 +16,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.vjps import sum_vjp, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import elementwise, normal_axes, static_ints
+from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
 from globalstep.tf1.ops.primitives import flip, largest, product, running_sum
 
 __all__ = [
@@ -310,7 +310,7 @@ def bincount(
     """
     low = 0 if minlength is None else static_ints(minlength, "minlength")[0]
     high = None if maxlength is None else static_ints(maxlength, "maxlength")[0]
-    inputs = [as_node(arr)] + ([] if weights is None else [as_node(weights)])
+    inputs = [as_node(arr, None if is_node(arr) else "int32")] + ([] if weights is None else [as_node(weights)])
     kind = as_dtype(dtype) if weights is None else inputs[1].dtype
 
     def count(numbers: Any, *weight: Any) -> Any:

@@ -6,6 +6,10 @@ import pytest
 import globalstep as gs
 
 
+def test_a_dimension_of_numpys_is_a_number():
+    assert [type(int(size)) for size in gs.TensorShape(np.array([2, 3]))] == [int, int]
+
+
 def test_a_size_that_a_program_has_divided_is_a_whole_number_or_refused():
     assert gs.TensorShape([10 / 2, None]).as_list() == [5, None]
     assert gs.Dimension(np.float64(3)) == 3

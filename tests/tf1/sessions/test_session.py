@@ -254,3 +254,20 @@ class TestTheEnd:
         with pytest.raises(OutOfRangeError, match=r"global_step = 3"):
             session.run(train)
         assert session.run(step) == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, object])
+def test_what_the_program_does_to_its_arrays_later_changes_neither_the_graph_nor_values(dtype):
+    mine = np.array([b"a", b"b"] if dtype is object else [1, 2], dtype)
+    before, kind = mine.tolist(), gs.as_dtype(mine.dtype)
+    fed = gs.placeholder(kind, [2])
+    views = [fed, gs.identity(fed), gs.reshape(fed, [2, 1]), fed[:2]]
+    fetches = [gs.constant(mine), gs.convert_to_tensor(mine), gs.py_func(lambda: mine, [], kind), *views]
+    initialized = gs.Variable(mine) if dtype is not object else gs.constant(mine)
+    with gs.Session() as session:
+        found = session.run(fetches, {fed: mine})
+        mine[:] = b"z" if dtype is object else 9
+        assert [value.ravel().tolist() for value in found] == [before] * len(found)
+        assert [value.tolist() for value in session.run(fetches[:2])] == [before] * 2
+        session.run(gs.global_variables_initializer())
+        assert session.run(initialized).tolist() == before
