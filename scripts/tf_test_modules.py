@@ -174,7 +174,7 @@ OWN: dict[str, dict[str, Any]] = {
         "gpu_device_name": str,
         "create_local_cluster": gs.test.create_local_cluster,
     },
-    "platform.test": {"TestCase": TensorFlowTestCase, "main": unittest.main, "mock": mock},
+    "platform.test": {"TestCase": TensorFlowTestCase, "Benchmark": object, "main": unittest.main, "mock": mock},
     "platform.googletest": {"TestCase": TensorFlowTestCase, "main": unittest.main},
     "eager.context": {
         "executing_eagerly": lambda: False,
@@ -228,10 +228,17 @@ class _Module(types.ModuleType):
         last = module.rpartition(".")[2].removesuffix("_impl")
         if name.endswith("_pb2") or module.startswith("tensorflow.core") or last.endswith("_pb2"):
             return _of_proto(module, name)
-        for place in ([FIRST[last]] if last in FIRST else []) + ALL:
+        for place in [*_first(module, last), *ALL]:
             with contextlib.suppress(Exception):
                 return getattr(_namespace(place), name)
         raise NoSuchNameError(f"{module}.{name}")
+
+
+def _first(module: str, last: str) -> list[str]:
+    """Give the namespaces that go with a module, most of all."""
+    parts = module.split(".")
+    contrib = [f"contrib.{parts[2]}"] if parts[1:2] == ["contrib"] and len(parts) > 2 else []
+    return contrib + ([FIRST[last]] if last in FIRST else [])
 
 
 def _of_proto(module: str, name: str) -> Any:
