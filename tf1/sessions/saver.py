@@ -205,7 +205,8 @@ class Saver:
         Raises:
             RuntimeError: If `build()` was not called.
             TypeError: If `sess` is no session.
-            ValueError: If the directory is not there, or the state file's name is not possible.
+            ValueError: If neither the directory is there nor the one above it, or the state file's name is not
+                possible.
             FailedPreconditionError: If a Variable is not initialized.
             OpError: If a file cannot be written; the checkpoints from before are still there.
         """
@@ -268,6 +269,10 @@ class Saver:
         cluster = _cluster_of(sess)
         if not saveables:
             return None
+        directory = directory_of(save_path)
+        if not storage.is_directory(directory) and storage.is_directory(directory_of(directory)):
+            # TensorFlow makes one directory, not those above it.
+            storage.make_directories(directory)
 
         def step() -> str | int | None:
             # A step Variable names the checkpoint by its value in the snapshot; anything else is evaluated now.

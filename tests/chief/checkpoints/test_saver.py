@@ -290,9 +290,14 @@ def test_wrong_arguments_of_save(session, tmp_path):
         Saver().save(session, str(tmp_path / "checkpoint"))
     with pytest.raises(TypeError, match="'sess' must be a Session"):
         Saver().save(object(), path)
-    with pytest.raises(ValueError, match=r"Parent directory of .*nowhere/m doesn't exist, can't save\."):
-        Saver().save(session, str(tmp_path / "nowhere" / "m"))
+    with pytest.raises(ValueError, match=r"Parent directory of .*nowhere/a/m doesn't exist, can't save\."):
+        Saver().save(session, str(tmp_path / "nowhere" / "a" / "m"))
     assert files_in(tmp_path) == []
+
+
+def test_a_directory_in_one_that_is_there_is_made(session, tmp_path):
+    path = Saver().save(session, str(tmp_path / "last" / "epoch"), global_step=1)
+    assert latest_checkpoint(str(tmp_path / "last")) == path
 
 
 def test_wrong_arguments_of_the_constructor(graph):
