@@ -5,7 +5,6 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -236,17 +235,27 @@ def ones_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = No
 
 
 def eye(
-    num_rows: int,
-    num_columns: int | None = None,
-    batch_shape: Sequence[int] | None = None,
+    num_rows: Any,
+    num_columns: Any = None,
+    batch_shape: Any = None,
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Node:
-    """Give an identity matrix, or a batch of them."""
-    matrix = np.eye(num_rows, num_columns, dtype=as_dtype(dtype).as_numpy_dtype)
-    if batch_shape is not None:
-        matrix = np.broadcast_to(matrix, (*batch_shape, *matrix.shape)).copy()
-    return constant(matrix, name=name or "eye")
+    """Give an identity matrix, or a batch of them; sizes are ints or nodes."""
+    kind = as_dtype(dtype).as_numpy_dtype
+    sizes = [num_rows, num_rows if num_columns is None else num_columns]
+    parts = [as_shape_node([] if batch_shape is None else batch_shape), *map(as_shape_node, sizes)]
+
+    def make(*given: Any) -> Any:
+        shape = np.concatenate([np.reshape(part, -1) for part in given]).astype(np.int64)
+        return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=kind), tuple(shape)).copy()
+
+    if all(part.op_type == "Const" for part in parts):
+        return constant(make(*(part.attrs["value"] for part in parts)), name=name or "eye")
+    known = [sizes_of(part) for part in parts]
+    last = [size[0] if size is not None and len(size) == 1 else None for size in known[1:]]
+    shape = TensorShape(None if known[0] is None else [*known[0], *last])
+    return Node("Eye", parts, make, name=name or "eye", dtype=dtype, shape=shape)
 
 
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None = None, name: str = "range") -> Node:

@@ -137,6 +137,18 @@ def test_axes_are_checked_when_the_graph_is_built():
         x[2]
 
 
+def test_eye_of_sizes_that_the_run_knows():
+    x = c.placeholder("float32", [None, 3])
+    rows, columns = a.shape(x)[0], a.shape(x)[1]
+    for made, known, expected in (
+        (c.eye(rows), [None, None], np.eye(2)),
+        (c.eye(rows, columns, dtype="int32"), [None, 3], np.eye(2, 3)),
+        (c.eye(columns, batch_shape=[rows, 1]), [None, 1, 3, 3], np.broadcast_to(np.eye(3), (2, 1, 3, 3))),
+    ):
+        assert made.shape.as_list() == known
+        np.testing.assert_array_equal(evaluate(made, {x: np.zeros((2, 3))}), expected)
+
+
 def test_lists_of_nodes_become_one_value():
     x = c.placeholder("float32", [])
     node = a.identity([[x, 1.0], [2.0, x]])
