@@ -19,7 +19,7 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.errors import NotFoundError
 from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.estimator.input_fns import parsed_input
@@ -628,20 +628,11 @@ def _signatures(receiver: Any, spec: EstimatorSpec) -> dict[str, Any]:
 def _write_model(
     directory: str, session: Session, signatures: Mapping[str, Any], main_op: Any, saver: Saver, as_text: bool
 ) -> None:
-    """Write a saved model; one that ONNX has nothing for is written without .onnx files."""
-    for onnx in (True, False):
-        builder = SavedModelBuilder(directory, onnx=onnx)
-        try:
-            builder.add_meta_graph_and_variables(
-                session, ["serve"], signature_def_map=signatures, main_op=main_op, saver=saver, clear_devices=True
-            )
-        except InvalidArgumentError as error:
-            if not onnx:
-                raise
-            _log.info("globalstep writes the model without .onnx files: %s", str(error).splitlines()[0])
-        else:
-            builder.save(as_text)
-            return
+    builder = SavedModelBuilder(directory)
+    builder.add_meta_graph_and_variables(
+        session, ["serve"], signature_def_map=signatures, main_op=main_op, saver=saver, clear_devices=True
+    )
+    builder.save(as_text)
 
 
 def _named_by_time(made: str, base: str) -> str:

@@ -24,6 +24,8 @@ __all__ = ["Stored", "Translation", "UntranslatableError", "onnx_model", "variab
 
 #: The opset and the IR version: what onnxruntime has read since 2023, and all that is needed here.
 OPSET, IR_VERSION = 18, 8
+#: So many nodes an error names.
+_NAMED = 5
 _OPERATOR_TYPES = {float: 1, int: 2, bytes: 3}
 
 
@@ -186,7 +188,7 @@ def onnx_model(
 
     Raises:
         InvalidArgumentError: If a placeholder is not among the inputs, or ONNX has nothing for a node; the text names
-            all such nodes.
+            the first of these nodes.
     """
     from globalstep.tf1.exporting.onnx_ops import TRANSLATORS
 
@@ -211,7 +213,8 @@ def onnx_model(
     if wrong:
         raise InvalidArgumentError(
             f"The outputs {', '.join(outputs)} cannot be exported to ONNX: "
-            + "; ".join(f"{what}: {why}" for what, why in wrong.items())
+            + "; ".join(f"{what}: {why}" for what, why in list(wrong.items())[:_NAMED])
+            + (f"; and {len(wrong) - _NAMED} more nodes" if len(wrong) > _NAMED else "")
             + ". Build the graph for serving without these nodes, or give the values that they make as inputs; "
             "onnx=False writes the model for gs.saved_model.loader only."
         )

@@ -9,6 +9,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, SignatureDef
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists
-from globalstep.errors import FailedPreconditionError, NotFoundError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.tf1.exporting.meta_graph_files import saver_of
 from globalstep.tf1.exporting.meta_graphs import import_meta, meta_graph_of
@@ -29,6 +30,8 @@ from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["SavedModelBuilder", "load", "simple_save"]
+
+_log = logging.getLogger("globalstep")
 
 _MAIN_OP = "saved_model_main_op"
 _NOT_EMPTY = (
@@ -42,7 +45,8 @@ class SavedModelBuilder:
 
     Args:
         export_dir: Where to; a directory that is not there, or empty.
-        onnx: Whether to write each signature as an ONNX model, too. Not in TensorFlow.
+        onnx: Whether to write each signature as an ONNX model, too; None: those that ONNX has operations for, and the
+            log has a warning for each other. Not in TensorFlow.
 
     Raises:
         AssertionError: If the directory holds something, as in TensorFlow.
@@ -50,7 +54,7 @@ class SavedModelBuilder:
     Source: TensorFlow 1.15 `tf.saved_model.builder.SavedModelBuilder`.
     """
 
-    def __init__(self, export_dir: str, onnx: bool = True) -> None:
+    def __init__(self, export_dir: str, onnx: bool | None = None) -> None:
         self._export_dir = str(export_dir)
         self._storage = storage_for(self._export_dir)
         if self._storage.is_directory(self._export_dir) and self._storage.list(self._export_dir):
@@ -89,7 +93,7 @@ class SavedModelBuilder:
 
         Raises:
             AssertionError: If it was called before, as in TensorFlow.
-            InvalidArgumentError: If ONNX has nothing for a node of a signature; nothing is written.
+            InvalidArgumentError: With onnx=True, if ONNX has nothing for a node of a signature; nothing is written.
             ValueError: If a signature names a node that is not there, or there are assets.
             OpError: If a file cannot be written, or a Variable is not initialized.
         """
@@ -106,9 +110,10 @@ class SavedModelBuilder:
         if saver is None:
             with graph.as_default():
                 saver = Saver(graph.get_collection(GraphKeys.GLOBAL_VARIABLES), sharded=True, allow_empty=True)
-        if self._onnx:
+        if self._onnx is not False:
             for inputs, outputs in ends.values():
-                _translate_for_trial(inputs, outputs)
+                if self._onnx:
+                    _translate_for_trial(inputs, outputs)
                 _require_saved(saver, variables_between(list(inputs.values()), list(outputs.values())))
         self._storage.make_directories(self._storage.join(self._export_dir, "variables"))
         if saver.saved_names():
@@ -133,7 +138,7 @@ class SavedModelBuilder:
 
         Raises:
             AssertionError: If no values were written before, as in TensorFlow.
-            InvalidArgumentError: If ONNX has nothing for a node of a signature.
+            InvalidArgumentError: With onnx=True, if ONNX has nothing for a node of a signature.
             ValueError: If a signature names a node that is not there, or there are assets.
         """
         if self._graph is None:
@@ -182,12 +187,16 @@ class SavedModelBuilder:
         meta.meta_info_def.tags.extend(tags)
         for name, signature in signatures.items():
             meta.signature_def[name].CopyFrom(signature)
-        if self._onnx:
+        if self._onnx is not False:
             lead = "" if not self._meta_graphs else "-".join(sorted(tags)) + "."
-            models = {
-                f"{lead}{name}.onnx": self._model(name, signature, *_ends(graph, signature))
-                for name, signature in signatures.items()
-            }
+            models = {}
+            for name, signature in signatures.items():
+                try:
+                    models[f"{lead}{name}.onnx"] = self._model(name, signature, *_ends(graph, signature))
+                except InvalidArgumentError as error:
+                    if self._onnx:
+                        raise
+                    _log.warning("The signature %r is written without its .onnx file. %s", name, error.message)
             self._models.update(models)
         self._meta_graphs.append(meta)
 
@@ -258,7 +267,7 @@ def simple_save(
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     legacy_init_op: Any = None,
-    onnx: bool = True,
+    onnx: bool | None = None,
 ) -> None:
     """Write a saved model with one signature, for prediction.
 
@@ -268,11 +277,11 @@ def simple_save(
         inputs: Name -> node that is given.
         outputs: Name -> node that is wanted.
         legacy_init_op: Operation to run when the model is loaded.
-        onnx: Whether to write it as an ONNX model, too. Not in TensorFlow.
+        onnx: Whether to write it as an ONNX model, too; None: if ONNX has its operations. Not in TensorFlow.
 
     Raises:
         AssertionError: If the directory holds something, as in TensorFlow.
-        InvalidArgumentError: If ONNX has nothing for a node; nothing is written.
+        InvalidArgumentError: With onnx=True, if ONNX has nothing for a node; nothing is written.
         OpError: If a file cannot be written, or a Variable is not initialized.
 
     Source: TensorFlow 1.15 `tf.saved_model.simple_save`.

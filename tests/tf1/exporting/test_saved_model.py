@@ -183,16 +183,18 @@ def test_feature_columns_come_back(tmp_path, column):
         np.testing.assert_array_equal(sess.run("y:0", feeds), expected)
 
 
-def test_what_onnx_cannot_say_writes_nothing_unless_it_is_not_asked_for(tmp_path):
+@pytest.mark.parametrize("onnx", [None, False])
+def test_what_onnx_cannot_say_is_an_error_only_where_it_is_asked_for(tmp_path, caplog, onnx):
     with gs.Graph().as_default(), gs.Session() as sess:
         x = gs.placeholder(gs.float32, [2], name="x")
         w = gs.Variable([1.0, 2.0], name="w")
         y = gs.multiply(gs.py_func(lambda value: value + 1, [x], gs.float32, name="own"), w, name="y")
         sess.run(gs.global_variables_initializer())
         with pytest.raises(gs.errors.InvalidArgumentError, match=r"'own' \(PyFunc.*onnx=False"):
-            gs.saved_model.simple_save(sess, str(tmp_path / "model"), {"x": x}, {"y": y})
+            gs.saved_model.simple_save(sess, str(tmp_path / "model"), {"x": x}, {"y": y}, onnx=True)
         assert not (tmp_path / "model").exists()
-        gs.saved_model.simple_save(sess, str(tmp_path / "model"), {"x": x}, {"y": y}, onnx=False)
+        gs.saved_model.simple_save(sess, str(tmp_path / "model"), {"x": x}, {"y": y}, onnx=onnx)
+    assert ("'serving_default' is written without its .onnx file" in caplog.text) == (onnx is None)
     assert not list((tmp_path / "model").glob("*.onnx"))
     with gs.Graph().as_default() as graph, gs.Session(graph=graph) as sess:
         gs.saved_model.loader.load(sess, SERVE, str(tmp_path / "model"))
