@@ -19,6 +19,7 @@ _PATHS = {
     "eager.context": "gs.tf1.sessions.build_info:executing_eagerly",
     "estimator.canned.dnn": "gs.estimator",
     "estimator.canned.dnn_linear_combined": "gs.estimator",
+    "estimator.canned.head": "gs.tf1.estimator.canned_heads",
     "estimator.canned.linear": "gs.estimator",
     "estimator.estimator": "gs.estimator",
     "estimator.estimator_lib": "gs.estimator",

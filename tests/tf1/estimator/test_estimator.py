@@ -8,6 +8,7 @@ import pytest
 
 import globalstep as tf
 from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.python.estimator.canned import head as canned_head
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 TARGETS = ROWS @ np.array([1.0, -2.0], np.float32)
@@ -101,6 +102,22 @@ class TestOwnModel:
     def test_wrong_arguments(self, trained, wrong, error, text):
         with pytest.raises(error, match=text):
             wrong(trained)
+
+
+@pytest.mark.parametrize(
+    ("head", "size", "dtype", "loss"),
+    [
+        (canned_head._binary_logistic_head_with_sigmoid_cross_entropy_loss(), 1, tf.float32, np.log1p(np.e)),
+        (canned_head._multi_class_head_with_softmax_cross_entropy_loss(3), 3, tf.int64, np.log(3)),
+        (canned_head._regression_head(label_dimension=2), 2, tf.float32, 2),
+        (canned_head._regression_head_with_mean_squared_error_loss(), 1, tf.float32, 1),
+    ],
+)
+def test_heads_by_the_names_of_tensorflows_own_module_add_up_losses(head, size, dtype, loss):
+    labels = tf.zeros([4, 1 if dtype == tf.int64 else size], dtype)
+    spec = head.create_estimator_spec({}, tf.estimator.ModeKeys.EVAL, tf.ones([4, size]), labels)
+    with tf.Session() as session:
+        assert session.run(spec.loss) == pytest.approx(4 * loss, rel=1e-5)
 
 
 def serving():
