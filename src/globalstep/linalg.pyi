@@ -2,6 +2,10 @@
 
 from globalstep.tf1.ops.array_ops import matrix_transpose as transpose
 from globalstep.tf1.ops.constant_ops import eye as eye
+from globalstep.tf1.ops.linear_operators import LinearOperator as LinearOperator
+from globalstep.tf1.ops.linear_operators import LinearOperatorDiag as LinearOperatorDiag
+from globalstep.tf1.ops.linear_operators import LinearOperatorFullMatrix as LinearOperatorFullMatrix
+from globalstep.tf1.ops.linear_operators import LinearOperatorLowerTriangular as LinearOperatorLowerTriangular
 from globalstep.tf1.ops.matrix_ops import cholesky as cholesky
 from globalstep.tf1.ops.matrix_ops import cross as cross
 from globalstep.tf1.ops.matrix_ops import diag as tensor_diag

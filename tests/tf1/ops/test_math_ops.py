@@ -11,6 +11,7 @@ from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops import constant_ops as c
 from globalstep.tf1.ops import indexing_ops as ix
+from globalstep.tf1.ops import linear_operators as lo
 from globalstep.tf1.ops import math_ops as m
 from globalstep.tf1.ops import partition_ops as pt
 from globalstep.tf1.ops import product_ops as pr
@@ -240,3 +241,29 @@ def test_the_mean_of_integers_does_not_overflow_and_rounds_towards_0(values, dty
     # The numbers are TensorFlow 2.21's.
     found = evaluate(r.reduce_mean(c.constant(np.array(values, dtype))))
     assert (found, found.dtype) == (mean, dtype)
+
+
+def test_linear_operators():
+    matrix, x = np.array([[2.0, 7.0], [3.0, 4.0]], "f"), np.array([[1.0], [2.0]], "f")
+    for made, dense in (
+        (lo.LinearOperatorLowerTriangular(matrix, name="mask"), np.tril(matrix)),
+        (lo.LinearOperatorFullMatrix(matrix, is_square=True), matrix),
+        (lo.LinearOperatorDiag([2.0, 4.0]), np.diag([2.0, 4.0])),
+    ):
+        assert (made.shape, made.batch_shape) == ([2, 2], [])
+        assert made.domain_dimension == made.range_dimension == 2
+        for found, expected in (
+            (made.to_dense(), dense),
+            (made.matmul(x), dense @ x),
+            (made.matvec(x[:, 0], adjoint=True), dense.T @ x[:, 0]),
+            (made.solve(x), np.linalg.solve(dense, x)),
+            (made.solvevec(x[:, 0]), np.linalg.solve(dense, x[:, 0])),
+            (made.diag_part(), np.diag(dense)),
+            (made.trace(), np.trace(dense)),
+            (made.log_abs_determinant(), np.log(abs(np.linalg.det(dense)))),
+            (made.add_to_tensor(matrix), dense + matrix),
+            (made.shape_tensor(), [2, 2]),
+        ):
+            np.testing.assert_allclose(evaluate(found), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="at least 2 dimensions"):
+        lo.LinearOperatorFullMatrix([1.0])
