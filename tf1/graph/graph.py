@@ -24,7 +24,7 @@ from globalstep.tf1.graph.definition import describe_place, place_of_program
 from globalstep.tf1.graph.device import apply_device_scopes
 from globalstep.tf1.graph.graph_keys import GraphKeys
 from globalstep.tf1.graph.node_operators import Operators
-from globalstep.tf1.graph.shapes import TensorShape, infer
+from globalstep.tf1.graph.shapes import Dimension, TensorShape, infer
 
 __all__ = [
     "Graph",
@@ -576,6 +576,8 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     except UnicodeDecodeError:
         # Bytes and text in one list.
         array = np.array(value, dtype=object)
+    if array.dtype.kind == "O":
+        array = _sizes_as_numbers(array)
     if array.dtype.kind in "OUS":
         # numpy's own strings lose the zeros at their end.
         return np.array(string_array(array if typed else value))
@@ -584,6 +586,16 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     if not typed and array.dtype == np.int64 and (array.size == 0 or np.all(np.abs(array) < 2**31)):
         return array.astype(np.int32)
     return array
+
+
+def _sizes_as_numbers(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give an array that has Dimensions as one of integers."""
+    items = array.reshape(-1).tolist()
+    if not any(isinstance(item, Dimension) for item in items):
+        return array
+    if any(isinstance(item, Dimension) and item.value is None for item in items):
+        raise ValueError("Cannot convert an unknown Dimension to a Tensor: ?")
+    return np.array([int(item) for item in items], np.int64).reshape(array.shape)
 
 
 def name_scope(name: str | None, default_name: str | None = None, values: Any = None) -> Any:

@@ -5,7 +5,8 @@ Layer: tf1. Imports nothing of globalstep but dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ __all__ = ["Dimension", "TensorShape", "infer"]
 
 class Dimension:
     """One dimension of a static shape; equal to its int, or unknown.
+
+    What is computed of it and of ints is one, too, unknown where a part is; comparisons with unknown ones give None.
 
     Args:
         value: The size, or None where it is not known before a run. A float that is a whole number is one, too:
@@ -44,24 +47,59 @@ class Dimension:
 
     __index__ = __int__
 
-    def __mul__(self, other: Any) -> int:
-        return int(self) * int(other)
+    def _with(self, other: Any, fn: Callable[[int, int], Any]) -> Any:
+        """Give `fn` of both sizes, None if one is not known; NotImplemented for what is no size, as a node."""
+        if isinstance(other, Dimension) or other is None:
+            theirs = None if other is None else other.value
+        elif isinstance(other, (int, float, np.number)) and other == int(other):
+            theirs = int(other)
+        else:
+            return NotImplemented
+        return None if self.value is None or theirs is None else fn(self.value, theirs)
+
+    def _size(self, other: Any, fn: Callable[[int, int], int]) -> Any:
+        found = self._with(other, fn)
+        return found if found is NotImplemented else Dimension(found)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._size(other, operator.mul)
 
     __rmul__ = __mul__
 
-    def __add__(self, other: Any) -> int:
-        return int(self) + int(other)
+    def __add__(self, other: Any) -> Any:
+        return self._size(other, operator.add)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> int:
-        return int(self) - int(other)
+    def __sub__(self, other: Any) -> Any:
+        return self._size(other, operator.sub)
 
-    def __rsub__(self, other: Any) -> int:
-        return int(other) - int(self)
+    def __rsub__(self, other: Any) -> Any:
+        return self._size(other, lambda mine, theirs: theirs - mine)
 
-    def __floordiv__(self, other: Any) -> int:
-        return int(self) // int(other)
+    def __floordiv__(self, other: Any) -> Any:
+        return self._size(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._size(other, lambda mine, theirs: theirs // mine)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._size(other, operator.mod)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._size(other, lambda mine, theirs: theirs % mine)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, operator.ge)
 
     def __eq__(self, other: object) -> bool:
         return self.value == (other.value if isinstance(other, Dimension) else other)

@@ -50,3 +50,32 @@ def test_what_shapes_broadcast_to():
         assert session.run(both, {x: [1, 4], y: [2, 3, 1]}).tolist() == [2, 3, 4]
         with pytest.raises(gs.errors.InvalidArgumentError, match=r"Incompatible shapes: \[2, 4\] vs. \[2, 3, 1\]"):
             session.run(both, {x: [2, 4], y: [2, 3, 1]})
+
+
+def test_sizes_of_a_shape_in_arguments_beside_nodes():
+    x = gs.placeholder(gs.float32, [None, 2, 3])
+    rows = gs.shape(x)[0]
+    with gs.Session() as session:
+        for node, expected in (
+            (gs.reshape(x, [rows, x.shape[1] * x.shape[2]]), np.ones((4, 6))),
+            (gs.zeros([rows, x.shape[-1]]), np.zeros((4, 3))),
+            (gs.concat([[x.shape[1]], gs.shape(x)[:1]], 0), [2, 4]),
+            (gs.maximum(x.shape[1], 3), 3),
+            (x.shape[2] * rows + (rows - x.shape[1]), 14),
+            (gs.constant(x.shape[1:]), [2, 3]),
+        ):
+            assert node.dtype in (gs.int32, gs.float32)
+            np.testing.assert_array_equal(session.run(node, {x: np.ones((4, 2, 3))}), expected)
+    with pytest.raises(ValueError, match=r"Cannot convert an unknown Dimension to a Tensor: \?"):
+        gs.zeros([rows, x.shape[0]])
+
+
+def test_what_is_computed_of_sizes():
+    three, unknown = gs.Dimension(3), gs.Dimension(None)
+    computed = (three * 2, 2 + three, three - 1, 7 - three, three // 2, 7 // three, three % 2, 7 % three, three * three)
+    assert [size.value for size in computed] == [6, 5, 2, 4, 1, 2, 1, 1, 9]
+    assert [size.value for size in (unknown * 2, 1 + unknown, three - unknown, unknown // 2)] == [None] * 4
+    assert [three < 4, three <= 2, three > 2, three >= np.int64(4), unknown < 4] == [True, False, True, False, None]
+    assert np.prod(gs.TensorShape([2, 3])).value == 6
+    with pytest.raises(TypeError):
+        _ = three * 2.5
