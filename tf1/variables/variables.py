@@ -271,6 +271,10 @@ class Variable(Node):
             slot=self.slot_name,
         )
 
+    def __bool__(self) -> bool:
+        # As in TensorFlow, whose Variables are no tensors: programs write `average if average else variable`.
+        return True
+
     def __iter__(self) -> NoReturn:
         raise TypeError("'Variable' object is not iterable.")
 

@@ -128,6 +128,9 @@ class TestAssigning:
         with pytest.raises(ValueError, match="'ScatterAdd'"):
             gs.scatter_add(w, [0, 1], [1.0])
 
+    def test_a_variable_is_true_where_a_program_asks_whether_there_is_one(self):
+        assert gs.Variable(0.0)
+
     @pytest.mark.parametrize("change", [gs.assign_add, gs.assign_sub])
     def test_nothing_is_added_to_a_bool(self, session, change):
         flags = gs.Variable([True, False], name="flags")
