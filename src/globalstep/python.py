@@ -76,7 +76,7 @@ _PATHS = {
     "ops.math_ops": _OPS,
     "ops.metrics": "gs.metrics",
     "ops.lookup_ops": "gs.contrib.lookup gs.lookup gs",
-    "ops.metrics_impl": "gs.metrics",
+    "ops.metrics_impl": "gs.metrics gs.tf1.metrics.classes:_streaming_confusion_matrix",
     "ops.image_ops": "gs.image gs",
     "ops.image_ops_impl": "gs.image gs",
     "ops.nn": "gs.nn gs",

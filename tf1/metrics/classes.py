@@ -16,6 +16,7 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.variables.variable_scope import variable_scope
+from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["mean_iou", "mean_per_class_accuracy"]
 
@@ -84,23 +85,31 @@ def mean_iou(
     rows are labels; the update gives it.
     """
     with variable_scope(name, "mean_iou"):
-        so, guess, factors = _flat(labels, predictions, weights)
-
-        def matrix(truth: Any, guesses: Any, importance: Any) -> Any:
-            _require_classes(so, truth, num_classes)
-            _require_classes(guess, guesses, num_classes)
-            pairs = np.bincount(truth * num_classes + guesses, importance, num_classes * num_classes)
-            return pairs.reshape(num_classes, num_classes).astype(np.float64)
-
-        batch = Node(
-            "ConfusionMatrix", (so, guess, factors), matrix, name="confusion_matrix", dtype="float64",
-            shape=[num_classes, num_classes], attrs={"stops_gradient": True},
-        )  # fmt: skip
-        total = metric_variable([num_classes, num_classes], "float64", "total_confusion_matrix")
+        total, update = _streaming_confusion_matrix(labels, predictions, num_classes, weights)
         value = Node(
             "MeanIou", (total,), _mean_iou, name="mean_iou", dtype="float32", shape=[], attrs={"stops_gradient": True}
         )
-        return Collections(metrics_collections, updates_collections).add(value, total.assign_add(batch))
+        return Collections(metrics_collections, updates_collections).add(value, update)
+
+
+def _streaming_confusion_matrix(
+    labels: Any, predictions: Any, num_classes: int, weights: Any = None
+) -> tuple[Variable, Node]:
+    """Add up how often each label got each prediction; libraries of metrics take it from TensorFlow's own module."""
+    so, guess, factors = _flat(labels, predictions, weights)
+
+    def matrix(truth: Any, guesses: Any, importance: Any) -> Any:
+        _require_classes(so, truth, num_classes)
+        _require_classes(guess, guesses, num_classes)
+        pairs = np.bincount(truth * num_classes + guesses, importance, num_classes * num_classes)
+        return pairs.reshape(num_classes, num_classes).astype(np.float64)
+
+    batch = Node(
+        "ConfusionMatrix", (so, guess, factors), matrix, name="confusion_matrix", dtype="float64",
+        shape=[num_classes, num_classes], attrs={"stops_gradient": True},
+    )  # fmt: skip
+    total = metric_variable([num_classes, num_classes], "float64", "total_confusion_matrix")
+    return total, total.assign_add(batch)
 
 
 def _mean_iou(matrix: Any) -> Any:

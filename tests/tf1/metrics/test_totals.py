@@ -113,3 +113,12 @@ def test_checkpoints_leave_totals_out(session, tmp_path):
     session.run([gs.global_variables_initializer(), gs.local_variables_initializer()])
     path = gs.train.Saver().save(session, str(tmp_path / "model"))
     assert [name for name, _ in gs.train.list_variables(path)] == ["global_step"]
+
+
+def test_libraries_of_metrics_add_up_confusions_by_tensorflows_own_name(session):
+    from globalstep.python.ops.metrics_impl import _streaming_confusion_matrix
+
+    total, update = _streaming_confusion_matrix([0, 1, 1], [0, 0, 1], 2, [1.0, 2.0, 3.0])
+    session.run(gs.local_variables_initializer())
+    session.run(update)
+    assert session.run(update).tolist() == session.run(total).tolist() == [[2, 0], [4, 6]]
