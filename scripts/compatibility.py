@@ -33,6 +33,7 @@ MODULES = (
     "app",
     "compat",
     "compat.v1",
+    "contrib.crf",
     "contrib.data",
     "contrib.distributions",
     "contrib.framework",

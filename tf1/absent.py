@@ -139,7 +139,7 @@ ABSENT_IN_CONTRIB = {
         ("boosted_trees", "factorization", "kernel_methods", "linear_optimizer", "tensor_forest", "timeseries"),
         "use scikit-learn, or write the model with gs.layers.",
     ),
-    **dict.fromkeys(("bayesflow", "crf", "ffmpeg", "image", "signal"), _COMPUTE),
+    **dict.fromkeys(("bayesflow", "ffmpeg", "image", "signal"), _COMPUTE),
     **dict.fromkeys(("all_reduce", "nccl", "tensorrt", "tpu", "xla"), _DEVICES),
     "feature_column": _FEATURES,
     "gan": _STEP_LOOP,

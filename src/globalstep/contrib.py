@@ -16,6 +16,7 @@ from globalstep.tf1.module_paths import module_paths
 from globalstep.tf1.rnn import CELLS
 
 __all__ = [
+    "crf",
     "data",
     "distributions",
     "estimator",
@@ -77,6 +78,15 @@ distributions = nested_namespace(
         "globalstep.tf1.distributions.parameters": "softplus_inverse",
     },
     like="globalstep.distributions",
+)
+crf = nested_namespace(
+    f"{__name__}.crf",
+    {
+        "globalstep.tf1.contrib.crf": (
+            "crf_binary_score crf_decode crf_log_likelihood crf_log_norm crf_sequence_score crf_unary_score "
+            "viterbi_decode"
+        ),
+    },
 )
 data = nested_namespace(f"{__name__}.data", TRANSFORMATIONS, ABSENT_IN_DATA, like="globalstep.data")
 estimator = nested_namespace(
@@ -280,6 +290,7 @@ module_paths(
         "layers.python.layers.regularizers": "gs.contrib.layers",
         "layers.python.layers.summaries": "gs.contrib.layers",
         "layers.python.layers.utils": "gs.contrib.slim.utils",
+        "crf.python.ops.crf": "gs.contrib.crf",
         "learn.datasets": "gs.tf1.mnist.base",
         "learn.datasets.base": "gs.tf1.mnist.base",
         "learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",

@@ -1,0 +1,174 @@
+"""Conditional random fields over sequences of tags: `tf.contrib.crf`.
+
+A whole batch is one node: a loop over the steps in numpy, through which autograd finds the gradients.
+
+Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/crf/python/ops/crf.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.math_ops import cast, maximum
+from globalstep.tf1.variables.named_variables import get_variable
+
+__all__ = [
+    "crf_binary_score",
+    "crf_decode",
+    "crf_log_likelihood",
+    "crf_log_norm",
+    "crf_sequence_score",
+    "crf_unary_score",
+    "viterbi_decode",
+]
+
+
+def _counts(lengths: Any, steps: int) -> Any:
+    """Say which steps of which sequences count: [batch, time]."""
+    return np.arange(steps)[None, :] < np.asarray(lengths)[:, None]
+
+
+def _summed(values: Any, axis: int) -> Any:
+    """Give log(sum(exp(values))) along an axis."""
+    highest = anp.max(values, axis=axis, keepdims=True)
+    return anp.squeeze(highest, axis) + anp.log(anp.sum(anp.exp(values - highest), axis=axis))
+
+
+def _unary(inputs: Any, tags: Any, lengths: Any) -> Any:
+    batch, steps = np.shape(tags)
+    found = inputs[np.arange(batch)[:, None], np.arange(steps)[None, :], tags]
+    return anp.sum(found * _counts(lengths, steps), axis=1)
+
+
+def _binary(tags: Any, lengths: Any, transitions: Any) -> Any:
+    steps = np.shape(tags)[1]
+    return anp.sum(transitions[tags[:, :-1], tags[:, 1:]] * _counts(np.asarray(lengths) - 1, steps - 1), axis=1)
+
+
+def _log_norm(inputs: Any, lengths: Any, transitions: Any) -> Any:
+    steps = np.shape(inputs)[1]
+    counts, alpha = _counts(lengths, steps), inputs[:, 0]
+    for t in range(1, steps):
+        new = _summed(alpha[:, :, None] + transitions[None], 1) + inputs[:, t]
+        alpha = anp.where(counts[:, t, None], new, alpha)
+    return anp.where(np.asarray(lengths) > 0, _summed(alpha, 1), 0)
+
+
+def _best_tags(inputs: Any, transitions: Any, lengths: Any) -> Any:
+    """Give the tags of the best path, [batch, time], 0 past the lengths."""
+    batch, steps, _ = inputs.shape
+    counts, score, came_from = _counts(lengths, steps), inputs[:, 0], []
+    for t in range(1, steps):
+        paths = score[:, :, None] + transitions[None]
+        came_from.append(paths.argmax(1))
+        score = np.where(counts[:, t, None], paths.max(1) + inputs[:, t], score)
+    tags = np.zeros((batch, steps), np.int32)
+    tag, rows = score.argmax(1), np.arange(batch)
+    for t in range(steps - 1, 0, -1):
+        tags[:, t] = np.where(counts[:, t], tag, 0)
+        tag = np.where(counts[:, t], came_from[t - 1][rows, tag], tag)
+    tags[:, 0] = tag
+    return tags
+
+
+def _of_batch(op_type: str, fn: Any, like: Node, *given: Any) -> Node:
+    """Make a node of one number for each sequence."""
+    size = like.shape.as_list()[:1] if like.shape.dims is not None else None
+    nodes = [as_node(value) for value in given]
+    kind = next(node.dtype for node in nodes if node.dtype.is_floating)
+    return Node(op_type, nodes, fn, dtype=kind, shape=TensorShape(size))
+
+
+def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Node:
+    """Give the sum of the scores of some tags.
+
+    Args:
+        tag_indices: int node or array [batch, time].
+        sequence_lengths: int node or array [batch].
+        inputs: Scores of all tags, [batch, time, tags].
+
+    Returns:
+        A node [batch].
+    """
+    node = as_node(inputs)
+    return _of_batch("CrfUnaryScore", _unary, node, node, tag_indices, sequence_lengths)
+
+
+def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Node:
+    """Give the sum of the scores of going from each tag to the next one, [batch]; see `crf_unary_score`."""
+    tags = as_node(tag_indices)
+    return _of_batch("CrfBinaryScore", _binary, tags, tags, sequence_lengths, transition_params)
+
+
+def crf_sequence_score(inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Node:
+    """Give the score of some tags, unnormalized, [batch]; see `crf_log_likelihood`."""
+    unary = crf_unary_score(tag_indices, sequence_lengths, inputs)
+    return unary + crf_binary_score(tag_indices, sequence_lengths, transition_params)
+
+
+def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> Node:
+    """Give the logarithm of the sum over all tags of exp(score), [batch]; see `crf_log_likelihood`."""
+    node = as_node(inputs)
+    return _of_batch("CrfLogNorm", _log_norm, node, node, sequence_lengths, transition_params)
+
+
+def crf_log_likelihood(
+    inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any = None
+) -> tuple[Node, Any]:
+    """Give the logarithm of the probability of some tags.
+
+    Args:
+        inputs: Scores of all tags, [batch, time, tags].
+        tag_indices: int node or array [batch, time].
+        sequence_lengths: int node or array [batch].
+        transition_params: Scores of going from one tag to another, [tags, tags]; default a Variable "transitions".
+
+    Returns:
+        A node [batch], and the `transition_params`.
+    """
+    node = as_node(inputs)
+    if transition_params is None:
+        tags = node.shape.as_list()[2]
+        transition_params = get_variable("transitions", [tags, tags])
+    score = crf_sequence_score(node, tag_indices, sequence_lengths, transition_params)
+    return score - crf_log_norm(node, sequence_lengths, transition_params), transition_params
+
+
+def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) -> tuple[Node, Node]:
+    """Find the tags with the highest score.
+
+    Args:
+        potentials: Scores of all tags, [batch, time, tags].
+        transition_params: Scores of going from one tag to another, [tags, tags].
+        sequence_length: int node or array [batch].
+
+    Returns:
+        The tags [batch, time], int32, 0 past the lengths; and their scores [batch].
+    """
+    node, lengths = as_node(potentials), maximum(cast(as_node(sequence_length), "int32"), 1)
+    size = node.shape.as_list()[:2] if node.shape.dims is not None else None
+    tags = Node(
+        "CrfDecode", (node, as_node(transition_params), lengths), _best_tags, dtype="int32", shape=TensorShape(size),
+        attrs={"stops_gradient": True},
+    )  # fmt: skip
+    return tags, crf_sequence_score(node, tags, lengths, transition_params)
+
+
+def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], Any]:
+    """Find the tags with the highest score, of arrays.
+
+    Args:
+        score: Scores of all tags, [time, tags].
+        transition_params: Scores of going from one tag to another, [tags, tags].
+
+    Returns:
+        The tags, and their score.
+    """
+    given, transitions, lengths = np.asarray(score)[None], np.asarray(transition_params), [len(score)]
+    tags = _best_tags(given, transitions, lengths)
+    return tags[0].tolist(), (_unary(given, tags, lengths) + _binary(tags, lengths, transitions))[0]
