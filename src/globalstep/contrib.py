@@ -192,6 +192,7 @@ rnn = nested_namespace(
     f"{__name__}.rnn",
     {
         **CELLS,
+        "globalstep.tf1.rnn.fused_cells": ("FusedRNNCell FusedRNNCellAdaptor LSTMBlockFusedCell TimeReversedFusedRNN"),
         "globalstep.tf1.rnn.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell NASCell",
         "globalstep.tf1.rnn.sequences": "stack_bidirectional_dynamic_rnn static_bidirectional_rnn static_rnn",
     },

@@ -375,3 +375,26 @@ def test_raw_rnn_refuses_a_state_that_is_not_the_cells():
 
     with pytest.raises((TypeError, ValueError), match="structure"):
         gs.nn.raw_rnn(cells.GRUCell(2), step)
+
+
+@pytest.mark.parametrize("lengths", [None, [6, 0, 3, 6]])
+def test_fused_cells_give_what_cells_give_step_by_step(session, lengths):
+    x = gs.constant(np.random.default_rng(1).standard_normal((TIME, BATCH, SIZE)).astype("f"))
+    fused = gs.contrib.rnn.LSTMBlockFusedCell(3, 0.5, use_peephole=True)
+    options = {"dtype": gs.float32, "sequence_length": lengths}
+    forward, last = fused(x, **options)
+    back, first = gs.contrib.rnn.TimeReversedFusedRNN(fused)(x, **options)
+    names = {variable.op.name for variable in gs.trainable_variables()}
+    assert names == {f"lstm_fused_cell/{name}" for name in ("kernel", "bias", "w_f_diag", "w_i_diag", "w_o_diag")}
+    cell = cells.LSTMCell(3, use_peepholes=True, forget_bias=0.5, reuse=True, name="lstm_fused_cell")
+    cell(x[0], cell.zero_state(BATCH, gs.float32))  # now it has its Variables
+    outputs, states = gs.contrib.rnn.FusedRNNCellAdaptor(cell, use_dynamic_rnn=True)(x, **options)
+    turned = gs.reverse(x, [0]) if lengths is None else gs.reverse_sequence(x, lengths, seq_axis=0, batch_axis=1)
+    reverse, ends = gs.contrib.rnn.FusedRNNCellAdaptor(cell)(turned, **options)
+    reverse = gs.reverse(reverse, [0]) if lengths is None else gs.reverse_sequence(reverse, lengths, 0, 1)
+    session.run(gs.global_variables_initializer())
+    found = session.run([[forward, *last, back, *first], [outputs, *states, reverse, *ends]])
+    for one, other in zip(*found, strict=True):
+        assert_equal_but_for_rounding(one, other, 100)
+    with pytest.raises(ValueError, match="Either initial_state or dtype"):
+        fused(x)

@@ -1,0 +1,139 @@
+"""What runs over whole sequences [time, batch, size] in one call: the fused cells of `tf.contrib.rnn`.
+
+Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/fused_rnn_cell.py` and `lstm_ops.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.array_ops import shape
+from globalstep.tf1.ops.joining_ops import reverse, stack, unstack
+from globalstep.tf1.ops.math_ops import cast
+from globalstep.tf1.ops.reversal_ops import reverse_sequence
+from globalstep.tf1.rnn.lstm_cells import LSTMBlockCell
+from globalstep.tf1.rnn.sequences import dynamic_rnn, static_rnn
+
+__all__ = ["FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN"]
+
+
+class FusedRNNCell:
+    """What runs over whole sequences."""
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+    ) -> tuple[Any, Any]:
+        """Run over sequences.
+
+        Args:
+            inputs: [time, batch, size], or a list of [batch, size].
+            initial_state: The first state; default zeros of `dtype`.
+            dtype: See `initial_state`.
+            sequence_length: How much of each sequence counts, [batch]; past it outputs are zeros.
+            scope: Scope of the Variables.
+
+        Returns:
+            Outputs as `inputs`, and the last states within the lengths.
+        """
+        raise NotImplementedError
+
+
+class FusedRNNCellAdaptor(FusedRNNCell):
+    """Any cell, as what runs over whole sequences.
+
+    Args:
+        cell: The cell.
+        use_dynamic_rnn: Whether by `dynamic_rnn`; else by `static_rnn`.
+    """
+
+    def __init__(self, cell: Any, use_dynamic_rnn: bool = False) -> None:
+        self._cell, self._dynamic = cell, use_dynamic_rnn
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+    ) -> tuple[Any, Any]:
+        """See FusedRNNCell."""
+        listed = isinstance(inputs, (list, tuple))
+        if self._dynamic:
+            outputs, state = dynamic_rnn(
+                self._cell, stack(inputs) if listed else inputs, sequence_length, initial_state, dtype,
+                time_major=True, scope=scope,
+            )  # fmt: skip
+            return unstack(outputs, num=len(inputs)) if listed else outputs, state
+        steps = inputs if listed else unstack(as_node(inputs))
+        outputs, state = static_rnn(self._cell, steps, initial_state, dtype, sequence_length, scope)
+        return outputs if listed else stack(outputs), state
+
+
+class TimeReversedFusedRNN(FusedRNNCell):
+    """Runs from the last step of each sequence to the first.
+
+    Args:
+        cell: What runs over whole sequences.
+    """
+
+    def __init__(self, cell: Any) -> None:
+        self._cell = cell
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+    ) -> tuple[Any, Any]:
+        """See FusedRNNCell."""
+        outputs, state = self._cell(
+            _reversed(inputs, sequence_length), initial_state=initial_state, dtype=dtype,
+            sequence_length=sequence_length, scope=scope,
+        )  # fmt: skip
+        return _reversed(outputs, sequence_length), state
+
+
+def _reversed(steps: Any, lengths: Any) -> Any:
+    listed = isinstance(steps, (list, tuple))
+    node = stack(steps) if listed else as_node(steps)
+    turned = reverse(node, [0]) if lengths is None else reverse_sequence(node, lengths, seq_axis=0, batch_axis=1)
+    return unstack(turned, num=len(steps)) if listed else turned
+
+
+class LSTMBlockFusedCell(FusedRNNCell):
+    """An LSTM over whole sequences.
+
+    Args:
+        num_units: Size of c and h.
+        forget_bias: Added to the forget gate; it is not in the bias.
+        cell_clip: c is clipped to +-this, if it is given and positive.
+        use_peephole: Whether the gates see c.
+        reuse: True to take Variables that exist.
+        dtype: Dtype of the Variables; default that of the inputs.
+        name: Scope of the Variables.
+    """
+
+    def __init__(
+        self, num_units: int, forget_bias: float = 1.0, cell_clip: float | None = None, use_peephole: bool = False,
+        reuse: Any = None, dtype: Any = None, name: str = "lstm_fused_cell",
+    ) -> None:  # fmt: skip
+        self._cell = LSTMBlockCell(num_units, forget_bias, cell_clip, use_peephole, dtype, reuse, name)
+
+    @property
+    def num_units(self) -> int:
+        """Size of c and h."""
+        size: int = self._cell.output_size
+        return size
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+    ) -> tuple[Any, Any]:
+        """See FusedRNNCell; the state is an LSTMStateTuple.
+
+        Raises:
+            ValueError: If there is neither `initial_state` nor `dtype`.
+        """
+        listed = isinstance(inputs, (list, tuple))
+        node: Node = stack(inputs) if listed else as_node(inputs)
+        if initial_state is None:
+            if dtype is None:
+                raise ValueError("Either initial_state or dtype needs to be specified")
+            known = node.shape.as_list()[1]
+            initial_state = self._cell.zero_state(shape(node)[1] if known is None else known, dtype)
+        lengths = None if sequence_length is None else cast(as_node(sequence_length), "int32")
+        outputs, state = self._cell.over_sequence(node, tuple(map(as_node, initial_state)), lengths)
+        return unstack(outputs, num=len(inputs)) if listed else outputs, state
