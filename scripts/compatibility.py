@@ -45,6 +45,7 @@ MODULES = (
     "contrib.losses",
     "contrib.metrics",
     "contrib.opt",
+    "contrib.predictor",
     "contrib.rnn",
     "contrib.seq2seq",
     "contrib.slim",

@@ -146,7 +146,6 @@ ABSENT_IN_CONTRIB = {
     "graph_editor": "the graph is built by the program's own code.",
     "keras": _MODEL,
     "lite": _EXPORT,
-    "predictor": _EXPORT,
     "quantize": "models are float32 or float64.",
     "saved_model": _EXPORT,
     "cluster_resolver": "use gs.train.from_tf_config.",

@@ -28,6 +28,7 @@ __all__ = [
     "losses",
     "metrics",
     "opt",
+    "predictor",
     "rnn",
     "seq2seq",
     "slim",
@@ -187,6 +188,10 @@ lookup = nested_namespace(
         ),
     },
     absent={"MutableDenseHashTable": "use gs.contrib.lookup.MutableHashTable."},
+)
+predictor = nested_namespace(
+    f"{__name__}.predictor",
+    {"globalstep.tf1.contrib.predictor": "from_estimator from_saved_model"},
 )
 rnn = nested_namespace(
     f"{__name__}.rnn",

@@ -63,6 +63,18 @@ class TestOwnModel:
         np.testing.assert_allclose([one["y"] for one in found], (ROWS @ weight).ravel(), rtol=1e-5)
         assert len(next(trained.predict(rows(1), yield_single_examples=False))["y"]) == 50
 
+    def test_a_predictor_gives_what_predict_gives(self, trained):
+        def receive():
+            inputs = {"x": tf.placeholder(tf.float32, [None, 2])}
+            return tf.estimator.export.ServingInputReceiver(inputs, inputs)
+
+        predict = tf.contrib.predictor.from_estimator(trained, receive)
+        found = predict({"x": ROWS})["y"]
+        predict.session.close()
+        np.testing.assert_allclose(found.ravel(), [one["y"] for one in trained.predict(rows(1))], rtol=1e-6)
+        with pytest.raises(ValueError, match="output_key 'other' is not among the export outputs"):
+            tf.contrib.predictor.from_estimator(trained, receive, "other")
+
     def test_results_of_an_evaluation_are_summaries_of_its_step(self, trained):
         result = trained.evaluate(rows(1), name="held_out")
         metrics = tf.contrib.estimator.read_eval_metrics(trained.eval_dir("held_out"))

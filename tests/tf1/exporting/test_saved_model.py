@@ -201,6 +201,29 @@ def test_what_onnx_cannot_say_is_an_error_only_where_it_is_asked_for(tmp_path, c
         assert sess.run("y:0", {"own:0": [1.0, 1.0]}).tolist() == [1.0, 2.0]
 
 
+def test_a_predictor_of_a_saved_model(tmp_path):
+    with gs.Graph().as_default(), gs.Session() as sess:
+        x = gs.placeholder(gs.float32, [None, 2], name="x")
+        w = gs.Variable([1.0, 2.0], name="w")
+        sess.run(gs.global_variables_initializer())
+        gs.saved_model.simple_save(sess, str(tmp_path / "model"), {"x": x}, {"y": x * w})
+    load = gs.contrib.predictor.from_saved_model
+    for options in ({}, {"signature_def_key": "serving_default"}, {"input_names": {"x": "x:0"}, "output_names": {}}):
+        predict = load(str(tmp_path / "model"), tags="serve", **options)
+        found = predict({"x": [[1, 1]]})
+        assert [*found] == ([] if "input_names" in options else ["y"])
+        np.testing.assert_array_equal(found.get("y", [[1, 2]]), [[1, 2]])
+        with pytest.raises(ValueError, match="Got unexpected keys in input_dict: {'z'}"):
+            predict({"z": 1})
+        predict.session.close()
+    for options, text in (
+        ({"signature_def_key": "other"}, "Available signatures are"),
+        ({"signature_def_key": "a", "input_names": {}}, "You must specify at most one of"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            load(str(tmp_path / "model"), **options)
+
+
 def test_other_bad_input_writes_nothing(tmp_path):
     directory = tmp_path / "model"
     with gs.Graph().as_default(), gs.Session() as sess:
