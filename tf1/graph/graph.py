@@ -515,8 +515,14 @@ def as_node(value: Any, dtype: DTypeLike | None = None, name: str | None = None)
         return as_node(value.__node__(), dtype)
     if isinstance(value, (list, tuple)) and any(_holds_node(item) for item in value):
         from globalstep.tf1.ops.joining_ops import stack
+        from globalstep.tf1.ops.math_ops import cast
 
-        return stack([as_node(item, dtype) for item in value])
+        def part(item: Any) -> Node:
+            # Unlike a node, a list of nodes becomes the dtype that is asked for.
+            whole = isinstance(item, (list, tuple)) or not _holds_node(item)
+            return as_node(item, dtype) if dtype is None or whole else cast(as_node(item), dtype)
+
+        return stack([part(item) for item in value])
     array = constant_array(value, dtype)
     return Node("Const", (), lambda: array, name=name or "Const", dtype=array.dtype, shape=array.shape,
                 attrs={"value": array})  # fmt: skip

@@ -38,7 +38,7 @@ class Dimension:
             raise ValueError(f"Ambiguous dimension: {size}")
         if isinstance(size, (float, np.integer)):
             size = int(size)
-        self.value: int | None = size
+        self.value: int | None = int(size) if isinstance(size, np.integer) else size
 
     def __int__(self) -> int:
         if self.value is None:
@@ -126,8 +126,8 @@ class TensorShape:
             self.dims: list[Dimension] | None = dims.dims
         elif dims is None:
             self.dims = None
-        elif isinstance(dims, (int, np.integer)):
-            self.dims = [Dimension(int(dims))]
+        elif isinstance(dims, (int, np.integer, Dimension)):
+            self.dims = [Dimension(dims)]
         else:
             self.dims = [Dimension(None if d is None or d == -1 else d) for d in dims]
 

@@ -153,6 +153,9 @@ def test_lists_of_nodes_become_one_value():
     x = c.placeholder("float32", [])
     node = a.identity([[x, 1.0], [2.0, x]])
     np.testing.assert_array_equal(evaluate(node, {x: 5}), [[5, 1], [2, 5]])
+    as_integers = c.convert_to_tensor([[x, 1], [2, x]], "int64")
+    assert as_integers.dtype.name == "int64"
+    np.testing.assert_array_equal(evaluate(as_integers, {x: 5}), [[5, 1], [2, 5]])
 
 
 def test_verify_tensor_all_finite_fails_the_run():
