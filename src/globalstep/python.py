@@ -5,7 +5,7 @@ from globalstep.tf1.module_paths import module_paths
 
 _OPS = "gs gs.math gs.nn gs.tf1.ops.control_flow_ops:with_dependencies"
 _OPTIMIZERS = "gs.train gs.contrib.opt"
-_CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn"
+_CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn gs.tf1.rnn.linear"
 _TRAIN = "gs.train gs.tf1.optimizers.moving_averages"
 
 _PATHS = {

@@ -398,3 +398,23 @@ def test_fused_cells_give_what_cells_give_step_by_step(session, lengths):
         assert_equal_but_for_rounding(one, other, 100)
     with pytest.raises(ValueError, match="Either initial_state or dtype"):
         fused(x)
+
+
+def test_products_of_cells_by_tensorflows_own_name(session):
+    from globalstep.contrib.rnn.python.ops.core_rnn_cell import _Linear
+    from globalstep.python.ops.rnn_cell_impl import _linear
+
+    x, h = gs.constant([[1.0, 2.0]]), gs.constant([[3.0]])
+    ones = gs.ones_initializer()
+    with gs.variable_scope("mine", initializer=ones):
+        both = _Linear([x, h], 2, True, bias_initializer=ones)
+        again = both([x, h])
+    with gs.variable_scope("plain"):
+        one = _linear(x, 2, False, kernel_initializer=ones)
+    assert [v.op.name for v in gs.trainable_variables()] == ["mine/kernel", "mine/bias", "plain/kernel"]
+    session.run(gs.global_variables_initializer())
+    assert session.run([again, one])[0].tolist() == [[7, 7]]
+    assert session.run(one).tolist() == [[3, 3]]
+    for wrong, text in (([], "must be specified"), (gs.zeros([2]), "linear expects shapes")):
+        with pytest.raises(ValueError, match=text):
+            _Linear(wrong, 2, False)

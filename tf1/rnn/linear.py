@@ -1,0 +1,71 @@
+"""Products of inputs with weights of their own, by the names that cells of programs import from TensorFlow's modules.
+
+Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/core_rnn_cell.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.init_ops import zeros_initializer
+from globalstep.tf1.ops.joining_ops import concat
+from globalstep.tf1.ops.nn_ops import bias_add
+from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.variables.named_variables import get_variable
+
+__all__ = ["_Linear", "_linear"]
+
+
+class _Linear:
+    """args @ kernel + bias, whose Variables are made in the current scope.
+
+    Args:
+        args: A node [batch, n], or a list of such, which are put side by side.
+        output_size: Size of the result.
+        build_bias: Whether there is a bias.
+        bias_initializer: Of it; default zeros.
+        kernel_initializer: Of the kernel; default that of the scope.
+
+    Raises:
+        ValueError: If a size is not known.
+    """
+
+    def __init__(
+        self,
+        args: Any,
+        output_size: int,
+        build_bias: bool,
+        bias_initializer: Any = None,
+        kernel_initializer: Any = None,
+    ) -> None:
+        nodes = _listed(args)
+        if not nodes:
+            raise ValueError("`args` must be specified")
+        for node in nodes:
+            if node.shape.ndims != 2 or node.shape.as_list()[1] is None:
+                raise ValueError(f"linear expects shapes [batch, known size], but saw {node.shape}")
+        size = sum(node.shape.as_list()[1] for node in nodes)  # type: ignore[misc]
+        kind = nodes[0].dtype
+        self._weights = get_variable("kernel", [size, output_size], kind, kernel_initializer)
+        self._biases = None
+        if build_bias:
+            self._biases = get_variable("bias", [output_size], kind, bias_initializer or zeros_initializer(dtype=kind))
+
+    def __call__(self, args: Any) -> Node:
+        """Give the product, [batch, output_size]."""
+        nodes = _listed(args)
+        found = matmul(nodes[0] if len(nodes) == 1 else concat(nodes, 1), self._weights)
+        return found if self._biases is None else bias_add(found, self._biases)
+
+
+def _listed(args: Any) -> list[Node]:
+    if args is None:
+        return []
+    return [as_node(one) for one in (args if isinstance(args, (list, tuple)) else [args])]
+
+
+def _linear(
+    args: Any, output_size: int, bias: bool, bias_initializer: Any = None, kernel_initializer: Any = None
+) -> Node:  # fmt: skip
+    return _Linear(args, output_size, bias, bias_initializer, kernel_initializer)(args)
