@@ -206,7 +206,7 @@ def test_what_is_nobodys_name_is_left_to_python():
 
 def test_contrib_says_what_there_is():
     with pytest.raises(
-        AttributeError, match="of tf.contrib there are crf, data, distributions, estimator, framework, layers, "
+        AttributeError, match="of tf.contrib there are crf, data, distributions, estimator, feature_column, framework, "
     ):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="use gs.estimator, which has the Estimators"):

@@ -141,7 +141,6 @@ ABSENT_IN_CONTRIB = {
     ),
     **dict.fromkeys(("bayesflow", "ffmpeg", "image", "signal"), _COMPUTE),
     **dict.fromkeys(("all_reduce", "nccl", "tensorrt", "tpu", "xla"), _DEVICES),
-    "feature_column": _FEATURES,
     "gan": _STEP_LOOP,
     "graph_editor": "the graph is built by the program's own code.",
     "keras": _MODEL,

@@ -20,6 +20,7 @@ __all__ = [
     "data",
     "distributions",
     "estimator",
+    "feature_column",
     "framework",
     "layers",
     "learn",
@@ -103,6 +104,11 @@ estimator = nested_namespace(
             "poisson_regression_head regression_head"
         ),
     },
+)
+feature_column = nested_namespace(
+    f"{__name__}.feature_column",
+    {"globalstep.tf1.feature_columns.sequences": "sequence_input_layer"},
+    like="globalstep.feature_column",
 )
 framework = nested_namespace(
     f"{__name__}.framework",

@@ -10,9 +10,10 @@ _TRAIN = "gs.train gs.tf1.optimizers.moving_averages"
 
 _PATHS = {
     "feature_column": "gs.feature_column",
-    "feature_column.feature_column": "gs.feature_column",
+    "feature_column.feature_column": "gs.feature_column gs.tf1.feature_columns.column:_LazyBuilder",
     "feature_column.feature_column_lib": "gs.feature_column",
     "feature_column.feature_column_v2": "gs.feature_column",
+    "feature_column.utils": "gs.tf1.feature_columns.sequences:sequence_length_from_sparse_tensor",
     "client.device_lib": "gs.tf1.sessions.build_info",
     "client.session": "gs",
     "client.timeline": "gs.tf1.sessions.timeline",

@@ -26,6 +26,7 @@ __all__ = [
     "Features",
     "Ids",
     "KeyedColumn",
+    "SequenceDenseColumn",
     "require_discrete",
     "require_key",
     "sparse_of",
@@ -42,6 +43,16 @@ class Ids(NamedTuple):
 
     ids: SparseTensor
     weights: SparseTensor | None = None
+
+    @property
+    def id_tensor(self) -> SparseTensor:
+        """The ids, by TensorFlow's name."""
+        return self.ids
+
+    @property
+    def weight_tensor(self) -> SparseTensor | None:
+        """The weights, by TensorFlow's name."""
+        return self.weights
 
 
 class Features:
@@ -114,6 +125,10 @@ def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
     )
 
 
+#: TensorFlow's own name.
+_LazyBuilder = Features
+
+
 class FeatureColumn(abc.ABC):
     """What a model takes from the features of an example. Columns with equal arguments are equal."""
 
@@ -129,7 +144,13 @@ class FeatureColumn(abc.ABC):
 
 
 class CategoricalColumn(FeatureColumn):
-    """A column that gives ids."""
+    """A column that gives ids.
+
+    Attributes:
+        is_sequence: Whether it gives them for each step of a sequence.
+    """
+
+    is_sequence = False
 
     @property
     @abc.abstractmethod
@@ -139,6 +160,14 @@ class CategoricalColumn(FeatureColumn):
     @abc.abstractmethod
     def ids_of(self, features: Features) -> Ids:
         """Give the ids of a batch."""
+
+    # What programs use that look up ids by themselves, with a _LazyBuilder: a Features.
+    @property
+    def _num_buckets(self) -> int:
+        return self.num_buckets
+
+    def _get_sparse_tensors(self, inputs: Features, weight_collections: Any = None, trainable: Any = None) -> Ids:
+        return inputs.ids(self)
 
 
 @dataclass(frozen=True)
@@ -189,6 +218,24 @@ class DenseColumn(FeatureColumn):
     @abc.abstractmethod
     def dense(self, features: Features, trainable: bool = True) -> Node:
         """Give the numbers of a batch, [batch, size]; Variables that it has are made in the current scope."""
+
+
+class SequenceDenseColumn(FeatureColumn):
+    """A column that gives numbers for each step of a sequence."""
+
+    @property
+    def scope_name(self) -> str:
+        """Name of the scope of its Variables."""
+        return self.name
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many numbers it gives for a step."""
+
+    @abc.abstractmethod
+    def sequence(self, features: Features, trainable: bool = True) -> tuple[Node, Node]:
+        """Give the numbers of a batch, [batch, steps, size], and how many steps each example has, [batch]."""
 
 
 class BucketColumn(DenseColumn, CategoricalColumn):

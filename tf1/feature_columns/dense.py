@@ -5,6 +5,7 @@ Layer: tf1. Source: TensorFlow 1.15 `tf.feature_column`.
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -20,17 +21,21 @@ from globalstep.tf1.feature_columns.column import (
     DenseColumn,
     Features,
     Ids,
+    SequenceDenseColumn,
     require_key,
     sparse_of,
 )
+from globalstep.tf1.feature_columns.sequences import sequence_length_from_sparse_tensor
 from globalstep.tf1.graph.graph import Node, add_to_collection, get_collection
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.embedding_ops import safe_embedding_lookup_sparse
 from globalstep.tf1.ops.init_ops import truncated_normal_initializer
+from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.math_ops import cast
 from globalstep.tf1.ops.parsing_ops import FixedLenFeature
+from globalstep.tf1.ops.sparse_ops import sparse_reshape
 from globalstep.tf1.variables.named_variables import get_variable
 
 __all__ = [
@@ -124,8 +129,41 @@ class _BucketizedColumn(BucketColumn):
         )
 
 
+class _OfIds(DenseColumn, SequenceDenseColumn):
+    """A column that makes numbers of ids: of an example's, or of those of each step of a sequence."""
+
+    categorical_column: CategoricalColumn
+
+    @abc.abstractmethod
+    def _made(self, found: Ids, trainable: bool) -> Node:
+        """Give the numbers for each row of ids, [rows, size]."""
+
+    def _require(self, sequence: bool) -> None:
+        if self.categorical_column.is_sequence != sequence:
+            wanted = "be of type SequenceCategoricalColumn" if sequence else "not be of type SequenceCategoricalColumn"
+            raise ValueError(
+                f"In {self.name}: categorical_column must {wanted}: sequence_input_layer takes columns of sequences, "
+                f"input_layer and linear_model others. Given: {self.categorical_column}"
+            )
+
+    def dense(self, features: Features, trainable: bool = True) -> Node:
+        self._require(sequence=False)
+        return self._made(features.ids(self.categorical_column), trainable)
+
+    def sequence(self, features: Features, trainable: bool = True) -> tuple[Node, Node]:
+        self._require(sequence=True)
+        ids, weights = features.ids(self.categorical_column)
+        sizes = ids.dense_shape
+        # Each step is a row of its own.
+        rows = concat([reshape(sizes[0] * sizes[1], [1]), [-1]], 0)
+        parts = Ids(sparse_reshape(ids, rows), None if weights is None else sparse_reshape(weights, rows))
+        found = reshape(self._made(parts, trainable), concat([cast(sizes[:2], "int32"), [self.size]], 0))
+        found.set_shape([None, None, self.size])
+        return found, sequence_length_from_sparse_tensor(ids)
+
+
 @dataclass(frozen=True)
-class _IndicatorColumn(DenseColumn):
+class _IndicatorColumn(_OfIds):
     """See `indicator_column`."""
 
     categorical_column: CategoricalColumn
@@ -142,8 +180,8 @@ class _IndicatorColumn(DenseColumn):
     def size(self) -> int:
         return self.categorical_column.num_buckets
 
-    def dense(self, features: Features, trainable: bool = True) -> Node:
-        ids, weights = features.ids(self.categorical_column)
+    def _made(self, found: Ids, trainable: bool) -> Node:
+        ids, weights = found
         size = self.size
 
         def count(places: Any, numbers: Any, shape: Any, given: Any = None) -> Any:
@@ -159,7 +197,7 @@ class _IndicatorColumn(DenseColumn):
 
 
 @dataclass(frozen=True)
-class _EmbeddingColumn(DenseColumn):
+class _EmbeddingColumn(_OfIds):
     """See `embedding_column`."""
 
     categorical_column: CategoricalColumn
@@ -187,18 +225,17 @@ class _EmbeddingColumn(DenseColumn):
     def size(self) -> int:
         return self.dimension
 
-    def dense(self, features: Features, trainable: bool = True) -> Node:
-        ids, weights = features.ids(self.categorical_column)
+    def _made(self, found: Ids, trainable: bool) -> Node:
         shape = [self.categorical_column.num_buckets, self.dimension]
         options = {"initializer": self.initializer, "trainable": self.trainable and trainable}
         made = get_collection(self.shared) if self.shared else []
         table = made[0] if made else get_variable("embedding_weights", shape, "float32", **options)
         if self.shared and not made:
             add_to_collection(self.shared, table)
-        found = safe_embedding_lookup_sparse(
-            table, ids, weights, self.combiner, name=f"{self.name}_weights", max_norm=self.max_norm
+        rows = safe_embedding_lookup_sparse(
+            table, *found, self.combiner, name=f"{self.name}_weights", max_norm=self.max_norm
         )
-        return reshape(found, [-1, self.dimension])
+        return reshape(rows, [-1, self.dimension])
 
 
 def numeric_column(

@@ -21,10 +21,10 @@ from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["input_layer", "linear_model", "make_parse_example_spec"]
+__all__ = ["columns_in_order", "input_layer", "linear_model", "make_parse_example_spec"]
 
 
-def _in_order(feature_columns: Any) -> list[Any]:
+def columns_in_order(feature_columns: Any) -> list[Any]:
     """Give columns by name.
 
     Raises:
@@ -90,7 +90,7 @@ def input_layer(
     [[ 5.  1.  0.]
      [12.  0.  1.]]
     """
-    columns = _in_order(feature_columns)
+    columns = columns_in_order(feature_columns)
     for column in columns:
         if not isinstance(column, DenseColumn):
             raise ValueError(
@@ -147,7 +147,7 @@ def linear_model(
         "initializer": zeros_initializer(), "trainable": trainable, "collections": _collections(weight_collections)
     }  # fmt: skip
     with variable_scope(None, default_name="linear_model"):
-        for column in _in_order(feature_columns):
+        for column in columns_in_order(feature_columns):
             with variable_scope(None, default_name=column.name):
                 if isinstance(column, CategoricalColumn):
                     ids, given = read.ids(column)

@@ -19,10 +19,15 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import reshape
+from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import is_node, sizes_of
 from globalstep.tf1.ops.indexing_ops import gather
+from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, select, take_rows
 from globalstep.tf1.ops.primitives import maximum as maximum_array
+from globalstep.tf1.ops.reduction_ops import reduce_prod
+from globalstep.tf1.ops.sparse_ops import sparse_reshape
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
 
@@ -240,6 +245,19 @@ def safe_embedding_lookup_sparse(
     """
     if embedding_weights is None or (isinstance(embedding_weights, (list, tuple)) and not embedding_weights):
         raise ValueError(f"Missing embedding_weights {embedding_weights}.")
+    rank = sparse_ids.indices.shape.as_list()[1] if sparse_ids.indices.shape.ndims else None
+    if rank is not None and rank > 2:
+        # The last axis has what is combined; all before it are rows.
+        sizes = sparse_ids.dense_shape
+        rows = concat([reshape(reduce_prod(sizes[:-1]), [1]), sizes[-1:]], 0)
+        weighed = None if sparse_weights is None else sparse_reshape(sparse_weights, rows)
+        found = safe_embedding_lookup_sparse(
+            embedding_weights, sparse_reshape(sparse_ids, rows), weighed, combiner, default_id, name,
+            partition_strategy, max_norm,
+        )  # fmt: skip
+        whole = reshape(found, concat([math_ops.cast(sizes[:-1], "int32"), shape_of(found)[1:]], 0))
+        whole.set_shape([*[None] * (rank - 1), *found.shape.as_list()[1:]])
+        return whole
     with sparse_ids.graph.name_scope(name or "embedding_lookup"):
         weights = [] if sparse_weights is None else [sparse_weights.values]
 

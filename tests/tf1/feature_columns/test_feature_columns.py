@@ -179,3 +179,79 @@ def test_what_is_refused(make, text):
 def test_a_normalizer_that_cannot_be_called():
     with pytest.raises(TypeError, match="must be a callable"):
         fc.numeric_column("a", normalizer_fn=3)
+
+
+WORDS = gs.SparseTensorValue([[0, 0], [0, 1], [2, 0]], [b"b", b"a", b"c"], [3, 2])
+NUMBERS = gs.SparseTensorValue([[0, 0], [0, 1], [0, 2], [0, 3], [2, 0], [2, 1]], np.arange(6, dtype="f"), [3, 4])
+
+
+def test_columns_of_sequences(session, tmp_path):
+    (tmp_path / "words").write_text("a\nb\nc\n")
+    features = {key: gs.sparse_placeholder(gs.string) for key in ("listed", "filed", "hashed")}
+    features |= {"ids": gs.sparse_placeholder(gs.int64), "numbers": gs.sparse_placeholder(gs.float32, [None, None])}
+    ids = fc.sequence_categorical_column_with_identity("ids", 3)
+    columns = [
+        fc.indicator_column(fc.sequence_categorical_column_with_vocabulary_list("listed", ["a", "b", "c"])),
+        fc.indicator_column(fc.sequence_categorical_column_with_vocabulary_file("filed", str(tmp_path / "words"))),
+        fc.embedding_column(fc.sequence_categorical_column_with_hash_bucket("hashed", 4), 2),
+        fc.embedding_column(ids, 2, initializer=lambda shape, dtype, partition_info: gs.ones(shape)),
+        fc.sequence_numeric_column("numbers", shape=2, default_value=-1.0, normalizer_fn=None),
+    ]
+    steps, lengths = gs.contrib.feature_column.sequence_input_layer(features, columns)
+    assert steps.shape.as_list() == [None, None, 12]
+    assert [v.op.name for v in gs.trainable_variables()] == [
+        f"sequence_input_layer/{name}_embedding/embedding_weights" for name in ("hashed", "ids")
+    ]
+    spec = fc.make_parse_example_spec([ids, columns[-1]])
+    assert spec == {"ids": gs.VarLenFeature(gs.int64), "numbers": gs.VarLenFeature(gs.float32)}
+    ready(session)
+    numbered = gs.SparseTensorValue(WORDS.indices, [1, 0, 2], WORDS.dense_shape)
+    given = {features[key]: WORDS for key in ("listed", "filed", "hashed")}
+    given |= {features["ids"]: numbered, features["numbers"]: NUMBERS}
+    found, counts = session.run([steps, lengths], given)
+    assert counts.tolist() == [2, 0, 1]
+    marks = np.zeros((3, 2, 3))
+    marks[[0, 0, 2], [0, 1, 0], [1, 0, 2]] = 1
+    np.testing.assert_array_equal(found[..., :3], marks)
+    np.testing.assert_array_equal(found[..., 7:10], marks)
+    there = marks.any(-1, keepdims=True)
+    np.testing.assert_array_equal(found[..., 5:7], np.broadcast_to(there, (3, 2, 2)))
+    assert ((found[..., 3:5] != 0) == there).all()
+    np.testing.assert_array_equal(found[..., 10:], [[[0, 1], [2, 3]], [[-1, -1], [-1, -1]], [[4, 5], [-1, -1]]])
+    with pytest.raises(gs.errors.InvalidArgumentError, match="different numbers of steps"):
+        session.run(lengths, {**given, features["numbers"]: WORDS._replace(values=[1.0, 2.0, 3.0])})
+
+
+def test_columns_of_sequences_and_others_are_kept_apart():
+    words = fc.sequence_categorical_column_with_identity("words", 3)
+    features = {"words": gs.sparse_placeholder(gs.int64)}
+    with pytest.raises(ValueError, match="must not be of type SequenceCategoricalColumn"):
+        fc.input_layer(features, [fc.embedding_column(words, 2)])
+    other = fc.indicator_column(fc.categorical_column_with_identity("words", 3))
+    for wrong, text in (
+        (other, "must be of type SequenceCategoricalColumn"),
+        (words, "must be of type _SequenceDenseColumn"),
+        (fc.numeric_column("words"), "must be of type _SequenceDenseColumn"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            gs.contrib.feature_column.sequence_input_layer(features, [wrong])
+    for make, error in (
+        (lambda: fc.sequence_numeric_column("x", shape=0), ValueError),
+        (lambda: fc.sequence_numeric_column("x", dtype=gs.string), ValueError),
+        (lambda: fc.sequence_numeric_column("x", normalizer_fn=1), TypeError),
+    ):
+        with pytest.raises(error):
+            make()
+
+
+def test_ids_of_sequences_as_programs_look_them_up_by_themselves(session):
+    from globalstep.python.feature_column import utils
+    from globalstep.python.feature_column.feature_column import _LazyBuilder
+
+    column = fc.sequence_categorical_column_with_identity("words", 3)
+    words = gs.SparseTensor(WORDS.indices, gs.constant([1, 0, 2], gs.int64), WORDS.dense_shape)
+    ids, weights = column._get_sparse_tensors(_LazyBuilder({"words": words}))
+    assert (weights, column._num_buckets) == (None, 3)
+    rows = gs.nn.safe_embedding_lookup_sparse(gs.constant([[1.0], [2.0], [3.0]]), ids)
+    assert session.run(rows).tolist() == [[[2], [1]], [[0], [0]], [[3], [0]]]
+    assert session.run(utils.sequence_length_from_sparse_tensor(ids)).tolist() == [2, 0, 1]
