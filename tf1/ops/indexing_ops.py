@@ -119,15 +119,24 @@ def _dynamic_shape(node: Node, plan: Sequence[Any]) -> TensorShape:
 
 
 def _sliced_shape(name: str, known: Sequence[int | None], index: tuple[Any, ...]) -> TensorShape:
-    """Slice an array that takes no memory, of a node's shape, with a large size for unknown ones."""
-    results = []
-    for guess in (10**6, 10**6 + 2):
-        sizes = [guess if n is None else n for n in known]
-        try:
-            results.append(np.broadcast_to(np.int8(0), sizes)[index].shape)
-        except IndexError as error:
-            raise ValueError(f"slice index of {name!r} is out of bounds: {error}") from None
-    return TensorShape([a if a == b else None for a, b in zip(*results, strict=True)])
+    """Slice a shape axis by axis, with large sizes for unknown ones."""
+    taken = sum(part is not None and part is not ... for part in index)
+    if taken > len(known) or sum(part is ... for part in index) > 1:
+        raise ValueError(f"slice index of {name!r} is out of bounds: {taken} indices of {len(known)} dimensions")
+    at = next((place for place, part in enumerate(index) if part is ...), len(index))
+    whole = [_slice(None)] * (len(known) - taken)
+    sizes, found = iter(known), list[int | None]()
+    for part in (*index[:at], *whole, *index[at + 1 :]):
+        if part is None:
+            found.append(1)
+            continue
+        size = next(sizes)
+        if isinstance(part, _slice):
+            lengths = {len(range(*part.indices(guess))) for guess in ((10**6, 10**6 + 2) if size is None else (size,))}
+            found.append(lengths.pop() if len(lengths) == 1 else None)
+        elif size is not None and not -size <= part < size:
+            raise ValueError(f"slice index of {name!r} is out of bounds: {part} of {size}")
+    return TensorShape(found)
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Node:

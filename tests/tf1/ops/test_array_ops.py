@@ -137,6 +137,21 @@ def test_axes_are_checked_when_the_graph_is_built():
         x[2]
 
 
+def test_parts_of_many_dimensions_of_unknown_size():
+    x = c.placeholder("float32", [None, None, None, None, 36])
+    for part, shape in (
+        (x[:, :, 0], [None, None, None, 36]),
+        (x[..., 4:6], [None, None, None, None, 2]),
+        (x[0, ..., None, 1], [None, None, None, 1]),
+        (x[:, 3:7, -1], [None, 4, None, 36]),
+    ):
+        assert part.shape.as_list() == shape
+    with pytest.raises(ValueError, match="out of bounds"):
+        x[0, 0, 0, 0, 36]
+    with pytest.raises(ValueError, match="6 indices of 5 dimensions"):
+        x[0, 0, 0, 0, 0, 0]
+
+
 def test_eye_of_sizes_that_the_run_knows():
     x = c.placeholder("float32", [None, 3])
     rows, columns = a.shape(x)[0], a.shape(x)[1]
