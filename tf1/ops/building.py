@@ -236,12 +236,29 @@ def binary(
     return function
 
 
+#: Computed before the run where all they take is known.
+_OF_CONSTANTS = frozenset(
+    ("AddV2", "Cast", "ConcatV2", "ExpandDims", "Identity", "Mul", "Pack", "Range", "Reshape", "StridedSlice", "Sub")
+)
+
+
 def static_value(value: Any) -> Any:
-    """Give the array of a plain value or of a constant node, None for any other node."""
+    """Give the array of a plain value, or of a node that is made of constants and static shapes; None of another."""
     if not is_node(value):
         return np.asarray(value)
     node = as_node(value)
-    return node.attrs["value"] if node.op_type == "Const" else None
+    if node.op_type == "Const":
+        return node.attrs["value"]
+    if node.op_type == "Shape":
+        static = node.inputs[0].shape
+        return np.array(static.as_list(), np.int32) if static.is_fully_defined() else None
+    if node.op_type == "Rank":
+        rank = node.inputs[0].shape.ndims
+        return None if rank is None else np.array(rank, np.int32)
+    if node.fn is None or node.op_type not in _OF_CONSTANTS:
+        return None
+    parts = [static_value(part) for part in node.inputs]
+    return None if any(part is None for part in parts) else np.asarray(node.fn(*parts))
 
 
 def static_ints(value: Any, what: str) -> tuple[int, ...]:

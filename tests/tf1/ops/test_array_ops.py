@@ -8,6 +8,7 @@ from globalstep.tf1.ops import array_ops as a
 from globalstep.tf1.ops import constant_ops as c
 from globalstep.tf1.ops import indexing_ops as ix
 from globalstep.tf1.ops import joining_ops as j
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 
 def test_constants_have_the_default_dtypes_of_tensorflow():
@@ -135,6 +136,18 @@ def test_axes_are_checked_when_the_graph_is_built():
         j.unstack(c.placeholder("float32", [None, 2]))
     with pytest.raises(ValueError, match="out of bounds"):
         x[2]
+
+
+def test_arguments_made_of_ranks_and_static_shapes():
+    x = c.placeholder("float32", [None, 2, 3])
+    rank = a.rank(x)
+    turned = a.transpose(x, j.concat([[1, 0], c.range(2, rank)], 0))
+    assert turned.shape.as_list() == [2, None, 3]
+    given = np.arange(12.0).reshape(2, 2, 3)
+    np.testing.assert_array_equal(evaluate(turned, {x: given}), given.transpose(1, 0, 2))
+    np.testing.assert_array_equal(evaluate(reduce_sum(x, rank - 1), {x: given}), given.sum(2))
+    with pytest.raises(ValueError, match="known when the graph is built"):
+        reduce_sum(x, a.shape(x)[0])
 
 
 def test_parts_of_many_dimensions_of_unknown_size():
