@@ -61,7 +61,8 @@ class ModulePath(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return sorted({public for source in self.sources for public in _public(source)})
+            # Of `import *`: what else is looked for here may hide what a program has by that name.
+            return sorted(_public(self.sources[0])) if self.sources else []
         if not name.startswith("__"):
             for source in self.sources:
                 if name in _public(source):
@@ -73,7 +74,7 @@ class ModulePath(types.ModuleType):
         raise AttributeError(f"{text}: {hint}" if hint else text, name=name, obj=None)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__getattr__("__all__")})
+        return sorted({*super().__dir__(), *(public for source in self.sources for public in _public(source))})
 
 
 def _module_of(source: str) -> str:

@@ -46,6 +46,10 @@ def test_a_star_import_takes_what_is_public():
     names = {}
     exec("from globalstep.python.training.training import *", names)
     assert names["AdamOptimizer"] is gs.train.AdamOptimizer
+    # What the module of TensorFlow does not have would hide what a program has by that name.
+    names = {"dynamic_rnn": "mine"}
+    exec("from globalstep.python.ops.rnn_cell import *", names)
+    assert (names["GRUCell"], names["dynamic_rnn"]) == (gs.nn.rnn_cell.GRUCell, "mine")
 
 
 def test_a_name_that_a_path_lacks_has_its_hint():
