@@ -90,6 +90,14 @@ class VariableScope:
         """Set the default dtype."""
         self.dtype = dtype
 
+    def set_caching_device(self, caching_device: Any) -> None:
+        """Keep it, without effect: values are read once a run."""
+        self.caching_device = caching_device
+
+    def set_use_resource(self, use_resource: bool) -> None:
+        """Keep it, without effect: Variables are of one kind."""
+        self.use_resource = use_resource
+
     def set_custom_getter(self, custom_getter: Any) -> None:
         """Set the custom getter."""
         self.custom_getter = custom_getter

@@ -197,3 +197,14 @@ class TestVariableScope:
 def test_a_variable_has_the_dtype_of_the_value_that_it_is_made_of(value, dtype):
     with gs.variable_scope("scope", dtype=gs.float64):
         assert gs.get_variable("v", initializer=value).dtype.name == dtype
+
+
+def test_what_a_scope_goes_by_can_be_set_within_it():
+    with gs.variable_scope("set") as scope:
+        scope.set_dtype(gs.float64)
+        scope.set_initializer(gs.ones_initializer())
+        scope.set_caching_device(lambda op: op.device)
+        scope.set_use_resource(True)
+        with gs.variable_scope("within") as inner:
+            assert (inner.use_resource, callable(inner.caching_device)) == (True, True)
+            assert gs.get_variable("w", [2]).dtype == gs.float64
