@@ -1,6 +1,7 @@
-"""Products of inputs with weights of their own, by the names that cells of programs import from TensorFlow's modules.
+"""What cells and loops of programs import from TensorFlow's own modules: products of inputs with weights, and sizes.
 
-Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/core_rnn_cell.py`.
+Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/core_rnn_cell.py`,
+`python/ops/rnn_cell_impl.py`.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import reshape
+from globalstep.tf1.ops.building import sizes_of
 from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.nn_ops import bias_add
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.variables.named_variables import get_variable
 
-__all__ = ["_Linear", "_linear"]
+__all__ = ["_Linear", "_concat", "_like_rnncell", "_linear"]
 
 
 class _Linear:
@@ -69,3 +73,22 @@ def _linear(
     args: Any, output_size: int, bias: bool, bias_initializer: Any = None, kernel_initializer: Any = None
 ) -> Node:  # fmt: skip
     return _Linear(args, output_size, bias, bias_initializer, kernel_initializer)(args)
+
+
+def _concat(prefix: Any, suffix: Any, static: bool = False) -> Any:
+    """Put sizes one after the other: ints, TensorShapes and nodes; as a list with None for unknown ones if `static`."""
+    if static:
+        parts = [TensorShape(sizes_of(part) if isinstance(part, Node) else part) for part in (prefix, suffix)]
+        whole = parts[0].concatenate(parts[1])
+        return None if whole.dims is None else whole.as_list()
+    nodes = []
+    for part in (prefix, suffix):
+        if not isinstance(part, Node) and not TensorShape(part).is_fully_defined():
+            raise ValueError(f"Provided a prefix or suffix of None: {prefix} and {suffix}")
+        nodes.append(reshape(part, [-1]) if isinstance(part, Node) else as_node(TensorShape(part).as_list(), "int32"))
+    return concat(nodes, 0)
+
+
+def _like_rnncell(cell: Any) -> bool:
+    """Say whether something has what a cell has."""
+    return callable(cell) and all(hasattr(cell, name) for name in ("output_size", "state_size", "zero_state"))

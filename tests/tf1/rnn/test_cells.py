@@ -418,3 +418,16 @@ def test_products_of_cells_by_tensorflows_own_name(session):
     for wrong, text in (([], "must be specified"), (gs.zeros([2]), "linear expects shapes")):
         with pytest.raises(ValueError, match=text):
             _Linear(wrong, 2, False)
+
+
+def test_sizes_put_together_and_what_is_like_a_cell():
+    from globalstep.python.ops.rnn_cell_impl import _concat, _like_rnncell
+
+    x = gs.placeholder(gs.float32, [None, 3])
+    assert _concat(gs.shape(x)[0], gs.TensorShape([2, 4]), static=True) == [None, 2, 4]
+    assert _concat(5, gs.TensorShape(None), static=True) is None
+    with gs.Session() as session:
+        assert session.run(_concat(gs.shape(x)[0], 7), {x: np.zeros((4, 3))}).tolist() == [4, 7]
+    with pytest.raises(ValueError, match="a prefix or suffix of None"):
+        _concat(gs.TensorShape([None]), 7)
+    assert [_like_rnncell(one) for one in (cells.GRUCell(2), gs.zeros)] == [True, False]
