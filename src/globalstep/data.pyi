@@ -8,3 +8,5 @@ from globalstep.tf1.data.files import TFRecordDataset as TFRecordDataset
 from globalstep.tf1.data.files import TextLineDataset as TextLineDataset
 from globalstep.tf1.data.iterators import Iterator as Iterator
 from globalstep.tf1.data.pipeline import Pipeline as Dataset
+from globalstep.tf1.data.iterators import make_initializable_iterator as make_initializable_iterator
+from globalstep.tf1.data.iterators import make_one_shot_iterator as make_one_shot_iterator

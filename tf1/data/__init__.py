@@ -10,4 +10,5 @@ TRANSFORMATIONS = {
     "globalstep.tf1.data.transformations": (
         "AUTOTUNE batch_and_drop_remainder ignore_errors map_and_batch parallel_interleave shuffle_and_repeat unbatch"
     ),
+    "globalstep.tf1.data.whole_files": "make_batched_features_dataset make_csv_dataset",
 }

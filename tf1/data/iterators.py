@@ -33,7 +33,7 @@ from globalstep.tf1.variables.variables import Variable
 if TYPE_CHECKING:
     from globalstep.tf1.data.pipeline import Pipeline
 
-__all__ = ["Iterator"]
+__all__ = ["Iterator", "make_initializable_iterator", "make_one_shot_iterator"]
 
 
 class _Place:
@@ -260,3 +260,13 @@ def _require_constant(dataset: Pipeline) -> None:
                 "Use `Dataset.make_initializable_iterator()`."
             )
         waiting.extend(node.inputs)
+
+
+def make_one_shot_iterator(dataset: Pipeline) -> Iterator:
+    """Make an iterator that begins by itself; see Dataset.make_one_shot_iterator."""
+    return dataset.make_one_shot_iterator()
+
+
+def make_initializable_iterator(dataset: Pipeline, shared_name: str | None = None) -> Iterator:
+    """Make an iterator that begins when its `initializer` is run; see Dataset.make_initializable_iterator."""
+    return dataset.make_initializable_iterator(shared_name)
