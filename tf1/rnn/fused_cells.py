@@ -5,6 +5,7 @@ Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/fused_rnn
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 from globalstep.tf1.graph.graph import Node, as_node
@@ -18,9 +19,10 @@ from globalstep.tf1.rnn.sequences import dynamic_rnn, static_rnn
 __all__ = ["FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN"]
 
 
-class FusedRNNCell:
+class FusedRNNCell(abc.ABC):
     """What runs over whole sequences."""
 
+    @abc.abstractmethod
     def __call__(
         self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
     ) -> tuple[Any, Any]:
@@ -36,7 +38,6 @@ class FusedRNNCell:
         Returns:
             Outputs as `inputs`, and the last states within the lengths.
         """
-        raise NotImplementedError
 
 
 class FusedRNNCellAdaptor(FusedRNNCell):
