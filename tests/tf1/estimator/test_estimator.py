@@ -289,3 +289,9 @@ def test_an_export_needs_all_variables_of_the_checkpoint(trained):
     with pytest.raises(ValueError, match="Could not load all requested variables from checkpoint") as raised:
         model.export_saved_model(os.path.join(trained.model_dir, "export"), receiver)
     assert isinstance(raised.value.__cause__, NotFoundError)
+
+
+def test_hooks_have_their_names_in_estimator_too():
+    names = [name for name in tf.estimator.__all__ if hasattr(tf.train, name)]
+    assert len(names) == 17
+    assert all(getattr(tf.estimator, name) is getattr(tf.train, name) for name in names)
