@@ -1,5 +1,6 @@
 # The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
+from globalstep.tf1.ops.random_ops import categorical as categorical
 from globalstep.tf1.ops.random_ops import multinomial as multinomial
 from globalstep.tf1.ops.random_ops import random_gamma as gamma
 from globalstep.tf1.ops.random_ops import random_normal as normal

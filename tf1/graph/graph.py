@@ -227,8 +227,12 @@ class Node(Operators):
         return self.shape
 
     def set_shape(self, shape: Any) -> None:
-        """State the shape where it cannot be inferred."""
-        self._shape = TensorShape(shape)
+        """State what more is known of the shape.
+
+        Raises:
+            ValueError: If it does not go with what is known.
+        """
+        self._shape = self.shape.merge_with(shape)
 
     def eval(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> Any:
         """Give the value, run in `session` or in the default session."""

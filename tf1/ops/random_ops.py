@@ -26,6 +26,7 @@ from globalstep.tf1.ops.math_ops import add, multiply
 __all__ = [
     "Generator",
     "get_seed",
+    "categorical",
     "multinomial",
     "random_gamma",
     "random_normal",
@@ -89,8 +90,10 @@ def _random_node(
     name: str | None,
     how: Callable[..., Any],
     *inputs: Node,
+    lead: Any = (),
+    last: Any = (),
 ) -> Node:
-    """Make a node of random values: `how(generator, size, *values)`."""
+    """Make a node of random values: `how(generator, size, *values)`; `lead` and `last` are around `shape` in theirs."""
     generator, kind = Generator(seed), as_dtype(dtype)
     sizes = as_shape_node(shape)
 
@@ -99,7 +102,8 @@ def _random_node(
         return np.asarray(generator.draw(lambda g: how(g, size, *values)), dtype=kind.as_numpy_dtype)
 
     return Node(
-        op_type, (sizes, *inputs), draw, name=name, dtype=kind, shape=TensorShape(sizes_of(sizes)),
+        op_type, (sizes, *inputs), draw, name=name, dtype=kind,
+        shape=TensorShape(lead).concatenate(sizes_of(sizes)).concatenate(last),
         stateful=True, attrs={"seed": seed, "stops_gradient": True},
     )  # fmt: skip
 
@@ -224,9 +228,8 @@ def random_gamma(
         full = (*size, *np.broadcast_shapes(np.shape(form), np.shape(rate)))
         return g.gamma(form, 1 / rate, full)
 
-    node = _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", draw, a, b)
-    node.set_shape(node.shape.concatenate(broadcast_sizes(a.shape, b.shape)))
-    return node
+    last = broadcast_sizes(a.shape, b.shape)
+    return _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", draw, a, b, last=last)
 
 
 def random_poisson(
@@ -234,12 +237,10 @@ def random_poisson(
 ) -> Node:
     """Draw from Poisson distributions: values of shape `shape` + shape of `lam`."""
     rate = as_node(lam)
-    node = _random_node(
+    return _random_node(
         "RandomPoisson", shape, seed, dtype, name or "random_poisson",
-        lambda g, size, mean: g.poisson(mean, (*size, *np.shape(mean))), rate,
+        lambda g, size, mean: g.poisson(mean, (*size, *np.shape(mean))), rate, last=rate.shape,
     )  # fmt: skip
-    node.set_shape(node.shape.concatenate(rate.shape))
-    return node
 
 
 def multinomial(
@@ -263,10 +264,17 @@ def multinomial(
         noise = g.gumbel(size=(values.shape[0], *size, values.shape[1]))
         return np.argmax(values[:, None, :] + noise, axis=-1)
 
-    node = _random_node("Multinomial", [num_samples], seed, output_dtype, name or "Multinomial", draw, scores)
-    rows = scores.shape.as_list()[0] if scores.shape.dims is not None else None
-    node.set_shape([rows, *node.shape.as_list()])
-    return node
+    rows = scores.shape.as_list()[:1] if scores.shape.dims is not None else [None]
+    return _random_node(
+        "Multinomial", [num_samples], seed, output_dtype, name or "Multinomial", draw, scores, lead=rows
+    )  # fmt: skip
+
+
+def categorical(
+    logits: Any, num_samples: Any, dtype: Any = None, seed: int | None = None, name: str | None = None
+) -> Node:
+    """Draw class numbers; see `multinomial`."""
+    return multinomial(logits, num_samples, seed, name, dtype or "int64")
 
 
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Node:

@@ -224,14 +224,18 @@ class LookupTable(abc.ABC):
         if node.dtype != self.key_dtype:
             raise TypeError(f"Signature mismatch. Keys must be dtype {self.key_dtype.name}, got {node.dtype.name}.")
 
-        def find(asked: Any) -> Any:
-            array = np.asarray(asked)
-            return _array(self._found([_plain(item) for item in array.reshape(-1)]), self.value_dtype, array.shape)
-
         return Node(
-            "LookupTableFindV2", (node,), find, name=name or f"{self._base}_Lookup", dtype=self.value_dtype,
-            shape=node.shape, stateful=True, attrs={"stops_gradient": True},
+            "LookupTableFindV2", (node,), lambda asked: self._values_of(np.asarray(asked)),
+            name=name or f"{self._base}_Lookup", dtype=self.value_dtype,
+            shape=node.shape.concatenate(self._value_shape), stateful=True, attrs={"stops_gradient": True},
         )  # fmt: skip
+
+    @property
+    def _value_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def _values_of(self, keys: Any) -> Any:
+        return _array(self._found([_plain(item) for item in keys.reshape(-1)]), self.value_dtype, keys.shape)
 
     @property
     def _base(self) -> str:
@@ -381,22 +385,15 @@ class MutableHashTable(LookupTable):
             tuple_item(made, 1, name="values", dtype=self.value_dtype, shape=[None, *self._default.shape]),
         )
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """Give the values of keys; see LookupTable."""
-        found = super().lookup(keys, name)
-        if isinstance(found, Node) and self._default.ndim:
-            lead = found.shape.as_list() if found.shape.dims is not None else None
-            found.set_shape(None if lead is None else [*lead, *self._default.shape])
-            scalars, width = found.fn, self._default.shape
+    @property
+    def _value_shape(self) -> tuple[int, ...]:
+        return self._default.shape
 
-            def find(asked: Any) -> Any:
-                array = np.asarray(asked)
-                rows = self._rows([_plain(item) for item in array.reshape(-1)])
-                return np.array(rows, self.value_dtype.as_numpy_dtype).reshape(*array.shape, *width)
-
-            assert scalars is not None
-            found.fn = find
-        return found
+    def _values_of(self, keys: Any) -> Any:
+        if not self._default.ndim:
+            return super()._values_of(keys)
+        rows = self._rows([_plain(item) for item in keys.reshape(-1)])
+        return np.array(rows, self.value_dtype.as_numpy_dtype).reshape(*keys.shape, *self._default.shape)
 
     def _change(self, op_type: str, name: str | None, change: Callable[..., None], *given: Any) -> Node:
         dtypes = (self.key_dtype, self.value_dtype)

@@ -80,3 +80,13 @@ def test_what_is_computed_of_sizes():
     assert np.prod(gs.TensorShape([2, 3])).value == 6
     with pytest.raises(TypeError):
         _ = three * 2.5
+
+
+def test_what_a_program_states_of_a_shape_is_added_to_what_is_known():
+    x = gs.placeholder(gs.float32, [32, None])
+    x.set_shape([None, 784])
+    assert x.shape.as_list() == [32, 784]
+    x.set_shape(None)
+    with pytest.raises(ValueError, match=r"Shapes \(32, 784\) and \(1, 784\) are incompatible"):
+        x.set_shape([1, 784])
+    assert x.shape.as_list() == [32, 784]

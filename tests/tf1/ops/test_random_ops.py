@@ -60,6 +60,7 @@ def test_other_distributions():
         r.random_uniform([2], dtype="int32")
     assert evaluate(r.random_gamma([5000], [2.0, 4.0], 2.0, seed=1)).mean(0) == pytest.approx([1, 2], abs=0.1)
     assert evaluate(r.random_poisson(3.0, [5000], seed=1)).mean() == pytest.approx(3, abs=0.1)
+    assert r.categorical(np.zeros((3, 2)), 4, "int32").shape.as_list() == [3, 4]
     drawn = r.multinomial(np.log([[0.1, 0.9], [1.0, 1e-9]]), 2000, seed=1)
     assert drawn.shape.as_list() == [2, 2000]
     assert evaluate(drawn).mean(1) == pytest.approx([0.9, 0], abs=0.03)
