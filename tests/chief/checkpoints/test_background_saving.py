@@ -327,7 +327,7 @@ def test_what_goes_wrong_before_the_cut_is_raised_at_once(make_session, tmp_path
         Saver([w]).start_save(session, str(tmp_path / "m"))
     session.initialize()
     with pytest.raises(ValueError, match="doesn't exist, can't save"):
-        Saver([w]).start_save(session, str(tmp_path / "nowhere" / "m"))
+        Saver([w]).start_save(session, str(tmp_path / "nowhere" / "a" / "m"))
     nothing = Saver([], allow_empty=True).start_save(session, str(tmp_path / "m"))
     assert (nothing.result(), nothing.prefix) == (None, None)
     wait_for_saves()
