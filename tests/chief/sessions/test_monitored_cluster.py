@@ -10,6 +10,7 @@ from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.chief_role import place_of_task
 from globalstep.chief.sessions.job_end import is_at_limit
+from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.cluster.cluster import ClusterSpec, from_tf_config, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
 from globalstep.proto import globalstep_pb2 as pb
@@ -20,6 +21,8 @@ from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
 from globalstep.tf1.hooks.step import StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
+from globalstep.tf1.sessions.monitored_session import MonitoredSession
+from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.training_session import MonitoredTrainingSession
 from globalstep.tf1.variables.assignments import assign_add
 from globalstep.wire.declarations import Read
@@ -132,6 +135,24 @@ def test_num_steps_counts_from_the_chiefs_start(cluster, tmp_path):
     assert second.sequencer.limits == {"global_step": 6}
     chief.close()
     second.close()
+
+
+def test_num_steps_counts_in_a_session_that_a_program_makes_by_itself(cluster):
+    """That session has asked the PS tasks nothing yet when the hook asks it for the step."""
+
+    class Makes(SessionCreator):
+        def create_session(self):
+            return Session(cluster.target)
+
+    chief = Task(cluster)
+    chief.step()
+    with Graph().as_default():
+        train = build()
+        with MonitoredSession(Makes(), [StopAtStepHook(num_steps=2)], clock=ManualClock()) as session:
+            while not session.should_stop():
+                session.run(train.train, {train.by: 1.0})
+    assert cluster.sequencer.steps == {"global_step": 3}
+    chief.close()
 
 
 def test_the_final_checkpoint_is_the_last_step(cluster, tmp_path):
