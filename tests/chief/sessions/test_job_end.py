@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from small_model import LocalCluster, build
+from small_model import LocalCluster, build, wait_for_saves
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.sessions.job_end import TO_COME_SECS, others_that_train
@@ -70,6 +70,43 @@ def test_steps_that_a_ps_task_loses_before_the_last_save_are_trained_again(clust
         assert cluster.view().state == pb.STATE_DONE
         session.close()
     assert (tmp_path / "model.ckpt-10.index.json").exists()
+
+
+def test_a_worker_at_the_limit_stays_until_the_last_step_is_saved_and_trains_what_is_lost_before(cluster, tmp_path):
+    graph, others, here = Graph(), Graph(), threading.get_ident()
+    model, session = open_session(cluster, graph, tmp_path, last_step=10)
+
+    def train(times):
+        with graph.as_default():
+            for _ in range(times):
+                session.run(model.train, {model.by: 1.0})
+
+    def end():
+        train(1)  # too late: it hears of the limit by that
+        assert session.should_stop()
+
+    happens = [lambda: cluster.lose(1), lambda: train(1)]
+
+    class Waits(ManualClock):
+        def wait(self, event, timeout_secs):
+            if happens and threading.get_ident() == here:
+                happens.pop(0)()
+            return super().wait(event, timeout_secs)
+
+    its, worker = open_session(cluster, others, is_chief=False, last_step=10, clock=Waits())
+    train(9)
+    wait_for_saves()
+    with others.as_default():
+        worker.run(its.train, {its.by: 1.0})
+        assert not worker.should_stop()
+        assert cluster.sequencer.steps == {"global_step": 9}
+        worker.run(its.train, {its.by: 1.0})
+        happens.append(end)
+        assert worker.should_stop()
+        worker.close()
+    assert (tmp_path / "model.ckpt-10.index.json").exists()
+    with graph.as_default():
+        session.close()
 
 
 def test_a_loop_that_does_not_ask_should_stop_fails_where_it_cannot_train_again(cluster, tmp_path):

@@ -156,6 +156,13 @@ def test_a_task_that_left_before_its_work_was_done_may_come_back(watched, caplog
     assert f"{CHIEF} left before the end of the job" in caplog.text
 
 
+def test_that_a_client_leaves_says_not_that_the_job_is_done_to_a_task_that_was_started_again(watched, caplog):
+    watched.comes("w", WORKER)
+    watched.leaves("w", WORKER)
+    assert watched.ends_after() == (100, EXIT_ABANDONED)
+    assert "this task holds no model, and nothing says that the last step was saved" in caplog.text
+
+
 def test_a_task_that_never_came_is_named(watched, caplog):
     watched.begin(CHIEF, WORKER)
     watched.comes("c", CHIEF)
