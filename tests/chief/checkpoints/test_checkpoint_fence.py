@@ -123,16 +123,21 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         verify(made[0])
         with CheckpointReader(made[0]) as reader:
             np.testing.assert_array_equal(reader.get_tensor("disc"), np.full(3, 10, np.float32))
+        whole(storage, directory)
         # It goes on: a save more, and a start from what the directory says.
         third, its_storage, _ = place("third")
         mark(third, 7, 20)
         saved = Saver(max_to_keep=keep, storage=its_storage).save(third, where, global_step=step)
         assert latest_checkpoint(str(directory)) == saved == get_checkpoint_state(str(directory)).model_checkpoint_path
         assert not [entry for entry in os.listdir(directory) if ".tmp-" in entry or "probe" in entry]
-        # No checkpoint is left without a file of its.
-        for prefix in prefixes_in(its_storage, str(directory)):
-            verify(prefix)
+        whole(its_storage, directory)
     assert sleep_at > 15
+
+
+def whole(storage, directory):
+    """Fail where a checkpoint lacks one of its files."""
+    for prefix in prefixes_in(storage, str(directory)):
+        verify(prefix)
 
 
 def saved_by(directory):
@@ -329,3 +334,21 @@ def test_a_checkpoint_that_cannot_be_read_now_is_no_leftover(place, tmp_path):
     Saver(storage=Stale(), max_to_keep=None).save(other, str(tmp_path / "m"), global_step=step)
     for number in (1, 2, 3):
         verify(str(tmp_path / f"m-{number}"))
+
+
+def test_the_next_save_clears_away_what_a_replaced_chief_left_that_was_killed_as_it_woke(place, tmp_path):
+    """It had renamed its index into place, and the files that this names were deleted while it slept."""
+    session, storage, step = place("first")
+    mark(session, 1, 1)
+    Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
+    (index,) = tmp_path.glob("m-1.index.term-*")
+    written = index.read_bytes()
+    other, its_storage, _ = place("successor")
+    successor = Saver(storage=its_storage, max_to_keep=1)
+    mark(other, 2, 2)
+    successor.save(other, str(tmp_path / "m"), global_step=step)
+    left = tmp_path / index.name.replace("m-1", "m-3", 1)
+    left.write_bytes(written)
+    mark(other, 4, 4)
+    successor.save(other, str(tmp_path / "m"), global_step=step)
+    assert not left.exists()
