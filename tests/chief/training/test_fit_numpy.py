@@ -226,6 +226,15 @@ class TestEvaluation:
         assert [entry["step"] for entry in result.history] == [10, 20, 30]
         assert result.best_step == 10
 
+    def test_where_a_run_went_back_behind_its_best_another_one_is_kept(self, tmp_path):
+        values = iter([1.0, 2.0, 0.0])
+        evaluate = self.evaluate({"auc": lambda *_: next(values)}, predict=None, mode="max")
+        assert fit(steps=20, run_dir=tmp_path, evaluate=evaluate).best_step == 20
+        for path in tmp_path.glob("model.ckpt-20.*"):
+            path.unlink()
+        assert fit(steps=20, run_dir=tmp_path, evaluate=evaluate).best_step == 10
+        assert gs.load(tmp_path, step="best")["w"].tolist() == gs.load(tmp_path, step=10)["w"].tolist()
+
     @pytest.mark.parametrize(
         "cut", [cut if cut % 4 == 1 else pytest.param(cut, marks=pytest.mark.long) for cut in range(1, 13)]
     )

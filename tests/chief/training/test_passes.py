@@ -1,6 +1,7 @@
 """A loop over epochs that asks for the batches of each: every pass begins where the one before has ended."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,3 +145,18 @@ def test_a_run_says_that_batches_of_workers_that_never_came_are_left_out(ps, mon
     assert (result.step, len(seen)) == (11, 11)
     assert "Training ended at step 11 of 12: the batches of the rest were kept for workers that died" in caplog.text
     assert "With steps=12 in place of epochs those that are here go on to it" in caplog.text
+
+
+def test_of_a_divided_loader_the_parts_of_all_workers_make_the_steps(ps, monkeypatch):
+    class Divided(list):
+        """Stands for a DataLoader with a DistributedSampler."""
+
+        sampler = SimpleNamespace(num_replicas=2, rank=0)
+
+    def loss(params, batch):
+        return 0.0, {"w": np.ones(3, np.float32)}
+
+    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)
+    ps(workers=2)
+    together = gs.train.SyncReplicasOptimizer(gs.optim.SGD(0.1), 1)
+    assert gs.fit({"w": np.zeros(3, np.float32)}, loss, Divided(DATA), optimizer=together, epochs=2).step == 24

@@ -3,10 +3,12 @@
 import os
 import warnings
 
+import numpy as np
 import pytest
 from counting_run import expected, initialize, state, step_push
 from served_tasks import joining, starting
 
+import globalstep as gs
 from globalstep.errors import FailedPreconditionError
 
 pytestmark = pytest.mark.processes
@@ -55,3 +57,25 @@ def test_a_child_uses_no_client_of_its_parent_and_closes_none():
         for _ in range(2):
             client.push(step_push())
         assert state(client) == expected(3)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["trainer", "monitored session", "session"])
+def test_a_child_that_leaves_its_parents_block_ends_nothing(kind):
+    with gs.Graph().as_default():
+        w = gs.Variable(1.0)
+        step = gs.train.GradientDescentOptimizer(0.1).minimize(w * w, gs.train.get_or_create_global_step())
+        if kind == "trainer":
+            loss = lambda w, batch: (1.0, np.ones(1))  # noqa: E731
+            # Its checkpoints are in a directory that goes with the Trainer.
+            evaluate = gs.Evaluate([np.zeros(1)])
+            training = gs.Trainer(np.zeros(1), loss, optimizer=gs.optim.SGD(1.0), steps=9, evaluate=evaluate)
+        else:
+            make = gs.Session if kind == "session" else gs.train.MonitoredTrainingSession
+            training = make(config=gs.ConfigProto(pushes_in_flight=2))
+        with training:
+            if kind == "session":
+                training.run(gs.global_variables_initializer())
+            for _ in range(2):
+                training.step(0) if kind == "trainer" else training.run(step)
+                assert in_child(lambda: f"left: {training.__exit__(None, None, None)}").startswith("left")
