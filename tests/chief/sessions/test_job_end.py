@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.sessions.job_end import TO_COME_SECS, others_that_train
 from globalstep.errors import AbortedError, OutOfRangeError
@@ -56,6 +57,19 @@ def open_session(cluster, graph, folder=None, is_chief=True, last_step=None, lis
     return model, session
 
 
+class Happens(ManualClock):
+    """A clock by which something happens each time that the thread that made it waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.next, self._thread = [], threading.get_ident()
+
+    def wait(self, event, timeout_secs):
+        if self.next and threading.get_ident() == self._thread:
+            self.next.pop(0)()
+        return super().wait(event, timeout_secs)
+
+
 @pytest.mark.parametrize("shards", [[0], [1], [0, 1]], ids=["PS 0", "PS 1", "both"])
 def test_steps_that_a_ps_task_loses_before_the_last_save_are_trained_again(cluster, tmp_path, shards):
     graph = Graph()
@@ -73,7 +87,7 @@ def test_steps_that_a_ps_task_loses_before_the_last_save_are_trained_again(clust
 
 
 def test_a_worker_at_the_limit_stays_until_the_last_step_is_saved_and_trains_what_is_lost_before(cluster, tmp_path):
-    graph, others, here = Graph(), Graph(), threading.get_ident()
+    graph, others, clock = Graph(), Graph(), Happens()
     model, session = open_session(cluster, graph, tmp_path, last_step=10)
 
     def train(times):
@@ -85,23 +99,16 @@ def test_a_worker_at_the_limit_stays_until_the_last_step_is_saved_and_trains_wha
         train(1)  # too late: it hears of the limit by that
         assert session.should_stop()
 
-    happens = [lambda: cluster.lose(1), lambda: train(1)]
-
-    class Waits(ManualClock):
-        def wait(self, event, timeout_secs):
-            if happens and threading.get_ident() == here:
-                happens.pop(0)()
-            return super().wait(event, timeout_secs)
-
-    its, worker = open_session(cluster, others, is_chief=False, last_step=10, clock=Waits())
+    its, worker = open_session(cluster, others, is_chief=False, last_step=10, clock=clock)
     train(9)
     wait_for_saves()
     with others.as_default():
         worker.run(its.train, {its.by: 1.0})
+        clock.next = [lambda: cluster.lose(1), lambda: train(1)]
         assert not worker.should_stop()
         assert cluster.sequencer.steps == {"global_step": 9}
         worker.run(its.train, {its.by: 1.0})
-        happens.append(end)
+        clock.next = [end]
         assert worker.should_stop()
         worker.close()
     assert (tmp_path / "model.ckpt-10.index.json").exists()
@@ -122,42 +129,32 @@ def test_a_loop_that_does_not_ask_should_stop_fails_where_it_cannot_train_again(
 
 @pytest.mark.parametrize("how", ["end of data", "plain end"])
 def test_a_chief_whose_own_data_end_waits_for_the_others_and_goes_on_to_save(cluster, tmp_path, how):
-    waits = threading.Event()
-
-    class Waits(ManualClock):
-        """Says when the chief waits, and lets the worker train then."""
-
-        def wait(self, event, timeout_secs):
-            if timeout_secs and timeout_secs <= 1.0:
-                waits.set()
-                pause.wait(0.02)
-            return super().wait(event, timeout_secs)
-
-    pause = threading.Event()
-    graph, others = Graph(), Graph()
-    model, session = open_session(cluster, graph, tmp_path, clock=Waits())
-
-    def chief():
-        with graph.as_default(), session:
-            session.run(model.train, {model.by: 1.0})
-            if how == "end of data":
-                raise OutOfRangeError("the data have ended")
-
+    graph, others, clock, saved = Graph(), Graph(), Happens(), []
+    model, session = open_session(cluster, graph, tmp_path, clock=clock)
     its, worker = open_session(cluster, others, is_chief=False)
-    with others.as_default():
-        worker.run(its.train, {its.by: 1.0})
-    thread = threading.Thread(target=chief, name="chief")
-    thread.start()
-    assert waits.wait(30)
-    with others.as_default():
-        for _ in range(19):
-            assert not worker.should_stop()
-            worker.run(its.train, {its.by: 1.0})
-        assert thread.is_alive()
+
+    def train(times):
+        with others.as_default():
+            for _ in range(times):
+                assert not worker.should_stop()
+                worker.run(its.train, {its.by: 1.0})
+
+    def look():
         assert cluster.view().state == pb.STATE_READY
-        worker.close()
-    thread.join(60)
-    assert not thread.is_alive()
+        wait_for_saves()
+        saved.append(latest_checkpoint(str(tmp_path)))
+
+    def leave():
+        with others.as_default():
+            worker.close()
+
+    train(1)
+    with graph.as_default(), session:
+        session.run(model.train, {model.by: 1.0})
+        clock.next = [lambda: train(12), look, lambda: train(7), leave]
+        if how == "end of data":
+            raise OutOfRangeError("the data have ended")
+    assert saved == [str(tmp_path / "model.ckpt-14")]
     assert cluster.sequencer.steps == {"global_step": 21}
     assert cluster.view().state == pb.STATE_DONE
     assert (tmp_path / "model.ckpt-21.index.json").exists()
