@@ -1,6 +1,8 @@
 """A loop over epochs that asks for the batches of each: every pass begins where the one before has ended."""
 
+import contextlib
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,16 +134,23 @@ def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path,
     assert seen == [at % 6 for at in (*range(lost + 1), lost, *range(restored + 1, 12))]
 
 
-def test_a_run_says_that_batches_of_workers_that_never_came_are_left_out(ps, monkeypatch, caplog):
+@pytest.mark.parametrize("came", [False, True])
+def test_a_run_says_that_batches_of_workers_that_never_came_or_stand_still_are_left_out(ps, monkeypatch, caplog, came):
     monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)
+    monkeypatch.setattr(job_end, "IDLE_SECS", 0.0)
     ps(workers=2)
-    seen = []
+    seen, options = [], {"optimizer": gs.optim.SGD(0.1)}
 
     def loss(params, batch):
+        if came and not seen:
+            config = json.loads(os.environ["TF_CONFIG"])
+            monkeypatch.setenv("TF_CONFIG", json.dumps({**config, "task": {"type": "worker", "index": 1}}))
+            others.enter_context(gs.Trainer({"w": np.zeros(3, np.float32)}, loss, steps=12, **options))
         seen.append(int(batch[0]))
         return 0.0, {"w": np.ones(3, np.float32)}
 
-    result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, optimizer=gs.optim.SGD(0.1), epochs=2)
+    with contextlib.ExitStack() as others:
+        result = gs.fit({"w": np.zeros(3, np.float32)}, loss, DATA, epochs=2, **options)
     assert (result.step, len(seen)) == (11, 11)
     assert "Training ended at step 11 of 12: the batches of the rest were kept for workers that died" in caplog.text
     assert "With steps=12 in place of epochs those that are here go on to it" in caplog.text
