@@ -19,6 +19,7 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 from globalstep.tf1.sessions.supervisor import Supervisor
@@ -197,6 +198,25 @@ def test_with_a_failover_time_too_the_others_initialize_their_own(tasks, tmp_pat
     second.close()
     first.step()
     first.close()
+
+
+def test_who_takes_the_place_of_a_chief_that_died_at_the_last_step_saves_it(tasks, tmp_path):
+    arguments = {"checkpoint_dir": str(tmp_path), "save_checkpoint_steps": 4, "failover_secs": 600.0}
+    first, second = (
+        Task(tasks, index, monitored, hooks=[StopAtStepHook(last_step=10)], **arguments) for index in range(2)
+    )
+    for _ in range(9):
+        first.step()
+    wait_for_saves()
+    first.die()
+    second.step()
+    second.session._tf_sess().cluster.chief_lease.candidate.failover_secs = 1e-9
+    with second._within():
+        while not second.session.should_stop():
+            second.step()
+    assert second.acts_as_chief
+    assert (tmp_path / "model.ckpt-10.index.json").exists()
+    second.close()
 
 
 def test_a_worker_does_not_become_the_chief_when_the_chief_is_silent_and_the_chief_comes_back(tasks):

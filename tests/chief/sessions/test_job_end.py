@@ -8,8 +8,9 @@ from small_model import LocalCluster, build, wait_for_saves
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
+from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.job_end import TO_COME_SECS, others_that_train
-from globalstep.errors import AbortedError, OutOfRangeError
+from globalstep.errors import AbortedError, OutOfRangeError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
@@ -127,10 +128,18 @@ def test_a_loop_that_does_not_ask_should_stop_fails_where_it_cannot_train_again(
     assert cluster.view().state != pb.STATE_DONE
 
 
-@pytest.mark.parametrize("how", ["end of data", "plain end"])
-def test_a_chief_whose_own_data_end_waits_for_the_others_and_goes_on_to_save(cluster, tmp_path, how):
-    graph, others, clock, saved = Graph(), Graph(), Happens(), []
-    model, session = open_session(cluster, graph, tmp_path, clock=clock)
+class Stops(CheckpointSaverListener):
+    """Asks for training to stop once a checkpoint is there beside the first."""
+
+    def after_save(self, session, global_step_value):
+        return global_step_value > 1
+
+
+@pytest.mark.parametrize(("how", "more"), [("end of data", 7), ("plain end", 7), ("a listener ends the job", 1)])
+def test_a_chief_whose_own_data_end_waits_for_the_others_and_goes_on_to_save(cluster, tmp_path, how, more):
+    graph, others, clock, saved, stopped = Graph(), Graph(), Happens(), [], []
+    listeners = [Stops()] if "listener" in how else []
+    model, session = open_session(cluster, graph, tmp_path, listeners=listeners, clock=clock)
     its, worker = open_session(cluster, others, is_chief=False)
 
     def train(times):
@@ -146,18 +155,21 @@ def test_a_chief_whose_own_data_end_waits_for_the_others_and_goes_on_to_save(clu
 
     def leave():
         with others.as_default():
+            worker._tf_sess().cluster.heartbeat.beat()
+            stopped.append(worker.should_stop())
             worker.close()
 
     train(1)
     with graph.as_default(), session:
         session.run(model.train, {model.by: 1.0})
-        clock.next = [lambda: train(12), look, lambda: train(7), leave]
+        clock.next = [lambda: train(12), look, lambda: train(more), leave]
         if how == "end of data":
             raise OutOfRangeError("the data have ended")
     assert saved == [str(tmp_path / "model.ckpt-14")]
-    assert cluster.sequencer.steps == {"global_step": 21}
+    assert stopped == ["listener" in how]
+    assert cluster.sequencer.steps == {"global_step": 14 + more}
     assert cluster.view().state == pb.STATE_DONE
-    assert (tmp_path / "model.ckpt-21.index.json").exists()
+    assert (tmp_path / f"model.ckpt-{14 + more}.index.json").exists()
 
 
 def test_a_chief_whose_program_says_so_ends_the_job_for_all(cluster, tmp_path):
@@ -172,6 +184,23 @@ def test_a_chief_whose_program_says_so_ends_the_job_for_all(cluster, tmp_path):
     worker._tf_sess().cluster.heartbeat.beat()
     assert worker.should_stop()
     worker.close()
+
+
+def test_each_hook_ends_once_though_the_session_is_lost_meanwhile(cluster):
+    ended = []
+
+    class Ends(SessionRunHook):
+        def end(self, session):
+            ended.append(self)
+            if len(ended) == 2:
+                raise UnavailableError("a PS task is away")
+
+    hooks = [Ends(), Ends()]
+    with Graph().as_default():
+        model = build()
+        with MonitoredTrainingSession(cluster.target, hooks=hooks, clock=ManualClock()) as session:
+            session.run(model.train, {model.by: 1.0})
+    assert ended == [hooks[0], hooks[1], hooks[1]]
 
 
 @pytest.mark.timeout(60)
