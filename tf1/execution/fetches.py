@@ -232,7 +232,7 @@ def fetched(plan: Plan, values: Sequence[Any], feeds: Mapping[Node, Any]) -> lis
         feeds: What was fed: the program may write into that array again, and keep the value.
     """
     constants = plan.constants
-    found = [
+    found: list[Any] = [
         None if slot is None or (value := values[slot]) is EMPTY else _owned(value, constants[slot])
         for slot in plan.fetches
     ]
