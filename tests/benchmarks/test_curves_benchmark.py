@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.modes import curves
-from benchmarks.modes.curves import _Run, table
+from benchmarks.modes.curves import _Run
 
 
 def test_rates_count_from_a_quarter_of_the_time_on():
     run = _Run([0.0, 1.0, 2.0, 3.0, 4.0], [0, 2, 10, 20, 32], [2.0, 1.0, 0.25, 0.3, 0.1])
     assert run.steps_per_sec == 10.0
     assert (run.secs_to(0.25), run.secs_to(0.01)) == (2.0, float("inf"))
-
-
-def test_the_table_has_medians():
-    quick, slow = _Run([0.0, 1.0, 2.0], [0, 10, 20], [2.0, 0.2, 0.1]), _Run([0.0, 1.0, 2.0], [0, 1, 2], [2.0, 1.5, 1.0])
-    rows = table({"one": [quick, slow, quick], "other": [slow]}).splitlines()[2:]
-    assert rows == ["| one | 10 | 1.0 | 0.100 |", "| other | 1 | not reached | 1.000 |"]
 
 
 @pytest.mark.processes

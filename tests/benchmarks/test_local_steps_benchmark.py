@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from benchmarks.modes.local_steps import table
 from benchmarks.programs import local_steps_job
-from benchmarks.programs.local_steps_job import Slowed, letters, loss_fn
-
-WHERE = {"date": "2026-11-23", "cpu": "a processor", "cores": 2}
+from benchmarks.programs.local_steps_job import Slowed, loss_fn
 
 
 def test_gradients_are_those_of_differences():
@@ -42,20 +39,3 @@ def test_a_slow_worker_waits_by_what_its_own_steps_take(monkeypatch):
     # Of the first eleven nothing is waited for; what one takes longer, with a push, is not either.
     assert waited == [4.0, 3.0, 3.0]
     assert slowed.step_secs == 2.0 + 13.0 / 3
-
-
-def test_letters_are_windows_of_one_text():
-    x, y = letters(600)
-    assert x.shape == (600, 5 * 27)
-    windows = x.reshape(600, 5, 27).argmax(2)
-    assert (windows[1:, -1] == y[:-1]).all()
-
-
-def test_each_mode_is_read_beside_steps_of_as_many_workers():
-    modes = {"every step, 4 workers": (0.5, 4000), "50 local steps together, 4 workers": (0.505, 80)}
-    records = [
-        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "round": 0}
-        for mode, (loss, moved) in modes.items()
-    ]
-    row = "| digits | 50 local steps together, 4 workers | 0.5050 | 1.010 | 80 | 50.0 |"
-    assert row in table(records, WHERE, 100)
