@@ -1,5 +1,6 @@
 """Small stand-ins that tests of several folders put in a product object's place."""
 
+import socket
 import threading
 
 from globalstep.runtime.clock import ManualClock
@@ -33,3 +34,19 @@ class Held:
         if (point, method) == (BEFORE, self.method):
             self.reached.set()
             assert self.go_on.wait(20.0)
+
+
+class Cut:
+    """Cuts every socket of a PS task at one point of the next call of a method, where it is armed; counts."""
+
+    def __init__(self, server, point, method, armed=True):
+        self.server, self.point, self.method = server, point, method
+        self.armed = armed
+        self.cuts = 0
+
+    def at(self, point, method):
+        if self.armed and (point, method) == (self.point, self.method):
+            self.armed = False
+            self.cuts += 1
+            for connection in list(self.server._sockets._connections):
+                connection.end(socket.SHUT_RDWR)

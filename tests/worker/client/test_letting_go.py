@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
-import socket
 import weakref
 
 import numpy as np
 import pytest
+from stand_ins import Cut
 
 import globalstep as gs
 from globalstep.errors import UnavailableError
@@ -77,18 +77,6 @@ def left(blocks):
     return sum(block() is not None for block in blocks)
 
 
-class Silent:
-    """Ends the sockets of a PS task when a call of a method comes in: it is not answered."""
-
-    def __init__(self, server, method):
-        self.server, self.method = server, method
-
-    def at(self, point, method):
-        if (point, method) == (BEFORE, self.method):
-            for connection in list(self.server._sockets._connections):
-                connection.end(socket.SHUT_RDWR)
-
-
 def test_a_client_that_is_closed_lets_go_of_its_blocks(server, copied):
     client = client_of(server)
     declared(client)
@@ -104,7 +92,7 @@ def test_a_call_that_is_not_answered_holds_nothing_once_its_error_is_dealt_with(
     declared(client)
     train(client)
     blocks = blocks_of(client)
-    server.control.handler._faults = Silent(server, method)
+    server.control.handler._faults = Cut(server, BEFORE, method)
     failed = ""
     try:
         if method == "push":

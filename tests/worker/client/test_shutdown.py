@@ -56,6 +56,7 @@ def test_no_call_is_tried_again(run, monkeypatch, error, logged):
     assert client.shutdown.asked
     for call in (
         lambda: client.push(step_push()),
+        lambda: client.push(Push(reads=[Read("global_step")])),  # a cut over several shards
         lambda: client.pull([Read("global_step")]),
         # It has a Run of its own, and transports of its own for values.
         lambda: cut.ledger,
@@ -64,13 +65,6 @@ def test_no_call_is_tried_again(run, monkeypatch, error, logged):
         with pytest.raises(type(error)):
             call()
     assert clock.monotonic() == before
-
-
-def test_what_reads_a_snapshot_hears_of_it_too(run):
-    client, _ = run
-    beside = client._protocol.beside().beside()
-    client.shutdown.ask()
-    assert beside.run.shutdown.asked
 
 
 class Transport:
@@ -159,15 +153,3 @@ def test_short_calls_wait_for_a_shorter_time():
     for method in ("Status", "WriteSnapshot"):
         calls.one(method, 0, None)
     assert transport.deadlines == [10.0, 3600.0, 3.0, 3600.0]
-
-
-def test_a_push_without_operations_is_not_tried_again_either(run, monkeypatch):
-    """A cut over several shards."""
-    client, clock = run
-    client.shutdown.ask()
-    for transport in client.run.transports:
-        monkeypatch.setattr(transport, "send", Fails(UnavailableError("away")))
-    before = clock.monotonic()
-    with pytest.raises(UnavailableError):
-        client.push(Push(reads=[Read("global_step")]))
-    assert clock.monotonic() == before
