@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import stat
 from functools import partial
 
 import pytest
 from counting_run import expected, initialize, state, step_push
+from served_tasks import TokenTasks
 
 from globalstep.errors import (
     AbortedError,
@@ -19,52 +19,33 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.security import SecurityOptions
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.durability import shard_folder
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.security.credentials import Credentials, new_client_id
+from globalstep.security.credentials import new_client_id
 from globalstep.wire.declarations import Op, OpKind, Push, PushId
 from globalstep.wire.known_progress import Known, KnownProgress
 from globalstep.wire.protocol_version import own_protocol
 from globalstep.worker.client import membership
-from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.transport.grpc_transport import GrpcTransport
 
-TOKENS = {role: f"{role}-0123456789abcdef" for role in ("chief", "worker", "ps")}
 KEY = bytes(range(32))
 SHARDS = 3
 SEQUENCER = SHARDS - 1
 
 
-class Cluster:
+class Cluster(TokenTasks):
     """PS tasks with tokens, the chief's client, and an honest worker's."""
 
-    def __init__(self, tokens_file, stack):
-        options = PSOptions(grace_secs=0.2, security=SecurityOptions(tokens_file=str(tokens_file)))
-        self._stack = stack
-        self.servers = [PSServer(options) for _ in range(SHARDS)]
-        for server in self.servers:
-            stack.callback(server.close)
-            server.start()
-        self.chief = self.client("chief")
+    def __init__(self, folder):
+        super().__init__(folder, SHARDS)
+        self.chief = self.join("chief", "grpc")
         self.chief.begin(open=True, sequencer=SEQUENCER)
         initialize(self.chief)
-        self.worker = self.client("worker")
+        self.worker = self.join("worker", "grpc")
         self.worker.refresh()
-
-    def transports(self, role):
-        shown = Credentials(token=TOKENS[role])
-        return [GrpcTransport(server.address, at, credentials=shown) for at, server in enumerate(self.servers)]
-
-    def client(self, role):
-        client = ClusterClient(self.transports(role), rng=random.Random(5))
-        self._stack.callback(client.close)
-        return client
 
     def shard(self, at):
         return self.servers[at].shard
@@ -85,13 +66,8 @@ class Attacker:
     def __init__(self, cluster):
         self.incarnation = cluster.chief.incarnation
         self.name = new_client_id()
-        self.transports = cluster.transports("worker")
-        cluster._stack.callback(self.close)
+        self.transports = cluster.join("worker", "grpc", member=False).run.transports
         self.sequence = 0
-
-    def close(self):
-        for transport in self.transports:
-            transport.close()
 
     def request(self, method, fresh=False, **fields):
         self.sequence += fresh
@@ -131,11 +107,8 @@ class Attacker:
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(membership, "new_signing_key", lambda: KEY, raising=False)
-    path = tmp_path / "tokens"
-    path.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
-    path.chmod(0o600)
-    with contextlib.ExitStack() as stack:
-        yield Cluster(path, stack)
+    with Cluster(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
