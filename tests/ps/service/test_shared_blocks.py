@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.ps.service import shared_blocks
 from globalstep.ps.service.shared_blocks import SharedBlocks
 from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes
 from globalstep.wire.socket_messages import Place, SocketMessage
@@ -38,18 +37,6 @@ def filled(array, value):
 def at(blocks, placed, nbytes):
     block = blocks._blocks[placed.place.block]
     return block[placed.place.offset : placed.place.offset + nbytes]
-
-
-def test_a_request_lies_where_it_says(blocks):
-    number = made(blocks)
-    data = blocks.data_of(asked(NBYTES, block=number, offset=SLACK_BYTES))
-    assert (data.nbytes, data.readonly) == (NBYTES, False)
-    data[0] = 5
-    assert blocks._blocks[number][SLACK_BYTES] == 5
-
-
-def test_a_request_without_a_place_brings_its_bytes(blocks):
-    assert bytes(blocks.data_of(SocketMessage(1, b"", memoryview(b"abc"), 3))) == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +78,6 @@ def test_blocks_are_limited_in_number_and_size(blocks):
         blocks.create(SLACK_BYTES)
 
 
-def test_values_that_lie_in_the_requests_block_stay_there(blocks):
-    number = made(blocks)
-    data = filled(blocks.data_of(asked(NBYTES, block=number, offset=SLACK_BYTES)), 7)
-    placed = blocks.put([data[8:]])
-    assert placed.place == Place(number, SLACK_BYTES + 8)
-    assert placed.descriptor is None
-
-
 def test_small_values_join_large_ones_that_lie_there(blocks):
     number = made(blocks)
     data = filled(blocks.data_of(asked(NBYTES, block=number, offset=SLACK_BYTES)), 7)
@@ -123,45 +102,13 @@ def test_values_that_lie_there_in_another_order_are_put_in_order(blocks):
         filled(large, 2)
 
 
-def test_values_that_lie_elsewhere_go_into_a_block_that_is_offered(blocks):
-    numbers = [made(blocks), made(blocks, 8 * SIZE), made(blocks)]
+def test_values_that_lie_elsewhere_go_into_a_block_that_is_offered_and_fits(blocks):
+    small, large, right = made(blocks, SLACK_BYTES), made(blocks, 8 * SIZE), made(blocks)
     values = np.arange(NBYTES // 4, dtype=np.int32)
-    for offered in (numbers[:1], numbers[1:]):
-        blocks.data_of(asked(offered=tuple(offered)))
-        placed = blocks.put([values.data.cast("B")])
-        assert placed.place.block == (numbers[0] if offered == numbers[:1] else numbers[2])
-        np.testing.assert_array_equal(at(blocks, placed, NBYTES).view(np.int32), values)
-
-
-def test_values_for_which_nothing_fits_bring_a_block_of_their_own(blocks):
-    blocks.data_of(asked(offered=(made(blocks, 8 * SIZE),)))
-    placed = blocks.put([np.full(NBYTES, 3, np.uint8).data])
-    os.close(placed.descriptor)
-    assert placed.place.new_bytes == SIZE
-    assert np.all(at(blocks, placed, NBYTES) == 3)
-
-
-def test_few_values_and_values_for_which_there_is_no_memory_are_sent(blocks, monkeypatch):
-    assert blocks.put([np.zeros(SHARED_FROM_BYTES - 8, np.uint8).data]) is None
-
-    def none_left(nbytes):
-        raise OSError("no memory")
-
-    monkeypatch.setattr(shared_blocks, "create", none_left)
-    assert blocks.put([np.zeros(NBYTES, np.uint8).data]) is None
-
-
-def test_a_reader_for_whom_nothing_fits_gets_a_block_that_the_reply_brings(blocks):
-    assert blocks.take(NBYTES) is None, "none is made under the shard's lock"
-    blocks.prepare(lambda: NBYTES)
-    room = blocks.take(NBYTES)
-    room[:] = 3
-    placed = blocks.put([room.data])
-    os.close(placed.descriptor)
-    assert (placed.place.new_bytes, placed.place.offset) == (SIZE, SLACK_BYTES)
-    assert np.all(at(blocks, placed, NBYTES) == 3)
-    blocks.data_of(asked())
-    assert len(blocks) == 1, "the client has been told of it"
+    blocks.data_of(asked(offered=(small, large, right)))
+    placed = blocks.put([values.data.cast("B")])
+    assert placed.place.block == right
+    np.testing.assert_array_equal(at(blocks, placed, NBYTES).view(np.int32), values)
 
 
 def test_a_block_whose_reply_is_never_sent_is_given_up(blocks):
@@ -196,21 +143,6 @@ def test_a_place_is_given_to_one_reader(blocks):
     blocks.prepare(lambda: NBYTES)
     blocks.take(NBYTES)
     assert len(blocks) == 2, "an offer is good for one reply"
-
-
-def test_values_that_were_written_where_they_are_to_lie_stay_there(blocks):
-    number = made(blocks)
-    blocks.data_of(asked(offered=(number,)))
-    there = blocks.take(NBYTES)
-    assert there is not None
-    placed = blocks.put([there[: NBYTES // 2].data, there[NBYTES // 2 :].data])
-    assert placed is not None
-    assert (placed.place.block, placed.place.offset) == (number, SLACK_BYTES)
-    # The other way round they lie elsewhere, and are put in order.
-    there[: NBYTES // 2], there[NBYTES // 2 :] = 1, 2
-    placed = blocks.put([there[NBYTES // 2 :].data, there[: NBYTES // 2].data])
-    assert placed is not None
-    assert at(blocks, placed, NBYTES).tolist() == [2] * (NBYTES // 2) + [1] * (NBYTES // 2)
 
 
 def test_a_place_that_is_given_up_with_its_block_holds_no_later_values(blocks):

@@ -149,21 +149,6 @@ def test_a_first_frame_that_announces_much_gives_its_memory_back(server, client)
         outbox.put(None)
 
 
-def send(outbox, replies, call, request, data):
-    at = 0
-    first = True
-    while first or at < len(data):
-        piece = data[at : at + (1 << 20)]
-        at += len(piece)
-        frame = pb.Frame(call=call, data=piece, last=at == len(data))
-        if first:
-            frame.request.CopyFrom(request)
-            frame.data_bytes = len(data)
-        outbox.put(frame.SerializeToString())
-        first = False
-    return pb.Frame.FromString(next(replies))
-
-
 # ---- The thread that serves all sockets -----------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
-import threading
 import weakref
 
 import numpy as np
@@ -229,15 +228,3 @@ def test_half_a_push_leaves_no_memory_in_use(serve, kind):
     served.threads_left(1)
     assert is_answered(served, connections[2])
     assert budget.used_bytes == 0
-
-
-def test_threads_have_names(serve, kind):
-    served = serve()
-    served.welcomed(kind)
-    is_answered(served, served.welcomed(kind))
-    names = [
-        thread.name
-        for thread in threading.enumerate()
-        if thread.name.startswith(("globalstep-accept", "globalstep-connection"))
-    ]
-    assert len(set(names)) == len(names) == 3

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, PushId, Read, StopLimit, VariableDecl
+from globalstep.wire.declarations import Increment, Op, OpKind, PushId, Read, StopLimit, VariableDecl
 
 STEPS = ("a", "b")
 
@@ -82,35 +81,6 @@ def test_together_and_one_by_one_are_the_same(seed, policy):
         assert together.handle(events.GetSteps(1)) == singly.handle(events.GetSteps(1))
     assert together.view() == singly.view()
     assert together.now.ledger.dumped_later()() == singly.now.ledger.dumped_later()()
-
-
-def test_one_that_is_wrong_changes_nothing_and_harms_no_other():
-    shard = shard_of_steps()
-    up = [Increment("a")]
-    found = shard.handle(
-        events.CountTogether(
-            [
-                events.Push(1, PushId("x", 1), PushParts(), up, (), {}),
-                events.Push(2, PushId("y", 1), PushParts(), up, (), {}),
-                events.Push(1, PushId("z", 1), PushParts(), [Increment("a"), Increment("w")], (), {}),
-                events.Push(1, PushId("y", 1), PushParts(), up, (), {}),
-            ]
-        )
-    )
-    assert [type(item) for item in (found[1], found[2])] == [AbortedError, InvalidArgumentError]
-    assert [found[0].steps["a"], found[3].steps["a"]] == [1, 2]
-    assert values(shard) == [2, 0]
-
-
-def test_the_last_step_is_kept_within_a_batch():
-    shard = shard_of_steps(last_step=3)
-    found = shard.handle(
-        events.CountTogether(
-            [events.Push(1, PushId(f"c{at}", 1), PushParts(), [Increment("a")], (), {}) for at in range(5)]
-        )
-    )
-    assert [item.kind for item in found] == [OutcomeKind.ACCEPTED] * 3 + [OutcomeKind.REFUSED_DONE] * 2
-    assert values(shard) == [3, 0]
 
 
 def test_what_was_kept_of_a_clients_reads_is_let_go():
