@@ -50,15 +50,10 @@ def cast_to(values, dtype):
 
 
 @given(FLOATS)
-def test_bfloat16_is_rounded_to_the_nearest_even(values):
-    (back,), _ = there_and_back([values], pb.FORM_BFLOAT16)
-    np.testing.assert_array_equal(back, cast_to(values, ml_dtypes.bfloat16))
-
-
-@given(FLOATS)
-def test_float16_is_rounded_as_numpy_does(values):
-    (back,), _ = there_and_back([values], pb.FORM_FLOAT16)
-    np.testing.assert_array_equal(back, cast_to(values, np.float16))
+def test_16_bits_are_rounded_to_the_nearest_even(values):
+    for form, dtype in ((pb.FORM_BFLOAT16, ml_dtypes.bfloat16), (pb.FORM_FLOAT16, np.float16)):
+        (back,), _ = there_and_back([values], form)
+        np.testing.assert_array_equal(back, cast_to(values, dtype))
 
 
 @given(arrays.arrays(np.float32, st.integers(1, 80), elements=st.floats(width=32)))

@@ -12,18 +12,6 @@ def test_versions_that_overlap_are_taken():
     check_protocol(pb.Protocol(oldest=OLDEST, newest=NEWEST + 5), "me", "them")
 
 
-@pytest.mark.parametrize(
-    ("theirs", "older"),
-    [
-        (pb.Protocol(), "The PS task is older"),
-        (pb.Protocol(oldest=NEWEST + 1, newest=NEWEST + 2, package="9.9"), "This client is older"),
-    ],
-)
-def test_a_mismatch_says_who_is_to_be_updated(theirs, older):
-    with pytest.raises(FailedPreconditionError, match=f"{older}: update globalstep there"):
-        check_protocol(theirs, "this client", "the PS task")
-
-
 def test_a_client_from_before_versions_learns_nothing_of_a_run_and_is_told_why():
     transport = LocalPS(1).transports()[0]
     with pytest.raises(FailedPreconditionError, match="The client is older"):

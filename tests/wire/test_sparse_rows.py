@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from globalstep.wire.sparse_rows import expand_rows, group_rows, sum_rows
+from globalstep.wire.sparse_rows import group_rows, sum_rows
 
 IDS = st.lists(st.integers(0, 9) | st.integers(-(2**63), 2**63 - 1), max_size=60)
 
@@ -46,28 +46,6 @@ def test_sums_are_those_of_adding_one_after_another(dtype):
     sum_rows(groups, rows, out)
 
     np.testing.assert_array_equal(out, wanted[groups.ids])
-
-
-def test_the_same_rows_give_the_same_bits_every_time():
-    rng = np.random.default_rng(2)
-    ids, rows = rng.integers(0, 20, 4000), rng.normal(size=(4000, 3)).astype(np.float32)
-    results = []
-    for _ in range(3):
-        groups = group_rows(ids)
-        out = np.empty((groups.ids.size, 3), np.float32)
-        sum_rows(groups, rows, out)
-        results.append(out.tobytes())
-
-    assert len(set(results)) == 1
-
-
-def test_expanded_rows_are_those_of_their_ids():
-    ids = np.array([5, 3, 5, 8, 3])
-    groups = group_rows(ids)
-    out = np.empty((5, 2), np.float32)
-    expand_rows(groups, np.stack([groups.ids, -groups.ids], 1).astype(np.float32), out)
-
-    assert out.tolist() == [[5, -5], [3, -3], [5, -5], [8, -8], [3, -3]]
 
 
 def test_a_program_without_sparse_work_does_not_load_numba():
