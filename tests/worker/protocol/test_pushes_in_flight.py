@@ -62,20 +62,6 @@ def test_one_is_in_flight_while_the_next_is_computed_and_no_more(pushes):
     assert done == [first, second]
 
 
-def test_an_error_comes_to_light_once_at_the_next_call(pushes):
-    failing = Push([], AbortedError("lost"))
-    failing.may_end.set()
-    pushes.submit(failing)
-    with pytest.raises(AbortedError, match="lost"):
-        pushes.wait()
-    done = []
-    following = Push(done)
-    following.may_end.set()
-    pushes.submit(following)
-    pushes.wait()
-    assert done == [following]
-
-
 def test_that_the_job_is_done_is_an_error_only_to_who_pushes(pushes):
     refused = Push([], JobDoneError("done"))
     refused.may_end.set()
@@ -85,31 +71,6 @@ def test_that_the_job_is_done_is_an_error_only_to_who_pushes(pushes):
         with pytest.raises(JobDoneError):
             pushes.submit(Push([]))
     assert pushes.close() is None
-
-
-def test_close_gives_what_nobody_has_heard_of():
-    made = PushesInFlight(2)
-    failing = Push([], AbortedError("lost"))
-    failing.may_end.set()
-    made.submit(failing)
-    assert isinstance(made.close(), AbortedError)
-
-
-def test_a_ticket_gives_what_its_push_brought(pushes):
-    ticket = pushes.submit(lambda: 7)
-    assert ticket.result() == 7
-    assert ticket.done()
-    assert ticket.result() == 7
-
-
-def test_what_a_ticket_has_told_is_not_told_again(pushes):
-    failing = Push([], AbortedError("lost"))
-    failing.may_end.set()
-    ticket = pushes.submit(failing)
-    with pytest.raises(AbortedError, match="lost"):
-        ticket.result()
-    pushes.wait()
-    assert pushes.submit(lambda: 1).result() == 1
 
 
 def test_what_follows_a_push_that_failed_is_not_sent():
