@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, initialize, step_push
+from served_tasks import joining, starting
 
 from globalstep.ps.local import LocalPS
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard.statistics import STALENESS_BUCKETS
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.faults import AFTER
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.transport.grpc_transport import transports_to
 
 #: Bytes of a gradient of each Variable of `runs`, padded to a multiple of 8.
 PADDED = {"w": 16, "b": 8, "e": 40}
@@ -85,19 +84,12 @@ def test_a_read_with_a_place_in_the_order_is_no_push(connected, shards):
 
 
 def test_the_same_bytes_over_grpc():
-    servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(2)]
-    for server in servers:
-        server.start()
-    client = ClusterClient(transports_to(",".join(server.address for server in servers)))
-    try:
+    with starting() as serving, joining() as join:
+        client = join(serving(2), "grpc")
         initialize(client)
         for _ in range(3):
             client.push(step_push(reads=("w", "b")))
         first, second = counted(client)
-    finally:
-        client.close()
-        for server in servers:
-            server.close()
     # w and e are on the first, b and the step on the second.
     assert (first.bytes_in, second.bytes_in) == (3 * (PADDED["w"] + PADDED["e"]), 3 * PADDED["b"])
     assert (first.bytes_out, second.bytes_out) == (3 * PADDED["w"], 3 * PADDED["b"])

@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 from counting_run import RATE, SHAPES, FaultPlan, declarations, expected, initialize, state, step_push
+from served_tasks import starting
 
 import globalstep as gs
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import NotFiniteGradientError
 from globalstep.ps.local import LocalPS
-from globalstep.ps.server import PSServer
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, OutcomeKind, Push
@@ -38,10 +38,7 @@ def cluster(request):
             def client(policy):
                 return ClusterClient(ps.transports(), rng=random.Random(1), policy=policy)
         else:
-            servers = [PSServer() for _ in range(int(count))]
-            for server in servers:
-                server.start()
-                stack.callback(server.close)
+            servers = stack.enter_context(starting())(int(count))
             target = "grpc://" + ",".join(server.address for server in servers)
 
             def client(policy):

@@ -61,12 +61,12 @@ def test_a_read_over_several_shards_takes_one_message_to_each(connected):
     client = connected(LocalPS(3))
     initialize(client)
     client.push(step_push())
-    kinds = watched(client)
+    sent = watched(client)
     names = ["global_step", *SHAPES]
     values = client.pull([Read(name) for name in names])
     assert [value.tolist() for value in values] == [1, *(expected(1)[name] for name in SHAPES)]
-    assert kinds() == ["pull"] * len({client.where[name] for name in names})
-    assert len(kinds()) > 1
+    assert kinds_of(sent) == ["pull"] * len({client.where[name] for name in names})
+    assert len(sent) > 1
 
 
 @pytest.mark.parametrize("between", [1, 2])
@@ -77,7 +77,7 @@ def test_a_read_between_whose_parts_a_push_comes_is_taken_again(connected, betwe
     initialize(client)
     other.refresh()
     client.push(step_push())
-    kinds = watched(client)
+    sent = watched(client)
     transport = client.run.transports[1]
     send, pushes = transport.send, [other.push] * between
 
@@ -90,8 +90,8 @@ def test_a_read_between_whose_parts_a_push_comes_is_taken_again(connected, betwe
     assert [value.tolist() for value in client.pull([Read("e"), Read("global_step"), Read("w")])] == [
         expected(1 + between)["e"], 1 + between, expected(1 + between)["w"],
     ]  # fmt: skip
-    assert kinds()[:4] == ["pull"] * 4
-    assert ("push" in kinds()) is (between == 2)
+    assert kinds_of(sent)[:4] == ["pull"] * 4
+    assert ("push" in kinds_of(sent)) is (between == 2)
 
 
 def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
@@ -105,11 +105,23 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
 
 
 def watched(client):
-    """Record what a client sends from now on; gives what tells the kinds so far."""
+    """Give what a client sends from now on."""
     sent: list[pb.Request] = []
+
+    def recording(send):
+        def recorded(request, pieces):
+            sent.append(request)
+            return send(request, pieces)
+
+        return recorded
+
     for transport in client.run.transports:
-        transport.send = recording(transport.send, sent)
-    return lambda: [request.WhichOneof("kind") for request in sent]
+        transport.send = recording(transport.send)
+    return sent
+
+
+def kinds_of(sent):
+    return [request.WhichOneof("kind") for request in sent]
 
 
 def test_a_push_brings_back_the_values_right_after_it(shards, connected):
@@ -515,9 +527,7 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
     ps = LocalPS(shards)
     client = connected(ps)
     initialize(client)
-    sent = []
-    for transport in client.run.transports:
-        transport.send = recording(transport.send, sent)
+    sent = watched(client)
     for count in range(1, 4):
         values = client.push(step_push(reads=("e", "w"))).values
         assert [value.tolist() for value in values] == [expected(count)["e"], expected(count)["w"]]
@@ -534,9 +544,7 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
 def test_a_push_that_brings_no_tensors_is_told_once_too(shards, connected):
     client = connected(LocalPS(shards))
     initialize(client)
-    sent = []
-    for transport in client.run.transports:
-        transport.send = recording(transport.send, sent)
+    sent = watched(client)
     counting, reading = Push([], [Increment("global_step", 1)], layout="c"), Push(reads=[Read("e")], layout="r")
     counts = []
     for _ in range(3):
@@ -569,14 +577,6 @@ def test_a_refused_push_says_nothing_of_its_layout(shards, connected):
     for count in range(1, 4):
         values = client.push(step_push(reads=("e", "w"))).values
         assert [value.tolist() for value in values] == [expected(count)["e"], expected(count)["w"]]
-
-
-def recording(send, into):
-    def recorded(request, pieces):
-        into.append(request)
-        return send(request, pieces)
-
-    return recorded
 
 
 def test_a_layout_is_planned_anew_after_a_declaration(shards, connected):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from served_tasks import starting
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import drop, named
-from globalstep.ps.server import PSServer
 from globalstep.tf1.graph.graph import Graph
 from globalstep.wire.declarations import Op, OpKind
 from globalstep.wire.wire_options import WireOptions, wire_options_of
@@ -149,12 +149,8 @@ def target(request, monkeypatch):
         drop("wire")
         return
     monkeypatch.setenv("GLOBALSTEP_TRANSPORT", request.param)
-    servers = [PSServer(), PSServer()]
-    for server in servers:
-        server.start()
-    yield "grpc://" + ",".join(server.address for server in servers)
-    for server in servers:
-        server.close()
+    with starting() as serving:
+        yield "grpc://" + ",".join(server.address for server in serving(2))
 
 
 def build():
