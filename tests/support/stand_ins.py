@@ -3,6 +3,7 @@
 import socket
 import threading
 
+from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.faults import BEFORE
 
@@ -50,3 +51,31 @@ class Cut:
             self.cuts += 1
             for connection in list(self.server._sockets._connections):
                 connection.end(socket.SHUT_RDWR)
+
+
+class LossyTransport:
+    """A transport that loses the first requests of a method, or their replies."""
+
+    def __init__(self, transport, method, before, losses):
+        self._transport, self._method, self._before, self._losses = transport, method, before, losses
+        self.lost = 0
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def unary(self, method, request, timeout_secs):
+        return self._pass(method == self._method, lambda: self._transport.unary(method, request, timeout_secs))
+
+    def send(self, request, pieces):
+        return self._pass(self._method == "Exchange", lambda: self._transport.send(request, pieces))
+
+    def _pass(self, meant, carry_out):
+        if not meant or self.lost == self._losses:
+            return carry_out()
+        self.lost += 1
+        if not self._before:
+            carry_out()
+        return self
+
+    def result(self):
+        raise UnavailableError(f"{self._transport.label}: the network has eaten a message.")

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from counting_run import initialize, state, step_push
-from stand_ins import StandingStill
+from stand_ins import LossyTransport, StandingStill
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
@@ -14,26 +14,6 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.client import ClusterClient
 
 WORKER = "/job:worker/task:1"
-
-
-class SilentAtFirst:
-    """A transport whose first calls of one method are not answered."""
-
-    def __init__(self, transport, method, times):
-        self._transport, self._method, self._times = transport, method, times
-
-    def __getattr__(self, name):
-        return getattr(self._transport, name)
-
-    def unary(self, method, request, timeout_secs):
-        pending = self._transport.unary(method, request, timeout_secs)
-        if method != self._method or not self._times:
-            return pending
-        self._times -= 1
-        return self
-
-    def result(self):
-        raise UnavailableError(f"/job:ps/task:1 has not answered {self._method} for 10 s.")
 
 
 class BeatenAt:
@@ -60,7 +40,7 @@ def joined():
     def make(times):
         ps = LocalPS(2)
         transports = ps.transports()
-        transports[1] = SilentAtFirst(transports[1], "Finish", times)
+        transports[1] = LossyTransport(transports[1], "Finish", False, times)
         clients.append(ClusterClient(transports, clock=ManualClock(), member=False))
         return ps, clients[-1]
 
@@ -101,20 +81,10 @@ def test_a_task_that_lost_its_state_ends_with_the_job(joined):
     assert lost.over()
 
 
-class DeafAtFirst(SilentAtFirst):
-    """A transport whose first calls of one method do not even arrive."""
-
-    def unary(self, method, request, timeout_secs):
-        if method != self._method or not self._times:
-            return self._transport.unary(method, request, timeout_secs)
-        self._times -= 1
-        return self
-
-
 @contextlib.contextmanager
 def unheard(ps, times):
     """A client that came before the PS tasks could hear its first signs of life."""
-    transports = [DeafAtFirst(transport, "Heartbeat", times) for transport in ps.transports()]
+    transports = [LossyTransport(transport, "Heartbeat", True, times) for transport in ps.transports()]
     client = ClusterClient(transports, task=WORKER, clock=StandingStill())
     try:
         yield client

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from counting_run import declarations, expected, state, step_push
+from stand_ins import LossyTransport
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import ResourceExhaustedError, UnavailableError
@@ -26,36 +27,6 @@ def test_every_rpc_of_the_service_is_in_the_table():
     for name, policy in POLICIES.items():
         assert 0 < policy.deadline_secs < math.inf, name
         assert 0 < policy.first_secs <= policy.longest_secs, name
-
-
-class _Lost:
-    def result(self):
-        raise UnavailableError("The network has eaten a message.")
-
-
-class LossyTransport:
-    """A transport that loses the first requests of a method, or their replies."""
-
-    def __init__(self, transport, method, before, losses):
-        self._transport, self._method, self._before, self._losses = transport, method, before, losses
-        self.lost = 0
-
-    def __getattr__(self, name):
-        return getattr(self._transport, name)
-
-    def unary(self, method, request, timeout_secs):
-        return self._pass(method == self._method, lambda: self._transport.unary(method, request, timeout_secs))
-
-    def send(self, request, pieces):
-        return self._pass(self._method == "Exchange", lambda: self._transport.send(request, pieces))
-
-    def _pass(self, meant, carry_out):
-        if not meant or self.lost == self._losses:
-            return carry_out()
-        self.lost += 1
-        if not self._before:
-            carry_out()
-        return _Lost()
 
 
 CALLED = ["Status", "Begin", "Declare", "Open", "Heartbeat", "GetGlobalStep", "Exchange", "WriteSnapshot",
