@@ -17,7 +17,6 @@ UNTYPED_CLIENTS = {
     "tf1/graph/graph.py": 4,
     "tf1/graph/sparse_tensor.py": 1,
     "tf1/variables/training_util.py": 1,
-    "tf1/variables/variables.py": 1,
     "tf1/inputs/queue_runner.py": 2,
     "chief/hooks/session_run_hook.py": 3,
     "tf1/optimizers/sync_replicas_optimizer.py": 2,

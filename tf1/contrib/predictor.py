@@ -29,7 +29,11 @@ class Predictor:
     """
 
     def __init__(
-        self, session: Any, graph: Graph, feed_tensors: Mapping[str, Any], fetch_tensors: Mapping[str, Any]
+        self,
+        session: Session | MonitoredSession,
+        graph: Graph,
+        feed_tensors: Mapping[str, Any],
+        fetch_tensors: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.session, self.graph = session, graph
         self.feed_tensors, self.fetch_tensors = dict(feed_tensors), dict(fetch_tensors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from globalstep.tf1.variables.assignments import (
 from globalstep.tf1.variables.element_assignments import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from globalstep.wire.declarations import OpKind, VariableDecl
 from globalstep.wire.draws import Draw
+
+if TYPE_CHECKING:
+    from globalstep.tf1.sessions.session import Session
 
 __all__ = ["Variable", "begin_with", "variables_of"]
 
@@ -219,11 +222,13 @@ class Variable(Node):
         """Make the op that sets its rows to those of an IndexedSlices."""
         return scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
 
-    def eval(self, session: Any = None, feed_dict: dict[Any, Any] | None = None) -> Any:  # type: ignore[override]
+    def eval(  # type: ignore[override]
+        self, session: Session | None = None, feed_dict: dict[Any, Any] | None = None
+    ) -> Any:
         """Give the value, run in `session` or in the default session; a Variable's takes the session first."""
         return super().eval(feed_dict, session)
 
-    def load(self, value: Any, session: Any = None) -> None:
+    def load(self, value: Any, session: Session | None = None) -> None:
         """Set it to `value` at once, in `session` or the default session.
 
         Raises:
