@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
-from globalstep.ps.shard.layouts import Layout
+from globalstep.ps.shard.layouts import Layout, PushParts
 from globalstep.ps.store.arena import ApplySpan, Total
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
@@ -192,6 +192,12 @@ class _Held:
                 self.waiting_bytes -= _taken_by(following)
                 self.folded += 1
 
+    def has_sums_of(self, ops: Iterable[Op]) -> bool:
+        """Whether changes are added to sums, each the only one of its Variable: so it takes what that does at most."""
+        kept = self.sums if self.alike is None else map(_key, self.alike.layout.bind(self.alike.data.data))
+        keys = {key.variable: key for key in kept}
+        return len(keys) == len(self.sums or keys) and all(keys.get(op.variable) == _key(op) for op in ops)
+
     def split(self) -> None:
         """Hold each op's sum by itself: views of the data that was added up."""
         if self.alike is not None:
@@ -321,14 +327,16 @@ class Contributions:
             held.split()
         return [ignoring_float_errors.call(item.mean, contributions) for item in held.sums.values()] if held else []
 
-    def has_room(self, step: str, unit: int, most_bytes: int) -> bool:
+    def has_room(self, step: str, unit: int, parts: PushParts, most_bytes: int) -> bool:
         """Whether one more may be kept, where all may have claimed `most_bytes`.
 
-        One that is no unit of work is added to those before it, and so is the next unit, which frees memory; the first
-        unit may be that of another value of the step.
+        Beyond that only what is added to the sums that are there, as the next unit is, which frees memory; or the first
+        unit, which may be that of another value of the step.
         """
+        if unit == 1 or self.claimed_bytes <= most_bytes:
+            return True
         held = self._open.get(step)
-        return unit <= 1 or self.claimed_bytes <= most_bytes or (held is not None and unit == held.folded + 1)
+        return held is not None and unit in (0, held.folded + 1) and held.has_sums_of(parts.bound_ops())
 
     def optimizers(self, step: str) -> Set[tuple[str, bool]]:
         """Give the optimizers that what is held of a step applies, and whether after the increment."""

@@ -143,12 +143,6 @@ class Aggregates:
             return found is not None and wanted.unit in found.units
         return found is not None and found.given.get(client, 0) >= found.most_of_client
 
-    def is_next(self, wanted: Increment, base: int) -> bool:
-        """Whether a unit of work follows those that are there: the task adds it to them at once."""
-        found = self.open(wanted.step, base)
-        units = found.units if found is not None else ()
-        return wanted.unit > 0 and all(unit in units for unit in range(1, wanted.unit)) and wanted.unit not in units
-
     def is_last(self, wanted: Increment, base: int) -> bool:
         """Whether the next contribution completes the aggregate."""
         found = self.open(wanted.step, base)

@@ -125,7 +125,8 @@ class Applier:
         if staged is not None and entry.place is not None and not self._resources.replaying:
             step, unit, most = entry.place.step, entry.place.unit, self._resources.budget.half
             # A part that was staged as another push's has not been refused for want of room.
-            if (staged.step, staged.unit) != (step, unit) and not now.contributions.has_room(step, unit, most):
+            other = (staged.step, staged.unit) != (step, unit)
+            if other and not now.contributions.has_room(step, unit, staged.parts, most):
                 return False
         if entry.kind is EntryKind.CONTRIBUTION:
             return staged is not None  # its numbers come with what closes the aggregate

@@ -85,7 +85,7 @@ class Sequencer:
             return event.not_finite
         if event.step and not self._resources.replaying:
             half = self._resources.budget.half
-            if not now.contributions.has_room(event.step, event.unit, half):
+            if not now.contributions.has_room(event.step, event.unit, parts, half):
                 raise ResourceExhaustedError(_no_room(now, event.step, half), retry_secs=RETRY_SECS)
         self._claim(now, push, parts)
         self._take_in(now, push, parts, event.step, event.unit)
@@ -287,21 +287,22 @@ class Sequencer:
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:
-                self._check_contributed(now, ledger, contribution)
+                self._check_contributed(now, ledger, contribution, asked.parts)
         return hypers, contribution
 
-    def _check_contributed(self, now: Incarnation, ledger: Ledger, wanted: Increment) -> None:
+    def _check_contributed(self, now: Incarnation, ledger: Ledger, wanted: Increment, parts: PushParts) -> None:
         """Refuse a contribution that would be kept where there is no memory for it.
 
-        The sums may have as much as the values. One that completes its step, or is the next unit, frees memory.
+        The sums may have as much as the values. One that completes its step frees memory.
 
         Raises:
             ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
         """
-        base, most = ledger.steps[wanted.step], self._resources.budget.half
-        if now.contributions.claimed_bytes <= most:
-            return
-        if not (ledger.aggregates.is_last(wanted, base) or ledger.aggregates.is_next(wanted, base)):
+        most = self._resources.budget.half
+        if not (
+            now.contributions.has_room(wanted.step, wanted.unit, parts, most)
+            or ledger.aggregates.is_last(wanted, ledger.steps[wanted.step])
+        ):
             raise ResourceExhaustedError(_no_room(now, wanted.step, most), retry_secs=RETRY_SECS)
 
     def _make_place(self, ledger: Ledger, client: str) -> None:

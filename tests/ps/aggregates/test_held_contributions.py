@@ -6,12 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, USES, initialize
+from counting_run import SHAPES, initialize
 
 from globalstep.errors import ResourceExhaustedError
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, OutcomeKind, Push
+from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient
 
 MOST = 16 << 10
@@ -30,12 +31,11 @@ def job():
     return client, shard
 
 
-def contribute(client, unit=0, wanted=UNITS):
-    ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd") for name, shape in SHAPES.items()]
+def contribute(client, unit=0, wanted=UNITS, optimizer="sgd", others=()):
+    ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer=optimizer) for name, shape in SHAPES.items()]
     step = [Increment("global_step", 1, wanted, wanted, unit=unit)]
-    return client.push(
-        Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": 0}), at_once=True
-    ).outcome
+    uses = [OptimizerUse(name) for name in (optimizer, *others)]
+    return client.push(Push(ops=ops, increments=step, uses=uses, seen_steps={"global_step": 0}), at_once=True).outcome
 
 
 def test_units_that_wait_are_refused_where_there_is_no_memory_and_the_next_one_is_taken(job):
@@ -65,3 +65,19 @@ def test_contributions_that_are_alike_take_the_memory_of_one(job):
     assert shard.load().staged_bytes < MOST // 4
     contribute(client)
     assert (client.global_steps(), shard.load().staged_bytes) == ({"global_step": 1}, 0)
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_contributions_by_ever_more_optimizers_are_refused_where_there_is_no_memory(job, units):
+    client, shard = job
+    rate, shapes = {"learning_rate": constant(1.0)}, dict.fromkeys(SHAPES, ())
+    names = [f"mine{number}" for number in range(UNITS - 1)]
+    client.declare([], [OptimizerDecl(name, "gradient_descent", rate, shapes) for name in names])
+
+    def contribute_all():
+        for number, name in enumerate(names):
+            contribute(client, (number + 1) * units, optimizer=name, others=names[:number])
+
+    with pytest.raises(ResourceExhaustedError, match="half of --max-inf"):
+        contribute_all()
+    assert shard.load().staged_bytes < MOST + 2048

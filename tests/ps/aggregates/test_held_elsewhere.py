@@ -289,6 +289,22 @@ def test_contributions_that_were_staged_as_the_next_unit_are_not_kept_as_others_
     assert job.contribute(1)
 
 
+@pytest.mark.parametrize(("step", "units"), [("global_step", False), ("global_step", True), ("", False), ("", True)])
+def test_contributions_by_ever_more_optimizers_are_not_kept_where_there_is_no_memory(job, attacker, step, units):
+    """A worker declares as many as it likes; each has a sum of its own, of as many bytes as the Variable."""
+    names = [f"mine{number}" for number in range(100)]
+    rate = {"learning_rate": constant(RATE)}
+    job.client.declare([], [OptimizerDecl(name, "gradient_descent", rate, {"e": ()}) for name in names])
+    refused = 0
+    for number, name in enumerate(names, 1):
+        attacker.part.stage.ops[0].optimizer = name
+        unit = number * units
+        refused += bool(attacker.stage(unit, step))
+        attacker.contribute(unit, wanted=1000)
+    assert job.held_bytes < job.most_bytes
+    assert bool(refused) == bool(step)
+
+
 def test_a_task_that_comes_back_from_its_log_adds_no_contribution_that_it_has_not_kept(tmp_path):
     job = Job(str(tmp_path))
     try:
