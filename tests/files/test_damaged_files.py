@@ -89,19 +89,20 @@ def test_an_index_that_is_whole_and_nonsense_is_named(checkpoint, changes):
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "entries",
     [
-        {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]},
-        {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]},
-        {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]},
+        [{"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}],
+        [{"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}],
+        [{"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}],
+        [{"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]}],
+        [{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}] * 2,
     ],
     ids=str,
 )
-def test_a_shard_file_with_an_impossible_tensor_is_named(tmp_path, entry):
-    head = json.dumps({"w": entry}).encode()
+def test_a_shard_file_with_an_impossible_tensor_is_named(tmp_path, entries):
+    head = json.dumps(dict(zip("wv", entries, strict=False))).encode()
     path = tmp_path / "shard"
-    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(max(entry["data_offsets"][1], 0)))
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(4 * len(entries)))
     with pytest.raises(CheckpointError, match=str(path)):
         ShardReader(storage_for(str(path)), str(path))
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from counting_run import expected, initialize, state, step_push
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,9 +26,10 @@ from globalstep.ps.access.door import KEPT_SEATS, Seats, whose_seat
 from globalstep.ps.access.role_tokens import TokenLine
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.runtime.clock import SystemClock
+from globalstep.runtime.clock import SYSTEM_CLOCK, SystemClock
 from globalstep.runtime.process_env import tuned
 from globalstep.security.credentials import Credentials
+from globalstep.wire.queue_elements import encode_element
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
@@ -128,6 +130,29 @@ def test_who_may_call_and_sends_no_message_is_cut_off(serving, callers):
     assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 100 - 64
     assert codes.count(grpc.StatusCode.CANCELLED) == 64
     assert asks(server, "worker").state == pb.STATE_VACANT
+
+
+def test_a_reply_with_values_counts_until_its_client_has_taken_it(serving):
+    server = serving()
+    element = encode_element([np.zeros(3 << 20, np.int8)])
+    queue = pb.QueueAttributes(name="q", kind="FIFOQueue", capacity=-1, dtypes=["int8"], shapes=["?"])
+    request = pb.QueueRequest(queue=queue, what=pb.QUEUE_ENQUEUE, client="c", number=1, total=1, elements=[element])
+    assert asks(server, "worker", "Queue", request).entered == 1
+    request = pb.QueueRequest(queue=queue, what=pb.QUEUE_DEQUEUE, client="c", number=2, count=1)
+
+    def until(right):
+        until, budget = SYSTEM_CLOCK.monotonic() + 20.0, server.control.handler.budget
+        while not right(budget.view()[0].get("replies", 0)):
+            assert SYSTEM_CLOCK.monotonic() < until
+            SYSTEM_CLOCK.wait(threading.Event(), 0.01)
+
+    with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
+        # As a stream, whose messages are read when they are asked for, but for 64 KiB.
+        call = channel.unary_stream(SERVICE + "Queue", pb.QueueRequest.SerializeToString)
+        replies = call(request, metadata=[("authorization", f"Bearer {TOKENS['worker']}")], timeout=60)
+        until(lambda nbytes: nbytes >= len(element))
+        assert len(next(replies)) > len(element)
+        until(lambda nbytes: not nbytes)
 
 
 def test_strangers_messages_are_not_received(tmp_path):

@@ -41,7 +41,7 @@ from globalstep.worker.transport.grpc_transport import GrpcTransport
 CHIEF, ALICE, BOB, LIMITED = (f"{name}-0123456789abcdef" for name in ("chief", "alice", "bob", "limited"))
 LINES = [f"chief {CHIEF}", f"worker:alice {ALICE}", f"worker:bob {BOB}", f"worker:carol {LIMITED} variables=w*,e"]
 MOMENTUM = {"learning_rate": constant(1.0), "momentum": constant(0.0), "use_nesterov": constant(0.0)}
-PS_LINE, ALL_NAMED = "ps between-0123456789abcdef", "dan-0123456789abcdef"
+PS_LINE, ALL_NAMED, ONE_NAMED = "ps between-0123456789abcdef", "dan-0123456789abcdef", "erin-0123456789abcdef"
 TRANSPORTS = ["grpc", "auto", "unix", "tcp"]
 
 
@@ -291,13 +291,16 @@ def two_tasks(tokens_file, clock):
 @pytest.mark.parametrize("transport", ["grpc", "unix", "tcp"])
 def test_a_token_for_some_variables_trains_them_over_several_tasks(tokens_file, two_tasks, transport):
     chief, join = two_tasks
-    write(tokens_file, [*LINES, PS_LINE, f"worker:dan {ALL_NAMED} variables=w,b,e"])
-    dan = join(ALL_NAMED, transport)
+    named = [f"worker:dan {ALL_NAMED} variables=w,b,e", f"worker:erin {ONE_NAMED} variables=b"]
+    write(tokens_file, [*LINES, PS_LINE, *named])
+    dan, erin = join(ALL_NAMED, transport), join(ONE_NAMED, transport)
     for _ in range(3):
         dan.push(step_push(reads=("w", "b")))
     kinds = sent_by(dan)
     dan.push(step_push(reads=("w", "b")))
     assert kinds == ["stage", "push", "commit"]
+    with pytest.raises(PermissionDeniedError, match="'erin' .*may not stage '[we]'"):
+        erin.push(step_push())
     assert state(chief) == expected(4)
 
 

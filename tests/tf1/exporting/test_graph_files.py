@@ -314,6 +314,7 @@ THROUGH_A_PROXY = {"method": ["f2py", obj(PARTITIONED, _whole={"module": "numpy"
         obj(EXPR, __class__=RELU),
         obj(EXPR, __dict__={"dict": []}),
         obj(EXPR, evaluate=RELU),
+        obj("globalstep.tf1.ops.init_ops:Orthogonal", draw=RELU),
         obj("globalstep.tf1.graph.mutations:OptimizerSpec", name=obj(EXPR, op="add")),
         obj("globalstep.tf1.text.lookup_tables:HashTable", name=obj(EXPR, op="add")),
         {"named tuple": [EXPR, [1]]},
