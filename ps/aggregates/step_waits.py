@@ -15,10 +15,11 @@ from functools import partial
 from typing import NamedTuple
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.budget import Kind, MemoryClaim
 from globalstep.ps.service.parked_call import Make, OpenCall, ParkedCall
 from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull, ReadMade
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
-from globalstep.ps.shard.replies import Answer, Packing, StepWait
+from globalstep.ps.shard.replies import Answer, Packing, StepWait, bytes_of
 from globalstep.ps.shard.shard import Shard
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
@@ -55,6 +56,8 @@ class _Wanted(NamedTuple):
     layout: Layout | None
     #: Whether its client knows where in the answer the values lie.
     known: bool
+    #: What it takes.
+    claim: MemoryClaim | None = None
 
 
 class _Waiting(NamedTuple):
@@ -119,13 +122,16 @@ class StepWaits:
         if base is None or outcome.kind != pb.OUTCOME_ACCEPTED or outcome.steps.get(step) != base:
             return
         asked = _Asked(push.incarnation, push.id.client, step, base)
-        reads = parts.reads
+        reads, claim = parts.reads, None
         if parts.layout is None:  # what they name lies in the request's memory
             reads = [read if read.indices is None else Read(read.variable, read.indices.copy()) for read in reads]
-        wanted = _Wanted(reads, parts.layout, parts.known)
+            account = call.memory.account
+            claim = account.budget.try_claim(Kind.KEPT, account, bytes_of(reads))
+        wanted = _Wanted(reads, parts.layout, parts.known, claim)
+        waits = push.patience_ms if parts.layout is not None or claim is not None else 0
         made = partial(self._answer_made, asked, reply.push, wanted, call)
         self._shard.secure(self._shard.log)  # others may hear of it while it waits
-        if self._is_over(asked) or not self._park(asked, push.patience_ms, call, made):
+        if self._is_over(asked) or not self._park(asked, waits, call, made):
             self._tell_made(asked, wanted, call, reply, tensors)
 
     def _is_over(self, asked: _Asked) -> bool:
@@ -153,6 +159,7 @@ class StepWaits:
             call.parked = call.line.park(call)
         if call.parked is None:
             return False
+        call.request = pb.Request(reply_form=call.request.reply_form)  # what else it says is not kept
         until = call.parked.since + min(patience_ms, _MOST_PATIENCE_MS) / 1000
         self.parked.append(_Waiting(call.parked, asked, until, make))
         return True

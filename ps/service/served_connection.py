@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 #: How long a connection may take to show its token.
 HELLO_SECS = 5.0
+#: Calls of a connection that wait; one more is answered at once.
+MOST_PARKED = 64
 #: So many bytes of tensors take time to be received, or sent: a thread of its own is worth it.
 _MUCH_BYTES = 1 << 20
 #: A connection whose requests take time keeps a thread to itself until so many have come that do not.
@@ -351,7 +353,7 @@ class ServedConnection:
 
     def park(self, call: OpenCall) -> ParkedCall | None:
         """See parked_call.ServedLine."""
-        parked = self._server.park(self, call)
+        parked = self._server.park(self, call) if self._parked < MOST_PARKED else None
         if parked is not None:
             self._parked += 1
         return parked

@@ -273,9 +273,10 @@ class Applier:
         now.replies.keep(kept)
         # What the sequencer read after a change is given out at once.
         later = bool(values) and (now.ledger is None or not changed)
-        if kept.row_bytes or (later and (plan is None or plan.copied_bytes)):
+        copied = values if values and later and (plan is None or plan.copied_bytes) else ()
+        if kept.reads_bytes or copied:
             budget = self._resources.budget
-            now.replies.claim(kept, budget, parts.account or Account(budget, entry.push.client))
+            now.replies.claim(kept, copied, budget, parts.account or Account(budget, entry.push.client))
         elif later and parts.claim is not None:
             now.replies.hold(kept, parts.claim)
 

@@ -17,12 +17,21 @@ from globalstep.wire.declarations import Outcome, PushId, Read
 
 __all__ = [
     "Admission", "Answer", "Awaited", "Kept", "LeadWait", "OpenStep", "Packing", "ReplyCache", "StepMade", "StepWait",
+    "bytes_of",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
 #: Clients whose last reply is kept.
 _MOST_KEPT = 1024
+#: What a read takes besides the ids of its rows; of so few it is not counted.
+_READ_BYTES, _FEW_READS = 256, 8
+
+
+def bytes_of(reads: Sequence[Read]) -> int:
+    """Give what reads take, with how their values lie."""
+    besides = _READ_BYTES * len(reads) if len(reads) > _FEW_READS else 0
+    return besides + sum([read.indices.nbytes for read in reads if read.indices is not None])
 
 
 @dataclass(slots=True)
@@ -125,15 +134,13 @@ class Kept:
     changed: bool = True
     #: What it reads was forgotten, since there was no memory for that: its client reads by another push.
     forgotten: bool = False
-    #: Bytes of the ids of rows that it reads.
-    row_bytes: int = field(init=False, default=0)
+    #: Bytes that its reads take.
+    reads_bytes: int = field(init=False, default=0)
     #: The memory that it takes.
     claim: MemoryClaim | None = None
 
     def __post_init__(self) -> None:
-        for read in self.reads:
-            if read.indices is not None:
-                self.row_bytes += read.indices.nbytes
+        self.reads_bytes = bytes_of(self.reads)
 
 
 @dataclass(slots=True)
@@ -199,17 +206,16 @@ class ReplyCache:
             while len(self.by_client) > _MOST_KEPT:
                 self.drop(next(iter(self.by_client)))
 
-    def claim(self, kept: Kept, budget: Budget, account: Account) -> None:
-        """Claim what a reply keeps; where there is no memory, the oldest ones are let go of.
+    def claim(self, kept: Kept, values: Sequence[Array], budget: Budget, account: Account) -> None:
+        """Claim what a reply keeps, `values` among it; where there is no memory, the oldest ones are let go of.
 
         Who asks for values that are gone is given those of then; who has ids that are gone, nothing.
         """
-        values = kept.values or ()
-        nbytes = kept.row_bytes + sum(value.nbytes for value in values)
+        nbytes = kept.reads_bytes + sum(value.nbytes for value in values)
         while not budget.has_room(Kind.KEPT, account, nbytes) and self.let_go_oldest():
             pass
         # The newest is about to be given out.
-        self.hold(kept, budget.keep(Kind.KEPT, account, values, kept.row_bytes, forced=True))
+        self.hold(kept, budget.keep(Kind.KEPT, account, values, kept.reads_bytes, forced=True))
 
     def hold(self, kept: Kept, claim: MemoryClaim | None) -> None:
         """Have a reply keep the memory of a claim."""
@@ -221,14 +227,15 @@ class ReplyCache:
         oldest = self._held.pop(next(iter(self._held), ""), None)
         if oldest is not None:
             oldest.values = oldest.claim = None
-            if oldest.row_bytes:
-                oldest.reads, oldest.row_bytes, oldest.forgotten = (), 0, True
+            if oldest.reads_bytes:
+                oldest.reads, oldest.packing = (), None
+                oldest.reads_bytes, oldest.forgotten = 0, True
         return oldest is not None
 
     def let_go(self, kept: Kept) -> None:
         """Let go of the values of a reply, which have been given out, or will not be."""
         kept.values = None
-        if kept.claim is not None and not kept.row_bytes:
+        if kept.claim is not None and not kept.reads_bytes:
             kept.claim = None
             self._held.pop(kept.push.client, None)
 

@@ -106,7 +106,12 @@ class Sequencer:
                 retry_secs=RETRY_SECS,
             )
         account = parts.account or Account(budget, push.client)
-        besides = _PART_BYTES * (1 if parts.layout is not None else 1 + len(parts.ops) + len(parts.reads))
+        layout, items = parts.layout, len(parts.reads)
+        if layout is None or layout.claim is None:
+            items += len(parts.ops if layout is None else layout.ops)
+        else:
+            items = 0  # its stream has claimed them
+        besides = _PART_BYTES * (1 + items)
         data = () if parts.data is None else (parts.data,)
         while (claim := budget.keep(Kind.PART, account, data, besides, forced)) is None:
             if not now.replies.let_go_oldest():

@@ -21,6 +21,7 @@ from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Pus
 from globalstep.worker.client.client import ClusterClient
 
 PATIENCE_MS = 20
+READS = (Read("b"), Read("global_step"))
 
 
 class PlayedLine:
@@ -32,6 +33,7 @@ class PlayedLine:
         self.resumed = []
 
     def park(self, call):
+        self.call = call
         return ParkedCall(self.clock.monotonic(), lambda _: self.resumed.append(call)) if self.parks else None
 
 
@@ -71,9 +73,9 @@ class Job:
 
     def push(
         self, wanted=2, base=0, patience_ms=PATIENCE_MS, line=None, client="another", number=1, memory=None,
-        known=False, knows=False,
+        known=False, knows=False, reads=READS,
     ):  # fmt: skip
-        """Push a contribution of another client, which reads b and the step; gives the reply unless the call waits."""
+        """Push a contribution of another client, which reads `reads`; gives the reply unless the call waits."""
         request, tensors = pb.Request(), TensorWriter()
         push = request.push
         push.incarnation, push.id.client, push.id.sequence = self.client.incarnation, client, number
@@ -82,8 +84,8 @@ class Job:
             codec.encode_op(gradient, push.ops.add(), tensors)
         push.increments.extend(codec.encode_increments([Increment("global_step", 1, wanted)]))
         push.uses.extend(codec.encode_use(use) for use in USES)
-        for name in ("b", "global_step"):
-            codec.encode_read(Read(name), push.reads.add(), tensors)
+        for read in reads:
+            codec.encode_read(read, push.reads.add(), tensors)
         push.seen_steps["global_step"] = base
         push.patience_ms = patience_ms
         if memory is not None:
@@ -133,6 +135,16 @@ def test_a_call_waits_until_the_step_has_moved_on(job):
     found = reply_of(call.parked.make)
     assert (found.over, found.waited, dict(found.steps)) == (True, True, {"global_step": 1})
     assert not job.waits.parked
+
+
+def test_a_call_that_waits_keeps_nothing_of_its_message_that_is_not_counted(job):
+    account = LayoutMemory().account
+    memory = LayoutMemory(account=account)
+    assert job.push(memory=memory, wanted=3, reads=[Read("e", np.arange(5))]) is None
+    assert job.line.call.request.ByteSize() < 8
+    assert account.budget.view()[0]["kept replies"] == 5 * 8
+    account.budget.limit_bytes = 8
+    assert job.push(client="a third", memory=memory, wanted=3, reads=[Read("e", np.arange(5))]) is not None
 
 
 def test_a_call_waits_no_longer_than_its_patience(job):

@@ -12,9 +12,11 @@ from served_sockets import answer, ask, connection_threads, ends_without_a_word,
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.budget import Account
+from globalstep.ps.service.served_connection import MOST_PARKED
 from globalstep.ps.service.shared_blocks import SharedBlocks
 from globalstep.ps.shard.events import CountTogether
-from globalstep.wire.declarations import Read
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire.declarations import Increment, Push, Read
 from globalstep.wire.socket_messages import Incoming, Outgoing
 
 
@@ -228,3 +230,17 @@ def test_half_a_push_leaves_no_memory_in_use(serve, kind):
     served.threads_left(1)
     assert is_answered(served, connections[2])
     assert budget.used_bytes == 0
+
+
+def test_so_many_calls_of_a_connection_wait_and_one_more_is_answered_at_once(serve, kind):
+    served = serve()
+    served.ps.controls[0].handler.shard.resources.clock = ManualClock()
+    step = [Increment("global_step", 1, 2)]
+    served.client.push(Push(increments=step, seen_steps={"global_step": 0}), at_once=True)
+    connection = served.welcomed(kind)
+    request = pb.Request(await_step=pb.AwaitStepRequest(incarnation=served.client.incarnation, client="a"))
+    request.await_step.step, request.await_step.patience_ms = "global_step", 1000
+    for call in range(1, MOST_PARKED + 2):
+        ask(connection, request, call=call)
+    message, reply = answer(connection)
+    assert (message.call, reply.await_step.waited) == (MOST_PARKED + 1, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counting_run import initialize, state, step_push
+from counting_run import SHAPES, initialize, state, step_push
 from served_tasks import TokenTasks
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
@@ -13,6 +13,7 @@ from globalstep.ps import server as servers
 from globalstep.ps.access.authorization import Caller, Role
 from globalstep.ps.budget import Account, Budget
 from globalstep.ps.members.presence import Presence
+from globalstep.ps.shard.replies import bytes_of
 from globalstep.ps.shard.statistics import ChangeCounts
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES
@@ -83,6 +84,21 @@ def test_ids_and_tasks_that_are_long_or_speak_to_terminals(run):
     error = asked(tasks, pb.Request(push=long))
     assert (error.type, len(error.message) < 1000) == ("InvalidArgumentError", True)
     assert [view.client for view in tasks.servers[0].shard.members.clients()] == [chief.client_id]
+
+
+def test_texts_of_the_data_plane_are_looked_at_alone_and_where_pushes_are_counted_together(run):
+    tasks, chief = run
+    assert "characters" in asked(tasks, pb.Request(pull=pb.PullRequest(client="x\x1b[2J"))).message
+    handler = tasks.servers[0].control.handler
+    memory = handler.stream_memory(Caller(Role.WORKER))
+    request = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation, layout=1))
+    request.push.id.CopyFrom(pb.PushId(client="x", sequence=1))
+    request.push.increments.add(step="global_step", by=1)
+    assert not handler.begin(request, memoryview(b""), memory)[0].HasField("error")
+    request.push.known_layout, request.push.id.sequence = True, 2
+    request.push.seen_steps["n" * 1025] = 1
+    (reply,) = handler.count([(request, memory)])
+    assert "characters" in reply.error.message
 
 
 def test_what_a_client_says_of_its_process_and_run_has_a_limit(run):
@@ -172,7 +188,8 @@ def test_a_message_is_not_larger_than_half_of_the_machine(monkeypatch):
     assert servers.default_message_bytes() == 16 << 30
 
 
-def test_parts_count_with_their_changes(tmp_path):
+@pytest.mark.parametrize("layout", [0, 1])
+def test_parts_count_with_their_changes(tmp_path, layout):
     with TokenTasks(tmp_path, 2, LIMITS) as tasks:
         chief = tasks.join("chief")
         chief.begin(open=False, sequencer=1)
@@ -180,13 +197,13 @@ def test_parts_count_with_their_changes(tmp_path):
         shard = tasks.servers[0].shard
         shard.resources.budget = Budget(8000)
         name = next(name for name, at in chief.where.items() if at == 0)
-        stage = pb.StageRequest(
-            incarnation=chief.incarnation, ops=[pb.Op(kind=pb.OP_ASSIGN, variable=name, fill=1)] * 5
-        )
+        gradient = pb.TensorRef(dtype="float32", shape=SHAPES[name])
+        change = pb.Op(kind=pb.OP_APPLY, variable=name, optimizer="sgd", value=gradient)
+        stage = pb.StageRequest(incarnation=chief.incarnation, ops=[change] * 5, layout=layout)
         found = []
         for number in range(3):
             stage.id.CopyFrom(pb.PushId(client=chief.client_id, sequence=number + 100))
-            found.append(asked(tasks, pb.Request(stage=stage), role=Role.CHIEF).type)
+            found.append(asked(tasks, pb.Request(stage=stage), bytes(64), role=Role.CHIEF).type)
         assert found == ["", "ResourceExhaustedError", "ResourceExhaustedError"]
         assert PushId(chief.client_id, 101) not in shard.now.staged
 
@@ -240,25 +257,27 @@ def test_few_bytes_unpack_to_no_more_than_the_variables_have_use_for(run):
     assert not asked(tasks, whole).message
 
 
-def test_ids_of_rows_that_are_kept_for_a_retry_have_a_limit(run):
+@pytest.mark.parametrize("reads", [[Read("e", np.zeros(1000, np.int64))], [Read("b")] * 80], ids=["ids", "names"])
+def test_what_is_kept_of_reads_for_a_retry_has_a_limit(run, reads):
     tasks, chief = run
-    shard, ids = tasks.servers[0].shard, np.zeros(1000, np.int64)
-    shard.resources.budget = Budget(10 * ids.nbytes)
+    shard, nbytes = tasks.servers[0].shard, bytes_of(reads)
+    shard.resources.budget = Budget(10 * nbytes)
 
     def push(number):
         request = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation))
         request.push.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
         request.push.ops.add(kind=pb.OP_ASSIGN, variable="b", fill=float(number))
         tensors = TensorWriter()
-        codec.encode_read(Read("e", ids), request.push.reads.add(), tensors)
+        for read in reads:
+            codec.encode_read(read, request.push.reads.add(), tensors)
         handler = tasks.servers[0].control.handler
         data = memoryview(b"".join(map(bytes, tensors.pieces)))
         return handler.begin(request, data, handler.stream_memory(Caller(Role.WORKER)))[0].push
 
     for number in range(20):
-        assert len(push(number).values) == 1
+        assert len(push(number).values) == len(reads)
     kept = shard.now.replies.by_client.values()
-    assert 0 < sum(one.row_bytes for one in kept) <= 5 * ids.nbytes
-    assert len(push(19).values) == 1
+    assert 0 < sum(len(one.reads) for one in kept) <= 5 * len(reads)
+    assert len(push(19).values) == len(reads)
     again = push(0)  # its client reads by another push
     assert (again.outcome.duplicate, len(again.values)) == (True, 0)
