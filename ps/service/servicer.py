@@ -40,8 +40,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE_NAME = SERVICE.full_name
 #: Of a unary reply: the message, its bytes, and what gRPC keeps of them until the client has taken it.
 _REPLY_COPIES = 3
-#: Methods whose replies bring values.
-_BRING_VALUES = frozenset({"Queue"})
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -97,7 +95,9 @@ def _unary(
                 finally:
                     # Before the client gets an error.
                     del claim
-                _hold(account, name, reply.ByteSize(), door, context)
+                # A brief status is answered also where memory is short: one that is not taken is ended in any case.
+                counts = name == "Queue" or (name == "Status" and not request.brief)
+                _hold(account, counts, reply.ByteSize(), door, context)
                 return reply
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
@@ -110,16 +110,15 @@ def _unary(
     return serve
 
 
-def _hold(account: Account, name: str, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:
-    """Have a reply counted, and looked at, until its client has taken it.
+def _hold(account: Account, counts: bool, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:
+    """Have a reply looked at, and counted if it `counts`, until its client has taken it.
 
     Raises:
-        ResourceExhaustedError: If it brings values, and there is no memory for it.
+        ResourceExhaustedError: If it counts, and there is no memory for it.
     """
     if nbytes < SMALL_BYTES:
         return
-    # A status is answered also where memory is short: one that is not taken is ended in any case.
-    claim = account.budget.claim(Kind.REPLY, account, _REPLY_COPIES * nbytes) if name in _BRING_VALUES else None
+    claim = account.budget.claim(Kind.REPLY, account, _REPLY_COPIES * nbytes) if counts else None
     unread = Stalled(context, nbytes, claim)
     door.slow.watch(unread)
 

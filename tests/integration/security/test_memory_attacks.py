@@ -24,6 +24,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.frames import Assembler, frames_of
+from globalstep.wire.protocol_version import own_protocol
 from globalstep.wire.queue_elements import encode_element
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -38,6 +39,8 @@ MIB = 1 << 20
 INFLIGHT, MESSAGE = 64 * MIB, 8 * MIB
 SLACK = 96 * MIB
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+#: Of a client that takes 64 KiB of what it has not asked for, and no more.
+_NO_PROBE = ("grpc.http2.bdp_probe", 0)
 SERVICE = "/globalstep.v1.ParameterServer/"
 
 
@@ -162,6 +165,20 @@ def test_replies_that_nobody_reads(task, kind):
         assert task.grown < INFLIGHT + SLACK
     task.until_kept(lambda replies, kept: not replies and kept <= INFLIGHT // 2)
     assert task.chief.pull([Read("table")])[0].size == 1 << 18
+
+
+def test_statuses_that_nobody_reads(task):
+    task.chief.declare([VariableDecl(f"variable{at}", "float32", ()) for at in range(10_000)], [])
+    asked, most = pb.StatusRequest(protocol=own_protocol()).SerializeToString(), 0
+    with contextlib.ExitStack() as stack:
+        calls = []
+        for _ in range(6):
+            channel = stack.enter_context(grpc.insecure_channel(task.address, [*_OWN_CONNECTION, _NO_PROBE]))
+            calls += [channel.unary_stream(SERVICE + "Status")(asked, timeout=120) for _ in range(50)]
+        while task.status().load.sent_away < 150:
+            most = max(most, task.grown)
+    print(f"{most >> 20} MiB more")
+    assert most < INFLIGHT + SLACK
 
 
 def test_layouts_of_many_changes(task):

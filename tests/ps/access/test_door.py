@@ -29,6 +29,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import SYSTEM_CLOCK, SystemClock
 from globalstep.runtime.process_env import tuned
 from globalstep.security.credentials import Credentials
+from globalstep.wire.protocol_version import own_protocol
 from globalstep.wire.queue_elements import encode_element
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -132,13 +133,19 @@ def test_who_may_call_and_sends_no_message_is_cut_off(serving, callers):
     assert asks(server, "worker").state == pb.STATE_VACANT
 
 
-def test_a_reply_with_values_counts_until_its_client_has_taken_it(serving):
+@pytest.mark.parametrize("method", ["Queue", "Status"])
+def test_a_long_reply_counts_until_its_client_has_taken_it(serving, method):
     server = serving()
     element = encode_element([np.zeros(3 << 20, np.int8)])
     queue = pb.QueueAttributes(name="q", kind="FIFOQueue", capacity=-1, dtypes=["int8"], shapes=["?"])
     request = pb.QueueRequest(queue=queue, what=pb.QUEUE_ENQUEUE, client="c", number=1, total=1, elements=[element])
     assert asks(server, "worker", "Queue", request).entered == 1
     request = pb.QueueRequest(queue=queue, what=pb.QUEUE_DEQUEUE, client="c", number=2, count=1)
+    if method == "Status":
+        request = pb.StatusRequest(protocol=own_protocol())
+        asks(server, "chief", "Begin", pb.BeginRequest(incarnation=2**62, shards=1, owner="c", open=True))
+        variables = [pb.VariableDecl(name=f"{at}".zfill(1024), dtype="float32") for at in range(1700)]
+        asks(server, "chief", "Declare", pb.DeclareRequest(incarnation=2**62, client="c", variables=variables))
 
     def until(right):
         until, budget = SYSTEM_CLOCK.monotonic() + 20.0, server.control.handler.budget
@@ -148,10 +155,11 @@ def test_a_reply_with_values_counts_until_its_client_has_taken_it(serving):
 
     with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
         # As a stream, whose messages are read when they are asked for, but for 64 KiB.
-        call = channel.unary_stream(SERVICE + "Queue", pb.QueueRequest.SerializeToString)
-        replies = call(request, metadata=[("authorization", f"Bearer {TOKENS['worker']}")], timeout=60)
-        until(lambda nbytes: nbytes >= len(element))
-        assert len(next(replies)) > len(element)
+        call = channel.unary_stream(SERVICE + method)
+        shown = [("authorization", f"Bearer {TOKENS['worker']}")]
+        replies = call(request.SerializeToString(), metadata=shown, timeout=60)
+        until(lambda nbytes: nbytes >= 2 << 20)
+        assert len(next(replies)) > 2 << 20
         until(lambda nbytes: not nbytes)
 
 
