@@ -21,6 +21,8 @@ __all__ = ["LOOK_SECS", "Leads"]
 LOOK_SECS = 0.25
 #: Tasks that a wait names.
 _MOST_NAMED = 8
+#: Clients that are counted; beyond it those go that are not here, however far ahead they were.
+_MOST_CLIENTS = 1 << 16
 
 
 class Leads:
@@ -122,7 +124,11 @@ class Leads:
         self._mark = self._clock(self._counting[0].client)
         if len(self._clocks) > 2 * len(here) + 16:
             present = {view.client for view in here}
-            for client in [name for name, clock in self._clocks.items() if clock <= self._mark and name not in present]:
+            many = len(self._clocks) > _MOST_CLIENTS
+            gone = [
+                name for name, clock in self._clocks.items() if (many or clock <= self._mark) and name not in present
+            ]
+            for client in gone:
                 del self._clocks[client], self._pushed_at[client]  # if it comes back, it begins with the mark
                 self._waits_since.pop(client, None)
                 self._ahead.discard(client)

@@ -164,6 +164,8 @@ def _nbytes(ref: pb.TensorRef) -> int:
 def decision_of(message: pb.PushRequest, shard: Shard) -> Decision:
     """Decode the increments and uses of a push that has them."""
     check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
+    if len({(use.optimizer, use.after_increment) for use in message.uses}) < len(message.uses):
+        raise InvalidArgumentError("A push uses an optimizer once before its increments, and once after them.")
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
 
 

@@ -22,7 +22,7 @@ from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Answer, Kept, Packing
+from globalstep.ps.shard.replies import Answer, Kept, Packing, bytes_of
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.arena import Total
 from globalstep.ps.store.hypers import advance_scalars, check_covered
@@ -269,7 +269,8 @@ class Applier:
         if apply_secs is not None:
             self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
-        kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
+        reads = parts.reads
+        kept = Kept(entry.push, entry.index, reads, values, packing, apply_secs or 0.0, changed, False, bytes_of(reads))
         now.replies.keep(kept)
         # What the sequencer read after a change is given out at once.
         later = bool(values) and (now.ledger is None or not changed)

@@ -22,16 +22,19 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-#: Clients whose last reply is kept.
-_MOST_KEPT = 1024
+#: Clients whose last reply is kept, where it is of a push that changed nothing; and of any.
+_MOST_KEPT, _MOST_CLIENTS = 1024, 1 << 16
 #: What a read takes besides the ids of its rows; of so few it is not counted.
 _READ_BYTES, _FEW_READS = 256, 8
 
 
 def bytes_of(reads: Sequence[Read]) -> int:
     """Give what reads take, with how their values lie."""
-    besides = _READ_BYTES * len(reads) if len(reads) > _FEW_READS else 0
-    return besides + sum([read.indices.nbytes for read in reads if read.indices is not None])
+    nbytes = _READ_BYTES * len(reads) if len(reads) > _FEW_READS else 0
+    for read in reads:
+        if read.indices is not None:
+            nbytes += read.indices.nbytes
+    return nbytes
 
 
 @dataclass(slots=True)
@@ -135,12 +138,9 @@ class Kept:
     #: What it reads was forgotten, since there was no memory for that: its client reads by another push.
     forgotten: bool = False
     #: Bytes that its reads take.
-    reads_bytes: int = field(init=False, default=0)
+    reads_bytes: int = 0
     #: The memory that it takes.
     claim: MemoryClaim | None = None
-
-    def __post_init__(self) -> None:
-        self.reads_bytes = bytes_of(self.reads)
 
 
 @dataclass(slots=True)
@@ -202,9 +202,8 @@ class ReplyCache:
         self.by_client.pop(client, None)
         self.by_client[client] = kept
         self._held.pop(client, None)
-        if not kept.changed:
-            while len(self.by_client) > _MOST_KEPT:
-                self.drop(next(iter(self.by_client)))
+        while len(self.by_client) > (_MOST_CLIENTS if kept.changed else _MOST_KEPT):
+            self.drop(next(iter(self.by_client)))
 
     def claim(self, kept: Kept, values: Sequence[Array], budget: Budget, account: Account) -> None:
         """Claim what a reply keeps, `values` among it; where there is no memory, the oldest ones are let go of.

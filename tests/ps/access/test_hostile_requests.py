@@ -90,6 +90,15 @@ def test_a_push_that_names_no_use_of_its_optimizer_takes_no_index(run, layout):
     assert state(run.client)["global_step"] == 1
 
 
+def test_a_push_that_uses_an_optimizer_again_and_again_is_refused(run):
+    """Its numbers were kept for each use, and told to all who pushed, until the other PS tasks had applied it."""
+    request, data = run.encoded("push", [W])
+    request.push.uses.extend([pb.OptimizerUse(optimizer="sgd")] * 2)
+    assert "uses an optimizer once" in run.send(request, data).error.message
+    request.push.uses[1].after_increment = True
+    assert not run.send(request, data).HasField("error")
+
+
 def signed(run, entry, shard=0):
     """An entry as the sequencer would sign it for a shard."""
     decision = run.shard(shard).now.signer.decision(entry.index, entry.kind, entry.push, entry.hypers)

@@ -66,6 +66,18 @@ def test_the_slowest_is_never_held():
     assert [run.ask(name).over for name in "abc"] == [False, True, False]
 
 
+def test_so_many_workers_are_counted_and_then_those_go_that_are_not_here():
+    """Each has pushed once under a name of its own, and is ahead of the one that is here."""
+    run = Run(5)
+    run.heard("a")
+    for number in range((1 << 16) + 1):
+        run.push(f"ghost{number}")
+    run.clock.advance(UNLEASED_SECS + 1.0)
+    run.heard("a")
+    assert run.ask("a").over
+    assert not run.leads.view(0.0)
+
+
 def test_who_waits_is_told_for_whom_since_when_and_why():
     run = Run(1)
     run.heard("a", "b", "c")

@@ -13,7 +13,7 @@ from globalstep.ps import server as servers
 from globalstep.ps.access.authorization import Caller, Role
 from globalstep.ps.budget import Account, Budget
 from globalstep.ps.members.presence import Presence
-from globalstep.ps.shard.replies import bytes_of
+from globalstep.ps.shard.replies import Kept, ReplyCache, bytes_of
 from globalstep.ps.shard.statistics import ChangeCounts
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES
@@ -227,6 +227,13 @@ def test_combinations_of_many_variables_are_counted_and_not_kept_without_end():
         counts.of((*names[first:], *names[:first])).pushes += 1
     assert sum(map(len, [*counts._kept, *counts._passing])) <= 2 << 20
     assert counts.by_variable()["v7"] > 500
+
+
+def test_replies_are_kept_for_so_many_clients():
+    cache = ReplyCache()
+    for number in range((1 << 16) + 10):
+        cache.keep(Kept(PushId(f"c{number}", 1), number, (), None))
+    assert (len(cache.by_client), cache.get(PushId("c9", 1))) == (1 << 16, None)
 
 
 def test_a_fill_takes_one_element(run):
