@@ -38,7 +38,7 @@ class Dimension:
             raise ValueError(f"Ambiguous dimension: {size}")
         if isinstance(size, (float, np.integer)):
             size = int(size)
-        self.value: int | None = int(size) if isinstance(size, np.integer) else size
+        self.value: int | None = size
 
     def __int__(self) -> int:
         if self.value is None:
