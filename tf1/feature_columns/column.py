@@ -26,6 +26,8 @@ __all__ = [
     "Features",
     "Ids",
     "KeyedColumn",
+    "NumbersColumn",
+    "checked_numbers",
     "SequenceDenseColumn",
     "require_discrete",
     "require_key",
@@ -202,8 +204,8 @@ class KeyedColumn(CategoricalColumn):
         return sparse
 
 
-class DenseColumn(FeatureColumn):
-    """A column that gives numbers, as many for each example."""
+class NumbersColumn(FeatureColumn):
+    """A column that gives numbers, for each example or for each step of one."""
 
     @property
     def scope_name(self) -> str:
@@ -213,25 +215,19 @@ class DenseColumn(FeatureColumn):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """How many numbers it gives."""
+        """How many numbers it gives for each."""
+
+
+class DenseColumn(NumbersColumn):
+    """A column that gives numbers, as many for each example."""
 
     @abc.abstractmethod
     def dense(self, features: Features, trainable: bool = True) -> Node:
         """Give the numbers of a batch, [batch, size]; Variables that it has are made in the current scope."""
 
 
-class SequenceDenseColumn(FeatureColumn):
+class SequenceDenseColumn(NumbersColumn):
     """A column that gives numbers for each step of a sequence."""
-
-    @property
-    def scope_name(self) -> str:
-        """Name of the scope of its Variables."""
-        return self.name
-
-    @property
-    @abc.abstractmethod
-    def size(self) -> int:
-        """How many numbers it gives for a step."""
 
     @abc.abstractmethod
     def sequence(self, features: Features, trainable: bool = True) -> tuple[Node, Node]:
@@ -258,3 +254,16 @@ def require_discrete(dtype: DTypeLike, column: str) -> None:
     kind = as_dtype(dtype)
     if not kind.is_integer and kind.name != "string":
         raise ValueError(f"dtype must be string or integer. dtype: {kind.name}, column_name: {column}")
+
+
+def checked_numbers(key: str, shape: Any, dtype: DTypeLike, normalizer_fn: Any) -> tuple[tuple[int, ...], str]:
+    """Give the shape and the name of the dtype of a feature of numbers; raises as `numeric_column`."""
+    require_key(key)
+    sizes, kind = tuple(int(size) for size in np.reshape(shape, -1)), as_dtype(dtype)
+    if any(size < 1 for size in sizes):
+        raise ValueError(f"shape dimensions must be greater than 0. shape: {shape}, key: {key}")
+    if not (kind.is_integer or kind.is_floating):
+        raise ValueError(f"dtype must be convertible to float. dtype: {kind.name}, key: {key}")
+    if normalizer_fn is not None and not callable(normalizer_fn):
+        raise TypeError(f"normalizer_fn must be a callable. Given: {normalizer_fn}")
+    return sizes, kind.name

@@ -22,7 +22,7 @@ from globalstep.tf1.feature_columns.column import (
     Features,
     Ids,
     SequenceDenseColumn,
-    require_key,
+    checked_numbers,
     sparse_of,
 )
 from globalstep.tf1.feature_columns.sequences import sequence_length_from_sparse_tensor
@@ -258,16 +258,9 @@ def numeric_column(
         ValueError: For a dtype that is neither floating nor of integers, or a size that is not above 0.
         TypeError: If `normalizer_fn` cannot be called.
     """
-    sizes = tuple(int(size) for size in np.reshape(shape, -1))
-    kind = as_dtype(dtype)
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"shape dimensions must be greater than 0. shape: {shape}, key: {key}")
-    if not (kind.is_integer or kind.is_floating):
-        raise ValueError(f"dtype must be convertible to float. dtype: {kind.name}, key: {key}")
-    if normalizer_fn is not None and not callable(normalizer_fn):
-        raise TypeError(f"normalizer_fn must be a callable. Given: {normalizer_fn}")
+    sizes, kind = checked_numbers(key, shape, dtype, normalizer_fn)
     default = None if default_value is None else tuple(np.broadcast_to(default_value, sizes).reshape(-1).tolist())
-    return _NumericColumn(require_key(key), sizes, default, kind.name, normalizer_fn)
+    return _NumericColumn(key, sizes, default, kind, normalizer_fn)
 
 
 def bucketized_column(source_column: DenseColumn, boundaries: Sequence[float]) -> BucketColumn:

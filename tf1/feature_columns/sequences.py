@@ -20,7 +20,7 @@ from globalstep.tf1.feature_columns.column import (
     Features,
     Ids,
     SequenceDenseColumn,
-    require_key,
+    checked_numbers,
 )
 from globalstep.tf1.feature_columns.layers import columns_in_order
 from globalstep.tf1.graph.graph import Node
@@ -195,14 +195,8 @@ def sequence_numeric_column(
         ValueError: For a dtype that is neither floating nor of integers, or a size that is not above 0.
         TypeError: If `normalizer_fn` cannot be called.
     """
-    sizes, kind = tuple(int(size) for size in np.reshape(shape, -1)), as_dtype(dtype)
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"shape dimensions must be greater than 0. shape: {shape}, key: {key}")
-    if not (kind.is_integer or kind.is_floating):
-        raise ValueError(f"dtype must be convertible to float. dtype: {kind.name}, key: {key}")
-    if normalizer_fn is not None and not callable(normalizer_fn):
-        raise TypeError(f"normalizer_fn must be a callable. Given: {normalizer_fn}")
-    return _SequenceNumericColumn(require_key(key), sizes, default_value, kind.name, normalizer_fn)
+    sizes, kind = checked_numbers(key, shape, dtype, normalizer_fn)
+    return _SequenceNumericColumn(key, sizes, default_value, kind, normalizer_fn)
 
 
 def sequence_input_layer(
