@@ -84,8 +84,6 @@ class Control:
     _queues: QueueService | None = field(init=False, default=None)
     # One BEGIN or RECOVER at a time; taken before the shard's lock.
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
-    # One status of all Variables at a time: while it is made it takes many times its bytes. Taken before the shard's.
-    _telling: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.load = LoadReport(self.handler, SYSTEM_CLOCK)
@@ -140,13 +138,8 @@ class Control:
         return reply
 
     def _Status(self, request: pb.StatusRequest) -> pb.StatusReply:  # noqa: N802 - the RPC's own name
-        if request.brief:
-            return self._status(request)
-        check_protocol(request.protocol, "this PS task", "the client")
-        with self._telling:
-            return self._status(request)
-
-    def _status(self, request: pb.StatusRequest) -> pb.StatusReply:
+        if not request.brief:
+            check_protocol(request.protocol, "this PS task", "the client")
         shard = self.handler.shard
         view = shard.view(request.brief)
         bytes_in, bytes_out = self.handler.traffic.view()

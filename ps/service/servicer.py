@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,6 +79,8 @@ def _unary(
     control: Control, name: str, kind: Any, door: Door
 ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
     said = LogLimit(SYSTEM_CLOCK)
+    # One status of all Variables at a time: while it is made it takes many times its bytes. Taken before all others.
+    telling = threading.Lock()
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
@@ -89,15 +92,16 @@ def _unary(
                     request = kind.FromString(raw)
                     control.handler.authorization.check_method(caller, name, request)
                     CALLER.set(caller)
-                    reply = control.call(name, request)
+                    is_long = name == "Status" and not request.brief
+                    with telling if is_long else contextlib.nullcontext():
+                        reply = control.call(name, request)
                 except DecodeError as error:
                     raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
                 finally:
                     # Before the client gets an error.
                     del claim
                 # A brief status is answered also where memory is short: one that is not taken is ended in any case.
-                counts = name == "Queue" or (name == "Status" and not request.brief)
-                _hold(account, counts, reply.ByteSize(), door, context)
+                _hold(account, is_long or name == "Queue", reply.ByteSize(), door, context)
                 return reply
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
