@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty_transport import FaultyTransport
+from stand_ins import LossyTransport
 
 from benchmarks.harness.laps import Laps, TimedTransport
 from globalstep.proto import globalstep_pb2 as pb
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Makes each of them around a transport.
 WRAPPERS = {
     "FaultyTransport": lambda transport: FaultyTransport(transport, NO_FAULTS),
+    "LossyTransport": lambda transport: LossyTransport(transport, "", True, 0),
     "TimedTransport": lambda transport: TimedTransport(transport, Laps()),
 }
 #: What carries messages, and may do something about them.
