@@ -27,10 +27,6 @@ from globalstep.wire.declarations import Increment, Op, OpKind, Push, PushId, Va
 from globalstep.worker.client.client import ClusterClient
 
 
-def address(array):
-    return array.__array_interface__["data"][0]
-
-
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE
