@@ -6,7 +6,8 @@ Layer: tf1. Source of names, texts and defaults: TensorFlow 1.15 `tf.feature_col
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,8 +28,9 @@ __all__ = [
     "Ids",
     "KeyedColumn",
     "NumbersColumn",
-    "checked_numbers",
+    "NumericFeature",
     "SequenceDenseColumn",
+    "checked_numbers",
     "require_discrete",
     "require_key",
     "sparse_of",
@@ -216,6 +218,27 @@ class NumbersColumn(FeatureColumn):
     @abc.abstractmethod
     def size(self) -> int:
         """How many numbers it gives for each."""
+
+
+@dataclass(frozen=True)
+class NumericFeature(NumbersColumn):
+    """A column that gives the numbers of one feature, as they are; see `numeric_column`."""
+
+    key: str
+    shape: tuple[int, ...]
+    default_value: Any
+    dtype: Any
+    normalizer_fn: Callable[[Any], Any] | None
+
+    @property
+    def name(self) -> str:
+        """See FeatureColumn."""
+        return self.key
+
+    @property
+    def size(self) -> int:
+        """See NumbersColumn."""
+        return math.prod(self.shape)
 
 
 class DenseColumn(NumbersColumn):

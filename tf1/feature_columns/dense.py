@@ -21,6 +21,7 @@ from globalstep.tf1.feature_columns.column import (
     DenseColumn,
     Features,
     Ids,
+    NumericFeature,
     SequenceDenseColumn,
     checked_numbers,
     sparse_of,
@@ -48,26 +49,12 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class _NumericColumn(DenseColumn):
+class _NumericColumn(NumericFeature, DenseColumn):
     """See `numeric_column`."""
-
-    key: str
-    shape: tuple[int, ...]
-    default_value: Any
-    dtype: Any
-    normalizer_fn: Callable[[Any], Any] | None
-
-    @property
-    def name(self) -> str:
-        return self.key
 
     @property
     def parse_example_spec(self) -> dict[str, Any]:
         return {self.key: FixedLenFeature(list(self.shape), as_dtype(self.dtype), self.default_value)}
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
     def dense(self, features: Features, trainable: bool = True) -> Node:
         value = features.raw(self.key)

@@ -19,6 +19,7 @@ from globalstep.tf1.feature_columns.column import (
     FeatureColumn,
     Features,
     Ids,
+    NumericFeature,
     SequenceDenseColumn,
     checked_numbers,
 )
@@ -98,26 +99,12 @@ class _SequenceColumn(CategoricalColumn):
 
 
 @dataclass(frozen=True)
-class _SequenceNumericColumn(SequenceDenseColumn):
+class _SequenceNumericColumn(NumericFeature, SequenceDenseColumn):
     """See `sequence_numeric_column`."""
-
-    key: str
-    shape: tuple[int, ...]
-    default_value: float
-    dtype: Any
-    normalizer_fn: Callable[[Any], Any] | None
-
-    @property
-    def name(self) -> str:
-        return self.key
 
     @property
     def parse_example_spec(self) -> dict[str, Any]:
         return {self.key: VarLenFeature(as_dtype(self.dtype))}
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
 
     def sequence(self, features: Features, trainable: bool = True) -> tuple[Node, Node]:
         value = features.raw(self.key)
