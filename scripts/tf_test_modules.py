@@ -136,7 +136,7 @@ _DECORATORS = (
 
 def _name_of(variable: Any) -> str:
     first = next(iter(variable)) if isinstance(variable, (list, gs.PartitionedVariable)) else variable
-    return str(first.save_slice_info.full_name if first.save_slice_info else first.op_name)
+    return str(gs.contrib.framework.get_variable_full_name(first))
 
 
 def _warm_start_var(var: Any, prev_ckpt: str, prev_tensor_name: str | None = None) -> None:

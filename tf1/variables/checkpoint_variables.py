@@ -5,7 +5,7 @@ Layer: tf1. Threads: functions only. Source of rules and texts: TensorFlow 1.15 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import store_of
 from globalstep.tf1.variables.variables import Variable, begin_with
 
-__all__ = ["init_from_checkpoint", "list_variables", "load_checkpoint", "load_variable"]
+__all__ = ["begin_from_checkpoint", "init_from_checkpoint", "list_variables", "load_checkpoint", "load_variable"]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
@@ -81,9 +81,14 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
     Raises:
         ValueError: If the checkpoint lacks a tensor, or has it with another shape or dtype.
     """
+    begin_from_checkpoint(ckpt_dir_or_file, sorted(assignment_map.items()))
+
+
+def begin_from_checkpoint(ckpt_dir_or_file: str, assigned: Iterable[tuple[str, Any]]) -> None:
+    """See `init_from_checkpoint`; a tensor may be named more than once."""
     with load_checkpoint(ckpt_dir_or_file) as reader:
         prefix, shapes, dtypes = reader.prefix, reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        for saved, name, variable in _assigned(ckpt_dir_or_file, assignment_map, shapes):
+        for saved, name, variable in _assigned(ckpt_dir_or_file, assigned, shapes):
             parts = [*variable] if isinstance(variable, (list, tuple, PartitionedVariable)) else [variable]
             cut = parts[0].save_slice_info
             whole = parts[0].shape if cut is None else TensorShape(cut.full_shape)
@@ -102,11 +107,11 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
 
 
 def _assigned(
-    path: str, assignment_map: Mapping[str, Any], shapes: Mapping[str, Any]
+    path: str, assigned: Iterable[tuple[str, Any]], shapes: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, Any]]:
     """Give what a map says: name in the checkpoint, name of the Variable, and the Variable or its parts."""
     made = store_of().variables
-    for saved, target in sorted(assignment_map.items()):
+    for saved, target in assigned:
         variable = made.get(target) if isinstance(target, str) else target
         if variable is not None:
             if saved not in shapes:

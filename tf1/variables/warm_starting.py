@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.files.storage import storage_for
+from globalstep.tf1.contrib.model_variables import get_variable_full_name
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection
 from globalstep.tf1.ops.constant_ops import convert_to_tensor
-from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint, load_checkpoint
+from globalstep.tf1.variables.checkpoint_variables import begin_from_checkpoint, load_checkpoint
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variables import Variable, begin_with
 
@@ -73,15 +74,17 @@ def warm_start(
                 f"You provided the following variables in {given} that were not used: {unused}.  Perhaps you "
                 f"misspelled them?  Here is the list of viable variable names: {set(grouped)}"
             )
+    with load_checkpoint(ckpt_to_initialize_from) as reader:
+        prefix = reader.prefix
+    whole = list[tuple[str, list[Variable]]]()
     for name, parts in grouped.items():
         saved, info = previous.get(name) or name, vocabularies.get(name)
         if info is not None:
-            with load_checkpoint(ckpt_to_initialize_from) as reader:
-                prefix = reader.prefix
             for part in parts:
                 begin_with(part, _remapped(prefix, saved, part, info))
         elif vars_to_warm_start is not None:
-            init_from_checkpoint(ckpt_to_initialize_from, {saved: parts if len(parts) > 1 else parts[0]})
+            whole.append((saved, parts))
+    begin_from_checkpoint(ckpt_to_initialize_from, whole)
 
 
 def _grouped(wanted: Any) -> dict[str, list[Variable]]:
@@ -101,7 +104,7 @@ def _grouped(wanted: Any) -> dict[str, list[Variable]]:
         )
     grouped: dict[str, list[Variable]] = {}
     for part in chosen:
-        parts = grouped.setdefault(part.save_slice_info.full_name if part.save_slice_info else part.op_name, [])
+        parts = grouped.setdefault(get_variable_full_name(part), [])
         if not any(part is other for other in parts):
             parts.append(part)
     return grouped
@@ -121,14 +124,14 @@ def _remapped(prefix: str, saved: str, part: Variable, info: VocabInfo) -> Node:
     def remap(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         new = _words(info.new_vocab, info.new_vocab_size)[begin : begin + size]
         old = {word: at for at, word in enumerate(_words(info.old_vocab, info.old_vocab_size))}
-        both = [(to, old[word]) for to, word in enumerate(new) if word in old]
+        to = [place for place, word in enumerate(new) if word in old]
+        lead: tuple[Any, ...] = (slice(None),) * axis
         with CheckpointReader(prefix) as reader:
             held = reader.get_tensor(saved)
         if axis:
             held = held[offsets[0] : offsets[0] + shape[0]]
         value = np.array(value)
-        for to, at in both:
-            value[(slice(None),) * axis + (to,)] = held[(slice(None),) * axis + (at,)]
+        value[(*lead, to)] = held[(*lead, [old[new[place]] for place in to])]
         return value
 
     name = f"{part.op_name}/checkpoint_initializer"
