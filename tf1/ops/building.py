@@ -246,7 +246,17 @@ def static_value(value: Any) -> Any:
     """Give the array of a plain value, or of a node that is made of constants and static shapes; None of another."""
     if not is_node(value):
         return np.asarray(value)
-    node = as_node(value)
+    return _static(as_node(value), {})
+
+
+def _static(node: Node, known: dict[Node, Any]) -> Any:
+    """See `static_value`; `known` has what was computed before, since a node may be taken many times."""
+    if node not in known:
+        known[node] = _computed(node, known)
+    return known[node]
+
+
+def _computed(node: Node, known: dict[Node, Any]) -> Any:
     if node.op_type == "Const":
         return node.attrs["value"]
     if node.op_type == "Shape":
@@ -257,7 +267,7 @@ def static_value(value: Any) -> Any:
         return None if rank is None else np.array(rank, np.int32)
     if node.fn is None or node.op_type not in _OF_CONSTANTS:
         return None
-    parts = [static_value(part) for part in node.inputs]
+    parts = [_static(part, known) for part in node.inputs]
     return None if any(part is None for part in parts) else np.asarray(node.fn(*parts))
 
 
