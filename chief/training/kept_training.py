@@ -30,11 +30,10 @@ from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
 from globalstep.chief.training.model_run import LOSS, ModelSession, Named
-from globalstep.chief.training.saved_model import read_model, saved_step
+from globalstep.chief.training.saved_model import load, saved_step
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import directory_of, is_full, leave_probe, storage_for
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.worker.frameworks.detection import put_values
 from globalstep.worker.step.stepping import TrainedModel
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ class KeptTraining:
     def last_saved(self, model: Any) -> tuple[int, Any] | None:
         """Give the step of the newest checkpoint, and the model with its values; None where there is none."""
         prefix = None if self.run_dir is None else latest_checkpoint(self.run_dir, thorough=False)
-        return None if prefix is None else (saved_step(prefix), put_values(model, read_model(prefix)))
+        return None if prefix is None else (saved_step(prefix), load(prefix, model))
 
     def results(self) -> dict[str, Any]:
         """Return what a FitResult says of the run's directory and evaluations."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from globalstep.tf1.estimator.model_fn import ModeKeys
 from globalstep.tf1.exporting import saved_model
-from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
@@ -99,14 +99,16 @@ def from_saved_model(
             session.close()
             raise ValueError(f"Got signature_def_key {key!r}. Available signatures are {sorted(meta.signature_def)}.")
         signature = signature_def if signature_def is not None else meta.signature_def[key]
-        input_names, output_names = (
-            {name: info.name for name, info in field.items()} for field in (signature.inputs, signature.outputs)
-        )
-    feeds, fetches = (
-        {name: graph.get_tensor_by_name(tensor) for name, tensor in (names or {}).items()}
-        for names in (input_names, output_names)
-    )
-    return Predictor(session, graph, feeds, fetches)
+        input_names, output_names = _names(signature.inputs), _names(signature.outputs)
+    return Predictor(session, graph, _nodes(graph, input_names), _nodes(graph, output_names or {}))
+
+
+def _names(infos: Mapping[str, Any]) -> dict[str, str]:
+    return {name: info.name for name, info in infos.items()}
+
+
+def _nodes(graph: Graph, names: Mapping[str, str]) -> dict[str, Node]:
+    return {name: graph.get_tensor_by_name(tensor) for name, tensor in names.items()}
 
 
 def from_estimator(
@@ -140,8 +142,4 @@ def from_estimator(
         if path is None:
             raise ValueError(f"There is no checkpoint of the Estimator in {estimator.model_dir}.")
         session = MonitoredSession(ChiefSessionCreator(config=config, checkpoint_filename_with_path=path))
-        feeds, fetches = (
-            {name: graph.get_tensor_by_name(info.name) for name, info in field.items()}
-            for field in (signature.inputs, signature.outputs)
-        )
-    return Predictor(session, graph, feeds, fetches)
+    return Predictor(session, graph, *(_nodes(graph, _names(ends)) for ends in (signature.inputs, signature.outputs)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,21 +35,30 @@ def _files(file_pattern: Any) -> list[str]:
     return found
 
 
-def _elements(
-    names: Sequence[str], open_one: Callable[[Any], Pipeline], shuffle: bool, seed: int | None, at_once: int
-) -> Pipeline:
-    files = Pipeline.from_tensor_slices(list(names))
-    if shuffle:
-        files = files.shuffle(len(names), seed)
-    return files.interleave(open_one, at_once)
+class _Order(NamedTuple):
+    """In which order files and elements come; see `make_csv_dataset`."""
+
+    epochs: int | None
+    shuffle: bool
+    buffer_size: int
+    seed: int | None
+    at_once: int
+
+    def batches(
+        self, names: Sequence[str], open_one: Callable[[Any], Pipeline], batch_size: int, drops: bool = False
+    ) -> Pipeline:
+        """Give batches of what `open_one` makes of the names; a smaller one at the end is left out if it `drops`."""
+        files = Pipeline.from_tensor_slices(list(names))
+        if self.shuffle:
+            files = files.shuffle(len(names), self.seed)
+        elements = files.interleave(open_one, self.at_once)
+        if self.shuffle:
+            elements = elements.shuffle(self.buffer_size, self.seed)
+        return elements.repeat(self.epochs).batch(batch_size, drops or self.epochs is None)
 
 
-def _batches(
-    elements: Pipeline, batch_size: int, whole: bool, epochs: int | None, shuffle: bool, size: int, seed: int | None
-) -> Pipeline:
-    if shuffle:
-        elements = elements.shuffle(size, seed)
-    return elements.repeat(epochs).batch(batch_size, whole or epochs is None)
+def _labelled(found: dict[str, Any], label: str | None) -> Any:
+    return found if label is None else (found, found.pop(label))
 
 
 def make_batched_features_dataset(
@@ -93,18 +102,11 @@ def make_batched_features_dataset(
     """
     if label_key is not None and label_key not in features:
         raise ValueError(f"The `label_key` provided ({label_key!r}) must be one of the `features` keys.")
-    records = _elements(
-        _files(file_pattern), lambda name: reader(name, *(reader_args or ())), shuffle, shuffle_seed, reader_num_threads
+    order = _Order(num_epochs, shuffle, shuffle_buffer_size, shuffle_seed, reader_num_threads)
+    batches = order.batches(
+        _files(file_pattern), lambda name: reader(name, *(reader_args or ())), batch_size, drop_final_batch
     )
-    batches = _batches(
-        records, batch_size, drop_final_batch, num_epochs, shuffle, shuffle_buffer_size, shuffle_seed
-    )  # fmt: skip
-
-    def parse(texts: Any) -> Any:
-        found = parse_example(texts, dict(features))
-        return found if label_key is None else (found, found.pop(label_key))
-
-    return batches.map(parse)
+    return batches.map(lambda texts: _labelled(parse_example(texts, dict(features)), label_key))
 
 
 def make_csv_dataset(
@@ -186,11 +188,10 @@ def make_csv_dataset(
             lines, [one if isinstance(one, Node) else np.reshape(one, -1) for one in defaults], field_delim,
             use_quote_delim, na_value=na_value, select_cols=places,
         )  # fmt: skip
-        found = dict(zip(taken, columns, strict=True))
-        return found if label_name is None else (found, found.pop(label_name))
+        return _labelled(dict(zip(taken, columns, strict=True)), label_name)
 
-    lines = _elements(files, lines_of, shuffle, shuffle_seed, num_parallel_reads)
-    return _batches(lines, batch_size, False, num_epochs, shuffle, shuffle_buffer_size, shuffle_seed).map(parse)
+    order = _Order(num_epochs, shuffle, shuffle_buffer_size, shuffle_seed, num_parallel_reads)
+    return order.batches(files, lines_of, batch_size).map(parse)
 
 
 def _is_dtype(value: Any) -> bool:

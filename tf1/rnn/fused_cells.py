@@ -9,12 +9,11 @@ import abc
 from typing import Any
 
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.ops.array_ops import shape
 from globalstep.tf1.ops.joining_ops import reverse, stack, unstack
 from globalstep.tf1.ops.math_ops import cast
 from globalstep.tf1.ops.reversal_ops import reverse_sequence
 from globalstep.tf1.rnn.lstm_cells import LSTMBlockCell
-from globalstep.tf1.rnn.sequences import dynamic_rnn, static_rnn
+from globalstep.tf1.rnn.sequences import dynamic_rnn, one_size, static_rnn
 
 __all__ = ["FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN"]
 
@@ -133,8 +132,7 @@ class LSTMBlockFusedCell(FusedRNNCell):
         if initial_state is None:
             if dtype is None:
                 raise ValueError("Either initial_state or dtype needs to be specified")
-            known = node.shape.as_list()[1]
-            initial_state = self._cell.zero_state(shape(node)[1] if known is None else known, dtype)
+            initial_state = self._cell.zero_state(one_size(node, 1), dtype)
         lengths = None if sequence_length is None else cast(as_node(sequence_length), "int32")
         outputs, state = self._cell.over_sequence(node, tuple(map(as_node, initial_state)), lengths)
         return unstack(outputs, num=len(inputs)) if listed else outputs, state

@@ -16,6 +16,7 @@ from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.nn_ops import bias_add
 from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.rnn.sequences import is_cell
 from globalstep.tf1.variables.named_variables import get_variable
 
 __all__ = ["_Linear", "_concat", "_like_rnncell", "_linear"]
@@ -89,6 +90,5 @@ def _concat(prefix: Any, suffix: Any, static: bool = False) -> Any:
     return concat(nodes, 0)
 
 
-def _like_rnncell(cell: Any) -> bool:
-    """Say whether something has what a cell has."""
-    return callable(cell) and all(hasattr(cell, name) for name in ("output_size", "state_size", "zero_state"))
+#: TensorFlow's own name.
+_like_rnncell = is_cell

@@ -163,7 +163,7 @@ def static_rnn(
     with variable_scope(scope or "rnn") as entered:
         steps = [nest.map_structure(as_node, item) for item in inputs]
         first = nest.flatten(steps[0])[0]
-        batch = _one_size(first, 0)
+        batch = one_size(first, 0)
         lengths = _lengths(sequence_length, batch)
         state = initial_state
         if state is None:
@@ -351,8 +351,13 @@ def static_bidirectional_rnn(
         return outputs, state_fw, state_bw
 
 
+def is_cell(cell: Any) -> bool:
+    """Say whether something has what a cell has."""
+    return callable(cell) and all(hasattr(cell, part) for part in ("output_size", "state_size", "zero_state"))
+
+
 def require_cell(name: str, cell: Any) -> None:
-    if not callable(cell) or not all(hasattr(cell, part) for part in ("output_size", "state_size", "zero_state")):
+    if not is_cell(cell):
         raise TypeError(f"The argument {name!r} ({cell!r}) is not an RNNCell.")
 
 
@@ -367,7 +372,8 @@ def _swapped(node: Node) -> Node:
     return transpose(node, [1, 0, *range(2, 3 if rank is None else rank)])
 
 
-def _one_size(node: Node, axis: int) -> Any:
+def one_size(node: Node, axis: int) -> Any:
+    """Give a size of a node: an int, or a node where it is not known before a run."""
     known = node.shape.as_list()[axis] if node.shape.ndims else None
     return known if known is not None else shape_of(node)[axis]
 
@@ -376,7 +382,7 @@ def _sizes(nodes: Sequence[Node]) -> tuple[Any, Any]:
     for node in nodes:
         if node.shape.ndims is not None and node.shape.ndims < 2:
             raise ValueError(f"Shape {node.shape} must have rank at least 2")
-    return as_node(_one_size(nodes[0], 0)), _one_size(nodes[0], 1)
+    return as_node(one_size(nodes[0], 0)), one_size(nodes[0], 1)
 
 
 def _lengths(sequence_length: Any, batch: Any) -> Node | None:
