@@ -42,7 +42,7 @@ def launch(processes, tmp_path):
         processes.start(
             "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2, *options,
             JOB, "--last-step", last_step, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 10**9,
-            "--slow-until", tmp_path / "fast", 1, "--verbose", env={"TEST_MARK": mark, **environ},
+            "--slow-until", tmp_path / "fast", 0, "--verbose", env={"TEST_MARK": mark, **environ},
         )  # fmt: skip
         # Before it has a session, a task has nothing to hand over: SIGTERM ends it as any process.
         processes.until("launch", r"^\[worker:0\] ready$", 60.0)
@@ -54,7 +54,7 @@ def launch(processes, tmp_path):
 
 def ends_exactly(processes, tmp_path, task):
     processes.until("launch", ENDED.format(task))
-    (tmp_path / "fast").write_text("from now on\n")
+    (tmp_path / "fast").touch()
     codes = processes.wait()
     printed = processes.output("launch")
     assert set(codes.values()) == {0}, printed

@@ -36,7 +36,7 @@ def processes(tmp_path):
 def launched(processes, tmp_path):
     """Launch the job with two PS, a chief and two workers; gives the pids of its tasks, by name.
 
-    It goes slowly until `fast` is called, so that it cannot end before what a test does to it.
+    It goes slowly until the file `fast` is there, so that it cannot end before what a test does to it.
     """
     mark = uuid.uuid4().hex
 
@@ -46,7 +46,7 @@ def launched(processes, tmp_path):
     processes.start(
         "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 20,
-        "--slow-until", tmp_path / "fast", 1, env={"TEST_MARK": mark},
+        "--slow-until", tmp_path / "fast", 0, env={"TEST_MARK": mark},
     )  # fmt: skip
 
     def has_saved():
@@ -57,13 +57,9 @@ def launched(processes, tmp_path):
     return pids
 
 
-def fast(tmp_path):
-    (tmp_path / "fast").write_text("from now on\n")
-
-
 def ends_exactly(processes, tmp_path, names=("launch",)):
     """Every process ends well, and the last checkpoint holds exactly the pushes up to the last step."""
-    fast(tmp_path)
+    (tmp_path / "fast").touch()
     codes = processes.wait()
     printed = "\n".join(processes.output(name) for name in names)
     assert set(codes.values()) == {0}, printed
@@ -116,7 +112,7 @@ def test_the_place_of_a_worker_that_died_is_taken_by_a_new_one(launched, process
 def test_a_worker_that_was_stopped_goes_on_exactly(launched, processes, tmp_path):
     worker = launched()["worker:0"]
     os.kill(worker, signal.SIGSTOP)
-    fast(tmp_path)
+    (tmp_path / "fast").touch()
     try:
         processes.until("launch", r"step [56]\d\d$")
     finally:

@@ -34,14 +34,10 @@ def launch(processes, tmp_path, name, restarts):
     processes.start(
         name, "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--max-restarts", restarts,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 20,
-        "--slow-until", tmp_path / "fast", 1,
+        "--slow-until", tmp_path / "fast", 0,
         env={"TEST_MARK": mark, "GLOBALSTEP_RUN_POLICY": "spread_above=0,durability=log"},
     )  # fmt: skip
     return lambda: tasks_marked("TEST_MARK", mark)
-
-
-def go_fast(tmp_path):
-    (tmp_path / "fast").write_text("from now on\n")
 
 
 def steps_in(printed):
@@ -65,7 +61,7 @@ def test_no_other_task_goes_back_when_ps_are_killed(processes, tmp_path, victims
     processes.until("launch", r"\bstep \d\d$", 60.0)
     for victim in victims:
         os.kill(pids()[victim], signal.SIGKILL)
-    go_fast(tmp_path)
+    (tmp_path / "fast").touch()
     assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
     printed = processes.output("launch")
     assert "go back together" not in printed
@@ -83,7 +79,7 @@ def test_when_a_log_is_gone_all_go_back_to_the_checkpoint_as_without_one(process
     os.kill(victim, signal.SIGSTOP)
     shutil.rmtree(log)
     os.kill(victim, signal.SIGKILL)
-    go_fast(tmp_path)
+    (tmp_path / "fast").touch()
     assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
     printed = processes.output("launch")
     assert re.search(
@@ -100,7 +96,7 @@ def test_a_job_that_was_killed_as_a_whole_goes_on_at_its_last_push(processes, tm
         os.kill(pid, signal.SIGKILL)
     processes.wait(60.0)
     reached = max(steps_in(processes.output("first")))
-    go_fast(tmp_path)
+    (tmp_path / "fast").touch()
     launch(processes, tmp_path, "second", restarts=0)
     assert processes.wait(120.0)["second"] == 0, processes.output("second")
     printed = processes.output("second")
