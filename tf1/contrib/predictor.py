@@ -29,10 +29,7 @@ class Predictor:
     """
 
     def __init__(
-        self,
-        session: Session | MonitoredSession,
-        graph: Graph,
-        feed_tensors: Mapping[str, Any],
+        self, session: Session | MonitoredSession, graph: Graph, feed_tensors: Mapping[str, Any],
         fetch_tensors: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.session, self.graph = session, graph
@@ -50,16 +47,10 @@ class Predictor:
         Raises:
             ValueError: For an input that the model does not have.
         """
-        for name in input_dict:
-            if name not in self.feed_tensors:
-                raise ValueError(
-                    f"Got unexpected keys in input_dict: {set(input_dict) - set(self.feed_tensors)}\nexpected: "
-                    f"{set(self.feed_tensors)}"
-                )
-        found: dict[str, Any] = self.session.run(
-            self.fetch_tensors, {self.feed_tensors[name]: value for name, value in input_dict.items()}
-        )
-        return found
+        if unexpected := set(input_dict) - set(self.feed_tensors):
+            raise ValueError(f"Got unexpected keys in input_dict: {unexpected}\nexpected: {set(self.feed_tensors)}")
+        feeds = {self.feed_tensors[name]: value for name, value in input_dict.items()}
+        return dict(self.session.run(self.fetch_tensors, feeds))
 
 
 def from_saved_model(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,32 +29,23 @@ def _files(file_pattern: Any) -> list[str]:
     patterns = list(file_pattern) if isinstance(file_pattern, (list, tuple)) else [file_pattern]
     if not patterns:
         raise ValueError("File pattern is empty.")
-    found = sorted(name for pattern in patterns for name in gfile.Glob(pattern))
+    found = sorted(gfile.Glob(patterns))
     if not found:
         raise ValueError(f"No files match {file_pattern}.")
     return found
 
 
-class _Order(NamedTuple):
-    """In which order files and elements come; see `make_csv_dataset`."""
-
-    epochs: int | None
-    shuffle: bool
-    buffer_size: int
-    seed: int | None
-    at_once: int
-
-    def batches(
-        self, names: Sequence[str], open_one: Callable[[Any], Pipeline], batch_size: int, drops: bool = False
-    ) -> Pipeline:
-        """Give batches of what `open_one` makes of the names; a smaller one at the end is left out if it `drops`."""
-        files = Pipeline.from_tensor_slices(list(names))
-        if self.shuffle:
-            files = files.shuffle(len(names), self.seed)
-        elements = files.interleave(open_one, self.at_once)
-        if self.shuffle:
-            elements = elements.shuffle(self.buffer_size, self.seed)
-        return elements.repeat(self.epochs).batch(batch_size, drops or self.epochs is None)
+def _batches(
+    names: Sequence[str], open_one: Callable[[Any], Pipeline], at_once: int, batch_size: int, whole: bool,
+    epochs: int | None, shuffle: bool, buffer_size: int, seed: int | None,
+) -> Pipeline:  # fmt: skip
+    files = Pipeline.from_tensor_slices(list(names))
+    if shuffle:
+        files = files.shuffle(len(names), seed)
+    elements = files.interleave(open_one, at_once)
+    if shuffle:
+        elements = elements.shuffle(buffer_size, seed)
+    return elements.repeat(epochs).batch(batch_size, whole or epochs is None)
 
 
 def _labelled(found: dict[str, Any], label: str | None) -> Any:
@@ -102,10 +93,10 @@ def make_batched_features_dataset(
     """
     if label_key is not None and label_key not in features:
         raise ValueError(f"The `label_key` provided ({label_key!r}) must be one of the `features` keys.")
-    order = _Order(num_epochs, shuffle, shuffle_buffer_size, shuffle_seed, reader_num_threads)
-    batches = order.batches(
-        _files(file_pattern), lambda name: reader(name, *(reader_args or ())), batch_size, drop_final_batch
-    )
+    batches = _batches(
+        _files(file_pattern), lambda name: reader(name, *(reader_args or ())), reader_num_threads, batch_size,
+        drop_final_batch, num_epochs, shuffle, shuffle_buffer_size, shuffle_seed,
+    )  # fmt: skip
     return batches.map(lambda texts: _labelled(parse_example(texts, dict(features)), label_key))
 
 
@@ -190,8 +181,10 @@ def make_csv_dataset(
         )  # fmt: skip
         return _labelled(dict(zip(taken, columns, strict=True)), label_name)
 
-    order = _Order(num_epochs, shuffle, shuffle_buffer_size, shuffle_seed, num_parallel_reads)
-    return order.batches(files, lines_of, batch_size).map(parse)
+    batches = _batches(
+        files, lines_of, num_parallel_reads, batch_size, False, num_epochs, shuffle, shuffle_buffer_size, shuffle_seed
+    )
+    return batches.map(parse)
 
 
 def _is_dtype(value: Any) -> bool:

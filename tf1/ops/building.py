@@ -242,15 +242,14 @@ _OF_CONSTANTS = frozenset(
 )
 
 
-def static_value(value: Any) -> Any:
-    """Give the array of a plain value, or of a node that is made of constants and static shapes; None of another."""
+def static_value(value: Any, known: dict[Node, Any] | None = None) -> Any:
+    """Give the array of a plain value, or of a node that is made of constants and static shapes; None of another.
+
+    `known` has what was computed on the way, since a node may be taken many times.
+    """
     if not is_node(value):
         return np.asarray(value)
-    return _static(as_node(value), {})
-
-
-def _static(node: Node, known: dict[Node, Any]) -> Any:
-    """See `static_value`; `known` has what was computed before, since a node may be taken many times."""
+    node, known = as_node(value), {} if known is None else known
     if node not in known:
         known[node] = _computed(node, known)
     return known[node]
@@ -267,7 +266,7 @@ def _computed(node: Node, known: dict[Node, Any]) -> Any:
         return None if rank is None else np.array(rank, np.int32)
     if node.fn is None or node.op_type not in _OF_CONSTANTS:
         return None
-    parts = [_static(part, known) for part in node.inputs]
+    parts = [static_value(part, known) for part in node.inputs]
     return None if any(part is None for part in parts) else np.asarray(node.fn(*parts))
 
 

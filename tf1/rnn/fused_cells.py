@@ -54,13 +54,12 @@ class FusedRNNCellAdaptor(FusedRNNCell):
         self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
     ) -> tuple[Any, Any]:
         """See FusedRNNCell."""
-        listed = isinstance(inputs, (list, tuple))
         if self._dynamic:
             outputs, state = dynamic_rnn(
-                self._cell, stack(inputs) if listed else inputs, sequence_length, initial_state, dtype,
-                time_major=True, scope=scope,
+                self._cell, _whole(inputs), sequence_length, initial_state, dtype, time_major=True, scope=scope
             )  # fmt: skip
-            return unstack(outputs, num=len(inputs)) if listed else outputs, state
+            return _as_given(outputs, inputs), state
+        listed = isinstance(inputs, (list, tuple))
         steps = inputs if listed else unstack(as_node(inputs))
         outputs, state = static_rnn(self._cell, steps, initial_state, dtype, sequence_length, scope)
         return outputs if listed else stack(outputs), state
@@ -87,11 +86,19 @@ class TimeReversedFusedRNN(FusedRNNCell):
         return _reversed(outputs, sequence_length), state
 
 
+def _whole(steps: Any) -> Node:
+    return stack(steps) if isinstance(steps, (list, tuple)) else as_node(steps)
+
+
+def _as_given(outputs: Any, steps: Any) -> Any:
+    """Give outputs as a list if the steps came as one."""
+    return unstack(outputs, num=len(steps)) if isinstance(steps, (list, tuple)) else outputs
+
+
 def _reversed(steps: Any, lengths: Any) -> Any:
-    listed = isinstance(steps, (list, tuple))
-    node = stack(steps) if listed else as_node(steps)
+    node = _whole(steps)
     turned = reverse(node, [0]) if lengths is None else reverse_sequence(node, lengths, seq_axis=0, batch_axis=1)
-    return unstack(turned, num=len(steps)) if listed else turned
+    return _as_given(turned, steps)
 
 
 class LSTMBlockFusedCell(FusedRNNCell):
@@ -116,8 +123,7 @@ class LSTMBlockFusedCell(FusedRNNCell):
     @property
     def num_units(self) -> int:
         """Size of c and h."""
-        size: int = self._cell.output_size
-        return size
+        return int(self._cell.output_size)
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
@@ -127,12 +133,11 @@ class LSTMBlockFusedCell(FusedRNNCell):
         Raises:
             ValueError: If there is neither `initial_state` nor `dtype`.
         """
-        listed = isinstance(inputs, (list, tuple))
-        node: Node = stack(inputs) if listed else as_node(inputs)
+        node = _whole(inputs)
         if initial_state is None:
             if dtype is None:
                 raise ValueError("Either initial_state or dtype needs to be specified")
             initial_state = self._cell.zero_state(one_size(node, 1), dtype)
         lengths = None if sequence_length is None else cast(as_node(sequence_length), "int32")
         outputs, state = self._cell.over_sequence(node, tuple(map(as_node, initial_state)), lengths)
-        return unstack(outputs, num=len(inputs)) if listed else outputs, state
+        return _as_given(outputs, inputs), state

@@ -65,9 +65,8 @@ class _Linear:
 
 
 def _listed(args: Any) -> list[Node]:
-    if args is None:
-        return []
-    return [as_node(one) for one in (args if isinstance(args, (list, tuple)) else [args])]
+    given = args if isinstance(args, (list, tuple)) else [] if args is None else [args]
+    return [as_node(one) for one in given]
 
 
 def _linear(
