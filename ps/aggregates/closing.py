@@ -74,6 +74,7 @@ class Closing:
         base, present = asked.seen_steps[step], ledger.steps[step]
         if not wanted.closes:
             at = self._resources.clock.monotonic()
+            self._resources.members.presence.contributed(client)
             now.claims.done(client, step, at)
             now.gave_first.setdefault(step, at)
             gave = now.gave.setdefault(step, {})

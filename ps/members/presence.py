@@ -315,6 +315,12 @@ class Presence:
         if lease is not None:
             lease.standing = replace(lease.standing, run=run)
 
+    def contributed(self, client: str) -> None:
+        """Take note that a client has contributed to a step, which is as good a sign of life as any."""
+        lease = self._leases.get(client)
+        if lease is not None:
+            lease.heard = self._clock.monotonic()
+
     def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
         """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
         lease = self._leases.get(client)

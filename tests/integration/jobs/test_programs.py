@@ -171,6 +171,8 @@ def test_clients_of_servers_that_are_there_already(processes, tmp_path):
     program = PROGRAMS / "apart" / "servers_apart.py"
     for job, index in tasks_of(1, 2):
         processes.start(f"server:{job}:{index}", program, *hosts, f"--job_name={job}", f"--task_index={index}")
+    for index in range(2):  # one that came after the end would wait for a job that begins
+        processes.until(f"server:worker:{index}", "the job's parameter servers answer")
     for index in range(2):
         processes.start(f"worker:{index}", program, *hosts, f"--task_index={index}")
     codes = processes.wait(TIMEOUT_SECS)

@@ -126,6 +126,22 @@ def test_what_closes_a_step_is_no_contribution_and_none_that_is_late(begun):
     assert (counted.contributions, counted.late, counted.made, counted.waited, counted.waited_secs) == (1, 0, 1, 1, 700)
 
 
+def test_a_worker_that_slept_past_its_lease_is_waited_for_again_from_its_next_contribution_on(begun):
+    """Its next sign of life may take long: its connection broke while it slept."""
+    run = begun()
+    for worker in range(2):
+        run.contribute(worker, 0)
+    run.clock.advance(20.0)
+    run.heard(0)
+    run.contribute(0, 1)
+    assert run.contribute(0, 1, replace(STEP, closes=True)) is OutcomeKind.ACCEPTED
+    assert run.contribute(1, 1) is OutcomeKind.LATE
+    run.contribute(0, 2)
+    assert run.contribute(0, 2, replace(STEP, closes=True)) is OutcomeKind.LATE
+    (found,) = run.status().open_steps
+    assert [item.who for item in found.waits_for] == TASKS[1:]
+
+
 def test_units_of_work_name_who_computes_them(begun):
     run = begun()
     ask = [events.AwaitStep(item.incarnation, item.client_id, "global_step", 0, units=2) for item in run.clients]

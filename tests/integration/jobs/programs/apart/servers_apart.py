@@ -17,6 +17,7 @@ def main(_):
     workers = FLAGS.worker_hosts.split(",")
     cluster = tf.train.ClusterSpec({"ps": FLAGS.ps_hosts.split(","), "worker": workers})
     if FLAGS.job_name:
+        tf.logging.set_verbosity(tf.logging.INFO)
         tf.train.Server(cluster, job_name=FLAGS.job_name, task_index=FLAGS.task_index).join()
     device = f"/job:worker/task:{FLAGS.task_index}/cpu:0"
     with tf.device(tf.train.replica_device_setter(worker_device=device, cluster=cluster)):
