@@ -111,6 +111,8 @@ class Unfinished:
     index: int
     waiting: set[int]
     steps: dict[str, int]
+    #: Of the memory that is kept for it.
+    claim: object = None
 
 
 class Ledger:
@@ -301,6 +303,15 @@ class Ledger:
             event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
             self.journal.accepted(push, event, self.index, increments, self.steps, staleness)
         return outcome
+
+    @property
+    def unfinished(self) -> int:
+        """How many mutations some participant is not known to have applied."""
+        return len(self._unfinished)
+
+    def hold(self, claim: object) -> None:
+        """Keep a claim for memory until all participants have applied the entry that was just admitted."""
+        self._unfinished[-1].claim = claim
 
     def assign_step(self, name: str, value: int) -> None:
         """Set a step: an assign of the program's own, part of the entry just admitted."""

@@ -15,7 +15,7 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.ps.aggregates.closing import Closing
-from globalstep.ps.budget import RETRY_SECS, Account, Kind
+from globalstep.ps.budget import RETRY_SECS, Account, Kind, MemoryClaim
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger, refusal, scaled
 from globalstep.ps.ledger.signatures import Floor
@@ -46,6 +46,10 @@ __all__ = ["Sequencer"]
 _MOST_PARTS = 64
 #: What a part takes besides its data, and for each change, or read, that is not its layout's.
 _PART_BYTES = 512
+#: Decisions that other PS tasks are not known to have applied: workers that push at the same time have as many.
+#: Each one beyond takes so much of the budget, for each of those tasks.
+_MANY_DECISIONS = 256
+_DECISION_BYTES = 2048
 #: Snapshots that are not released: a chief has one, and one more where it saves in the background.
 _MOST_SNAPSHOTS = 4
 
@@ -118,6 +122,18 @@ class Sequencer:
                 raise budget.refusal(Kind.PART, account, besides + sum(one.nbytes for one in data))
         parts.claim = claim
 
+    def _claim_decision(self, ledger: Ledger, asked: Push) -> MemoryClaim | None:
+        """Claim what a decision takes until other PS tasks have applied it, where many have not been applied there.
+
+        Raises:
+            ResourceExhaustedError: If there is no memory.
+        """
+        if not asked.others or ledger.unfinished < _MANY_DECISIONS or self._resources.replaying:
+            return None
+        budget = self._resources.budget
+        account = asked.parts.account or Account(budget, asked.push.client)
+        return budget.claim(Kind.PART, account, _DECISION_BYTES * len(asked.others))
+
     def _take_in(self, now: Incarnation, push: PushId, parts: PushParts, step: str = "", unit: int = 0) -> None:
         """Check a part, and keep it."""
         layout, rows, store = parts.layout, parts.rows, now.store
@@ -178,6 +194,7 @@ class Sequencer:
             if is_push and not event.not_finite:
                 self._take_in(now, push, event.parts)
             examined = self._examine(now, ledger, event, participants)
+            claim = self._claim_decision(ledger, event)
         except Exception:
             now.staged.pop(push, None)
             if is_push and others:
@@ -189,6 +206,8 @@ class Sequencer:
         dumped = no_ledger if is_push else ledger.dumped_later()
         with self._resources.fail_stop.during(push):
             outcome, entry = self._accept(now, ledger, event, participants, examined)
+            if claim is not None and entry is not None:
+                ledger.hold(claim)
             if entry is not None:
                 self._applier.apply_entry(now, entry, event.uses, dumped)
             if now.log is not NO_LOG:

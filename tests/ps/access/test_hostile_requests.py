@@ -367,6 +367,32 @@ def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
     assert "64 parts of client x" in reply.error.message
 
 
+def test_decisions_that_their_client_tells_nobody_are_not_kept_without_end(run_of_two):
+    run = run_of_two
+    run.shard(1).resources.budget.limit_bytes = 1 << 20
+
+    def push(sequence):
+        request = pb.Request(push=pb.PushRequest(incarnation=run.incarnation, others=[0]))
+        request.push.id.CopyFrom(pb.PushId(client=f"x{sequence}", sequence=1))
+        return run.send(request, at=1)
+
+    admitted = 0
+    while not (reply := push(admitted)).HasField("error"):
+        admitted += 1
+        assert admitted < 2000
+    assert (reply.error.type, reply.error.retry_millis) == ("ResourceExhaustedError", 500)
+    # PS task 0 hears of them, and says so: the memory is free again.
+    before = run.shard(1).view().applied
+    settle = pb.SettleRequest(incarnation=run.incarnation, shard=0, applied=run.shard(0).view().applied)
+    told = pb.Request(commit=pb.CommitRequest(incarnation=run.incarnation, id=pb.PushId(client="x0", sequence=1)))
+    told.commit.entries.extend(run.ps.controls[1].call("Settle", settle).entries)
+    assert not run.send(told, at=0).HasField("error")
+    settle.applied = run.shard(0).view().applied
+    run.ps.controls[1].call("Settle", settle)
+    run.client.push(step_push())
+    assert run.shard(1).view().applied == before + 1
+
+
 def test_snapshots_that_nobody_releases_are_not_taken_without_end(run):
     request = pb.Request(push=pb.PushRequest(incarnation=run.incarnation, snapshot=True))
     kinds = []
