@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.tensorboard_protos import DATA_TYPES, GraphDef, NodeDef
-from globalstep.tf1.exporting.functions import NotWritableError
+from globalstep.tf1.exporting.functions import NotWritableError, function_named, name_of_global
 from globalstep.tf1.exporting.values import SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node, Operation, get_default_graph
 from globalstep.tf1.graph.graph_def import graph_def as drawn
@@ -42,14 +42,20 @@ __all__ = [
 #: The attribute of a NodeDef that says what the node is here.
 PAYLOAD = "_globalstep"
 _CLASSES: dict[str, type[Node]] = {"Node": Node, "Variable": Variable, "Mutation": Mutation}
-#: What a file may say of a node, besides what computes it.
-_STATE = {"_dtype", "_shape", "aliases", "control_inputs", "inputs", "is_operation", "op_type", "stateful"}
-_STATE_OF: dict[type[Node], set[str]] = {
+#: What a file may say of a node, besides what computes it, and of what kind that is.
+_STATE: dict[str, Any] = {
+    "_dtype": DType | None, "_shape": TensorShape | None, "aliases": list, "control_inputs": tuple, "inputs": tuple,
+    "is_operation": bool, "op_type": str, "stateful": bool,
+}  # fmt: skip
+_STATE_OF: dict[type[Node], dict[str, Any]] = {
     Node: _STATE,
     Variable: _STATE
-    | {"_initial_value", "_initializer", "is_local", "is_own", "is_step", "optimizer_name", "primary"}
-    | {"save_slice_info", "slot_name", "trainable"},
-    Mutation: _STATE | {"after_increment", "guards", "increments", "parts", "uses", "value_of"},
+    | {"_initial_value": Node, "_initializer": Mutation, "is_local": bool, "is_own": bool, "is_step": bool}
+    | {"optimizer_name": str, "primary": Variable | None, "save_slice_info": object, "slot_name": str}
+    | {"trainable": bool},
+    Mutation: _STATE
+    | {"after_increment": bool, "guards": tuple, "increments": tuple, "parts": tuple, "uses": tuple}
+    | {"value_of": Variable | None},
 }
 #: What reading a damaged or hostile value raises.
 DAMAGED = (
@@ -70,7 +76,7 @@ def portable_graph_def(graph: Graph, clear_devices: bool = False) -> GraphDef:
     """Give a graph as a GraphDef that `import_graph_def` reads.
 
     Args:
-        graph: The graph; it only gains inferred shapes.
+        graph: The graph.
         clear_devices: Whether to leave out on which devices nodes are placed.
 
     Returns:
@@ -103,13 +109,15 @@ def _payload(node: Node) -> dict[str, Any]:
         writer = ValueWriter(node.graph)
         names = ("op_type", "is_operation", "stateful", "_dtype", "_shape", "inputs", "control_inputs")
         return {"class": "Node", "state": _state(node, writer, names), "missing": str(error)}
-    constraint = getattr(node, "constraint", None)
-    if constraint is not None:
-        try:
-            written["constraint"] = ValueWriter(node.graph).write(constraint)
-        except NotWritableError:
-            written["constraint"] = None
-    return written
+    constraint = name_of_global(getattr(node, "constraint", None))
+    return written if constraint is None else written | {"constraint": {"global": constraint}}
+
+
+def _constraint(written: Any) -> Any:
+    """Read a Variable's constraint, which an optimizer calls before a run: a function that has a name, no other."""
+    if isinstance(written, dict) and [*written] == ["global"]:
+        return function_named(written["global"])
+    return None
 
 
 def _state(node: Node, writer: ValueWriter, names: Iterable[str] | None = None) -> dict[str, Any]:
@@ -245,6 +253,7 @@ class _GraphReading:
         node.device = "" if self._clear_devices else written.device
         node._place = None
         node.op_type = written.op
+        node.is_read = True
         self._payloads[written.name] = payload
         self.made[written.name] = node
 
@@ -256,7 +265,13 @@ class _GraphReading:
         for name, item in payload["state"].items():
             if name not in _STATE_OF[type(node)]:
                 raise NotWritableError(f"a {type(node).__name__} has no {name!r}")
-            setattr(node, name, reader.read(item))
+            value = reader.read(item)
+            sources = value if name in ("inputs", "control_inputs") else ()
+            if not isinstance(value, _STATE_OF[type(node)][name]) or not all(isinstance(one, Node) for one in sources):
+                raise NotWritableError(f"it has a {type(value).__name__} as {name!r} of a {type(node).__name__}")
+            setattr(node, name, value)
+        if (node.op_type == "Const") != ("const" in payload):
+            raise NotWritableError(f"{node.op_name!r} is and is not a constant")
         if "const" in payload:
             _fill_constant(node, array_of(written.attr["value"].tensor), payload["const"] == "text")
         elif "missing" in payload:
@@ -264,8 +279,7 @@ class _GraphReading:
         else:
             self._fill_function(node, payload, reader)
         if isinstance(node, Variable):
-            constraint = payload.get("constraint")
-            node.constraint = None if constraint is None else self._fresh_reader().read(constraint)
+            node.constraint = _constraint(payload.get("constraint"))
             node.is_own = node.is_local and bool(node.optimizer_name)
             if node.optimizer_name:
                 node.optimizer_name = self._scope + node.optimizer_name
@@ -276,9 +290,6 @@ class _GraphReading:
             node.attrs = {name: reader.read(item) for name, item in payload["attrs"].items()}
         except NotWritableError as error:
             _refuse(node, str(error))
-
-    def _fresh_reader(self) -> ValueReader:
-        return ValueReader(self._graph, self._node, self.shared, self._scope)
 
     def _node(self, name: str) -> Node:
         if name in self._input_map:

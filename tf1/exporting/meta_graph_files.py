@@ -17,7 +17,7 @@ from globalstep.files.storage import Storage, atomic_write, path_error, storage_
 from globalstep.files.tensorboard_protos import MetaGraphDef
 from globalstep.tf1.exporting.meta_graphs import ImportedGraph, SavedNames, import_meta, meta_graph_of
 from globalstep.tf1.exporting.scoped_graphs import keep_scope
-from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
+from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
 from globalstep.tf1.variables.variables import Variable
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def read_meta_graph(path: str) -> MetaGraphDef:
         pass
     try:
         return text_format.Parse(data.decode(), MetaGraphDef())
-    except (UnicodeDecodeError, text_format.ParseError) as error:
+    except (UnicodeDecodeError, RecursionError, text_format.ParseError) as error:
         raise ValueError(f"Cannot parse file {path}: it is no meta graph ({error}).") from error
 
 
@@ -200,11 +200,13 @@ def saver_of(imported: ImportedGraph, graph: Graph) -> Saver | None:
             return None
         with graph.as_default():
             return Saver()
-    found: Any = {name: [_variable(imported.nodes[item]) for item in items] for name, items in imported.saved.items()}
-    return Saver(found, allow_empty=True, **imported.saver)
+    found: Any = {name: [_variable(imported, item) for item in items] for name, items in imported.saved.items()}
+    options = {name: imported.saver[name] for name in ("max_to_keep", "sharded", "reshape") if name in imported.saver}
+    return Saver(found, allow_empty=True, **options)
 
 
-def _variable(node: Node) -> Variable:
+def _variable(imported: ImportedGraph, name: str) -> Variable:
+    node = imported.nodes.get(name)
     if not isinstance(node, Variable):
-        raise ValueError(f"The meta graph's Saver saves {node.op_name!r}, which is no Variable: the file is damaged.")
+        raise ValueError(f"The meta graph's Saver saves {name!r}, which is no Variable: the file is damaged.")
     return node

@@ -58,7 +58,7 @@ def meta_graph_of(
     """Give a graph as a meta graph.
 
     Args:
-        graph: The graph; it only gains inferred shapes.
+        graph: The graph.
         collections: Which of its collections; default all.
         clear_devices: Whether to leave out on which devices nodes are placed.
         saved: What its Saver saves.
@@ -129,10 +129,12 @@ def import_meta(
         content = json.loads(meta.collection_def[PAYLOAD].bytes_list.value[0])
         if content["format"] > FORMAT:
             raise NotWritableError(f"its format is {content['format']}, and this version reads those up to {FORMAT}")
-        saved = content["saved"]
+        saved, saver = content["saved"], dict(content.get("saver") or {})
+        if saved is not None:
+            saved = {str(name): list(map(str, items)) for name, items in saved.items()}
         held = {str(name): list(items) for name, items in content["collections"].items()}
         unbound = [str(name) for name in content.get(UNBOUND, ()) if name not in (input_map or {})]
-    except (NotWritableError, ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise ValueError(f"{what} is damaged, or of a newer version of globalstep: {error}") from error
     if unbound:
         raise ValueError(
@@ -141,7 +143,7 @@ def import_meta(
     made, shared = import_nodes(meta.graph_def, graph, scope, input_map, clear_devices, what)
     for name, items in held.items():
         _add_to_collection(graph, name, items, made, shared, scope)
-    return ImportedGraph(made, saved, dict(content.get("saver") or {}))
+    return ImportedGraph(made, saved, saver)
 
 
 def _add_to_collection(

@@ -77,7 +77,7 @@ def read_models(export_dir: str) -> list[MetaGraphDef]:
             if name == FILENAME_PB:
                 return list(_message().FromString(data).meta_graphs)
             return list(text_format.Parse(data.decode(), _message()()).meta_graphs)
-        except (DecodeError, UnicodeDecodeError, text_format.ParseError) as error:
+        except (DecodeError, UnicodeDecodeError, RecursionError, text_format.ParseError) as error:
             raise ValueError(f"Cannot parse file {path}: {error}.") from error
     raise NotFoundError(f"SavedModel file does not exist at: {export_dir}/{{{FILENAME_PBTXT}|{FILENAME_PB}}}")
 

@@ -392,8 +392,19 @@ def _function_at(place: Any) -> Any:
     return class_at(place) if place in _CALLED else function_named(place)
 
 
-def _read_array(written: Any) -> np.ndarray[Any, Any]:
-    name, shape, data = written
+def _size(written: Any) -> int | None:
+    if written is not None and not (type(written) is int and 0 <= written < 1 << 63):
+        raise NotWritableError(f"{written!r} is no size")
+    return written
+
+
+def _array_in(written: Any) -> np.ndarray[Any, Any]:
+    ((kind, content),) = written.items()
+    if kind == "strings":
+        return _read_strings(content)
+    if kind != "array":
+        raise NotWritableError(f"a {kind!r} is no array")
+    name, shape, data = content
     dtype = as_dtype(name).as_numpy_dtype
     return np.frombuffer(base64.b64decode(data), np.dtype(dtype).newbyteorder("<")).reshape(shape).astype(dtype)
 
@@ -421,9 +432,9 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "named tuple": ValueReader._named_tuple,
     "graph": lambda reader, content: reader._graph,
     "generator": ValueReader._generator,
-    "array": lambda reader, content: _read_array(content),
-    "strings": lambda reader, content: _read_strings(content),
-    "scalar": lambda reader, content: reader.read(content)[()],
+    "array": lambda reader, content: _array_in({"array": content}),
+    "strings": lambda reader, content: _array_in({"strings": content}),
+    "scalar": lambda reader, content: _array_in(content)[()],
     "enum": ValueReader._enum,
     "bytes": lambda reader, content: base64.b64decode(content),
     "slice": lambda reader, content: slice(*(reader.read(item) for item in content)),
@@ -432,7 +443,7 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "ellipsis": lambda reader, content: Ellipsis,
     "dtype": lambda reader, content: as_dtype(content),
     "numpy dtype": lambda reader, content: np.dtype(str(content)),
-    "shape": lambda reader, content: TensorShape(content),
-    "dimension": lambda reader, content: Dimension(content),
+    "shape": lambda reader, content: TensorShape(None if content is None else [_size(item) for item in content]),
+    "dimension": lambda reader, content: Dimension(_size(content)),
     "complex": lambda reader, content: complex(*content),
 }  # fmt: skip

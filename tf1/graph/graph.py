@@ -24,7 +24,7 @@ from globalstep.tf1.graph.definition import describe_place, place_of_program
 from globalstep.tf1.graph.device import apply_device_scopes
 from globalstep.tf1.graph.graph_keys import GraphKeys
 from globalstep.tf1.graph.node_operators import Operators
-from globalstep.tf1.graph.shapes import Dimension, TensorShape, infer
+from globalstep.tf1.graph.shapes import Dimension, TensorShape
 
 __all__ = [
     "Graph",
@@ -128,12 +128,11 @@ class Node(Operators):
             should flow. None for what the executor itself knows (placeholders, Variables, mutations).
         name: Wanted name; made unique in the graph and put under the current name scope.
             Default: `op_type`.
-        dtype: Static dtype where known; otherwise inferred when asked for.
-        shape: Static shape where known; otherwise inferred when asked for.
+        dtype: Static dtype where known: nothing evaluates a node to find it out.
+        shape: Static shape where known.
         attrs: Static attributes, for the executor, `write_graph` and lowering to expressions.
         operation: True for a node without a value (TensorFlow's Operation): running it gives None.
-        stateful: True when `fn` has effects or draws random numbers; such a node is never evaluated
-            except as part of a run.
+        stateful: True when `fn` has effects or draws random numbers.
         control_inputs: Nodes to run first, besides those of the current `control_dependencies`.
         graph: The graph to add it to; default the current one.
         device: Overrides the device of the current `device` scopes.
@@ -141,8 +140,10 @@ class Node(Operators):
     Attributes:
         op_name: Unique name in the graph, without ":0".
         device: Device string, "" for none, e.g. "/job:ps/task:1".
+        is_read: Whether a file gave it: nothing of it is evaluated but in a run.
     """
 
+    is_read = False
     __array_priority__ = 1000  # numpy arrays leave `array + node` to us
     __array_ufunc__ = None  # the same, for ufuncs
 
@@ -200,26 +201,20 @@ class Node(Operators):
 
     @property
     def dtype(self) -> DType:
-        """Dtype of the value, inferred on first use where it was not given.
+        """Dtype of the value.
 
         Raises:
-            ValueError: If it cannot be known before the node runs.
+            ValueError: If it is not known before the node runs.
         """
         if self._dtype is None:
-            self._dtype, shape = infer(self)
-            self._shape = self._shape if self._shape is not None else shape
+            raise ValueError(f"The dtype of {self.name!r} ({self.op_type}) is not known before it runs.")
         return self._dtype
 
     @property
     def shape(self) -> TensorShape:
         """Static shape of the value; dimensions that depend on feeds are None, or all of it is unknown."""
         if self._shape is None:
-            try:
-                dtype, self._shape = infer(self)
-            except ValueError:
-                self._shape = TensorShape(None)
-            else:
-                self._dtype = self._dtype if self._dtype is not None else dtype
+            self._shape = TensorShape(None)
         return self._shape
 
     def get_shape(self) -> TensorShape:
@@ -541,8 +536,8 @@ def tuple_item(
         node: The node with several values.
         index: Which of them.
         name: Name of the new node; default the name of `node`.
-        dtype: Its dtype; inferred when asked for if not given.
-        shape: Its static shape; inferred when asked for if not given.
+        dtype: Its dtype, where known.
+        shape: Its static shape, where known.
 
     Returns:
         A node.

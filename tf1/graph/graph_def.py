@@ -10,7 +10,6 @@ Layer: tf1. The protocol buffers are those of the tensorboard package.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,8 +28,6 @@ __all__ = ["graph_def", "node_def", "tensor_proto"]
 
 #: Constants larger than this are drawn without their value: TensorBoard would not show it anyway.
 MAX_CONST_BYTES = 4096
-#: Inputs larger than this are not made up to find out the shape of what is computed from them.
-_MAX_PROBE_ELEMENTS = 1 << 20
 
 _ASSIGN_TYPES = {OpKind.ASSIGN: "Assign", OpKind.ASSIGN_ADD: "AssignAdd", OpKind.ASSIGN_SUB: "AssignSub"}
 #: Rules whose op has another name in TensorFlow than their words put together.
@@ -41,7 +38,7 @@ def graph_def(graph: Graph, where: Mapping[str, int] | None = None, whole: bool 
     """Give a graph as a GraphDef.
 
     Args:
-        graph: The graph; it only gains inferred shapes.
+        graph: The graph.
         where: Variable name to PS task, for Variables that the program placed nowhere.
         whole: Whether large constants are in it, too.
 
@@ -76,7 +73,6 @@ class _Builder:
         self._whole = whole
         self._where = where
         self._def = GraphDef()
-        self._static: dict[Node, tuple[DType, TensorShape] | None] = {}
 
     @functools.cached_property
     def _names(self) -> set[str]:
@@ -204,32 +200,15 @@ class _Builder:
         return node.device
 
     def _describe(self, written: NodeDef, node: Node) -> None:
-        known = self._known(node)
-        if known is None:
+        # What is not known before a run is drawn without.
+        if node.is_operation or node._dtype is None:
             return
-        dtype, shape = known
+        dtype, shape = node._dtype, node.shape
         key = "dtype" if written.op in ("Const", "Placeholder", "VariableV2") else "T"
         written.attr[key].type = DATA_TYPES[dtype.name]
         if written.op in ("Placeholder", "VariableV2"):
             written.attr["shape"].shape.CopyFrom(_shape(shape))
         written.attr["_output_shapes"].list.shape.append(_shape(shape))
-
-    def _known(self, node: Node) -> tuple[DType, TensorShape] | None:
-        """Find dtype and shape without a run, without a large array, and without asking twice."""
-        if node not in self._static:
-            self._static[node] = None
-            stated = node._dtype is not None and node._shape is not None
-            if not node.is_operation and (stated or all(map(self._is_small, node.inputs))):
-                # What is not known before a run is drawn without.
-                with contextlib.suppress(ValueError):
-                    self._static[node] = node.dtype, node.shape
-        return self._static[node]
-
-    def _is_small(self, node: Node) -> bool:
-        known = self._known(node)
-        if known is None or known[1].ndims is None:
-            return False
-        return bool(np.prod([float(size or 1) for size in known[1].as_list()]) <= _MAX_PROBE_ELEMENTS)
 
 
 def _part_type(part: MutationPart) -> str:

@@ -1,22 +1,18 @@
-"""Static shapes, and their inference by evaluating a node on small stand-ins.
+"""Static shapes.
 
-Layer: tf1. Imports nothing of globalstep but dtypes.
+Layer: tf1. Imports nothing of globalstep.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
-
-if TYPE_CHECKING:
-    from globalstep.tf1.graph.graph import Node
-
-__all__ = ["Dimension", "TensorShape", "infer"]
+__all__ = ["Dimension", "TensorShape"]
 
 
 class Dimension:
@@ -154,7 +150,7 @@ class TensorShape:
 
     def num_elements(self) -> int | None:
         """The number of elements, None where a size is unknown."""
-        return int(np.prod([int(d) for d in self.dims or []])) if self.is_fully_defined() else None
+        return math.prod(map(int, self.dims or [])) if self.is_fully_defined() else None
 
     def is_compatible_with(self, other: Any) -> bool:
         """Whether some full shape is both this and `other`."""
@@ -237,49 +233,3 @@ class TensorShape:
         if self.dims is None:
             return "<unknown>"
         return "(" + ", ".join(map(repr, self.dims)) + ("," if len(self.dims) == 1 else "") + ")"
-
-
-# Two sizes for unknown dimensions: where the results differ, the result's dimension is unknown too.
-_PROBES = (2, 3)
-
-
-def infer(node: Node) -> tuple[DType, TensorShape]:
-    """Find dtype and shape of a node by evaluating its function on stand-ins of its inputs.
-
-    Args:
-        node: A node with a function and without effects.
-
-    Returns:
-        Its dtype, and its shape with None for dimensions that depend on unknown ones.
-
-    Raises:
-        ValueError: If the node cannot be evaluated before a run.
-    """
-    if node.fn is None or node.stateful or node.is_operation:
-        raise ValueError(f"The dtype of {node.name!r} ({node.op_type}) is not known before it runs.")
-    results: list[np.ndarray[Any, Any] | None] = []
-    for probe in _PROBES:
-        stand_ins = []
-        for source in node.inputs:
-            if source.op_type == "Const":
-                stand_ins.append(source.attrs["value"])
-                continue
-            dims = [] if source.shape.dims is None else source.shape.as_list()
-            sizes = [probe if d is None else d for d in dims]
-            if source.dtype.name == "string":
-                stand_ins.append(np.full(sizes, b"", dtype=object))
-            else:
-                stand_ins.append(np.ones(sizes, dtype=source.dtype.as_numpy_dtype))
-        try:
-            with np.errstate(all="ignore"):
-                results.append(np.asarray(node.fn(*stand_ins)))
-        except Exception:
-            results.append(None)
-    first, second = results
-    if first is None or second is None or first.ndim != second.ndim:
-        known = first if first is not None else second
-        if known is None:
-            raise ValueError(f"The dtype of {node.name!r} ({node.op_type}) is not known before it runs.")
-        return as_dtype(known.dtype), TensorShape(None)
-    dims = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
-    return as_dtype(first.dtype), TensorShape(dims)

@@ -16,6 +16,7 @@ from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.shapes import TensorShape
 
 __all__ = [
+    "MAX_STATIC",
     "binary",
     "broadcast_shapes",
     "broadcast_sizes",
@@ -236,7 +237,9 @@ def binary(
     return function
 
 
-#: Computed before the run where all they take is known.
+#: Computed before the run where all they take is known, by a function that is the program's and no file's, if what they
+#: give is no larger than `MAX_STATIC`.
+MAX_STATIC = 1 << 20
 _OF_CONSTANTS = frozenset(
     ("AddV2", "Cast", "ConcatV2", "ExpandDims", "Identity", "Mul", "Pack", "Range", "Reshape", "StridedSlice", "Sub")
 )
@@ -264,7 +267,9 @@ def _computed(node: Node, known: dict[Node, Any]) -> Any:
     if node.op_type == "Rank":
         rank = node.inputs[0].shape.ndims
         return None if rank is None else np.array(rank, np.int32)
-    if node.fn is None or node.op_type not in _OF_CONSTANTS:
+    if node.fn is None or node.is_read or node.op_type not in _OF_CONSTANTS:
+        return None
+    if (node.shape.num_elements() or 0) > MAX_STATIC:
         return None
     parts = [static_value(part, known) for part in node.inputs]
     return None if any(part is None for part in parts) else np.asarray(node.fn(*parts))
@@ -320,8 +325,8 @@ def sizes_of(node: Node) -> list[int | None] | None:
             return None
         return picked if isinstance(picked, list) else [picked]
     known = node.shape.as_list() if node.shape.dims is not None else None
-    unknown: list[int | None] = [None]
-    return unknown * known[0] if known and known[0] is not None else None
+    # More dimensions than numpy has are no shape's.
+    return [None] * known[0] if known and known[0] is not None and known[0] <= 64 else None
 
 
 def as_shape_node(shape: Any) -> Node:

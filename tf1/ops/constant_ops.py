@@ -5,6 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import as_shape_node, is_node, operand_list, sizes_of
+from globalstep.tf1.ops.building import MAX_STATIC, as_shape_node, is_node, operand_list, sizes_of
 from globalstep.tf1.ops.primitives import broadcast
 
 __all__ = [
@@ -250,9 +251,10 @@ def eye(
         shape = np.concatenate([np.reshape(part, -1) for part in given]).astype(np.int64)
         return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=kind), tuple(shape)).copy()
 
-    if all(part.op_type == "Const" for part in parts):
-        return constant(make(*(part.attrs["value"] for part in parts)), name=name or "eye")
     known = [sizes_of(part) for part in parts]
+    values = [part.attrs["value"] for part in parts if part.op_type == "Const"]
+    if len(values) == len(parts) and math.prod(int(n) for value in values for n in value.reshape(-1)) <= MAX_STATIC:
+        return constant(make(*values), name=name or "eye")
     last = [size[0] if size is not None and len(size) == 1 else None for size in known[1:]]
     shape = TensorShape(None if known[0] is None else [*known[0], *last])
     return Node("Eye", parts, make, name=name or "eye", dtype=dtype, shape=shape)
@@ -289,7 +291,12 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
 
     shape: list[int | None] = [None]
     if all(node.op_type == "Const" for node in nodes):
-        shape = [len(make(*(node.attrs["value"] for node in nodes)))]
+        first, last, step = (node.attrs["value"] for node in nodes)
+        with np.errstate(all="ignore"):
+            count = float((last - first) / step)
+        if not math.isfinite(count):
+            raise ValueError("Maximum allowed size exceeded")
+        shape = [max(0, math.ceil(count))]
     return Node("Range", nodes, make, name=name, dtype=kind, shape=shape)
 
 

@@ -23,6 +23,7 @@ from globalstep.tf1.data.example import Example
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.building import sizes_of
 from globalstep.tf1.ops.primitives import scatter_rows
 
 __all__ = [
@@ -344,9 +345,10 @@ def sparse_to_dense(
         dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = filled
         return dense
 
+    sizes = as_node(output_shape)
     return Node(
-        "SparseToDense", [as_node(sparse_indices), as_node(output_shape), values], fn,
-        name=name or "SparseToDense", dtype=values.dtype,
+        "SparseToDense", [as_node(sparse_indices), sizes, values], fn,
+        name=name or "SparseToDense", dtype=values.dtype, shape=TensorShape(sizes_of(sizes)),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -142,8 +143,20 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     x, y = operands("Tensordot", a, b, ("a", "b"))
     pairs = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
     return Node(
-        "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype, attrs={"axes": pairs}
-    )
+        "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype,
+        shape=_tensordot_shape(x.shape, y.shape, pairs), attrs={"axes": pairs},
+    )  # fmt: skip
+
+
+def _tensordot_shape(x: TensorShape, y: TensorShape, axes: Any) -> TensorShape:
+    if x.dims is None or y.dims is None:
+        return TensorShape(None)
+    pairs = (range(-axes, 0), range(axes)) if isinstance(axes, int) else axes
+    kept: list[int | None] = []
+    for shape, summed in zip((x, y), pairs, strict=True):
+        gone = {axis + len(shape) if axis < 0 else axis for axis in summed}
+        kept += [size for axis, size in enumerate(shape.as_list()) if axis not in gone]
+    return TensorShape(kept)
 
 
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
@@ -158,7 +171,30 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
         A node.
     """
     nodes = operand_list("Einsum", inputs, "inputs")
-    attrs = {"equation": equation}
     return Node(
-        "Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype, attrs=attrs
-    )
+        "Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype,
+        shape=_einsum_shape(equation, [node.shape for node in nodes]), attrs={"equation": equation},
+    )  # fmt: skip
+
+
+def _einsum_shape(equation: str, shapes: Sequence[TensorShape]) -> TensorShape:
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    sizes: dict[str | int, int | None] = {}
+    dots = 0
+    for term, shape in zip(left.split(","), shapes, strict=False):
+        if shape.dims is None:
+            return TensorShape(None)
+        before, has_dots, after = term.partition("...")
+        spread = len(shape) - len(before) - len(after)
+        if spread < 0 or (spread and not has_dots):
+            return TensorShape(None)
+        dots = max(dots, spread)
+        for label, size in zip((*before, *range(-spread, 0), *after), shape.as_list(), strict=True):
+            # Of sizes that broadcast, the one that is not 1.
+            sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label] or (size if size != 1 else None)
+    if not arrow:
+        labels = sorted(letter for letter in set(left) - set(",.") if left.count(letter) == 1)
+        right = ("..." if dots else "") + "".join(labels)
+    before, has_dots, after = right.partition("...")
+    result = [sizes.get(label) for label in (*before, *(range(-dots, 0) if has_dots else ()), *after)]
+    return TensorShape(result)

@@ -70,6 +70,7 @@ def _filled(primary: Variable, value: float) -> Node:
         (primary.initialized_value(),),
         lambda array: np.full(np.shape(array), value, dtype),
         dtype=primary.dtype,
+        shape=primary.shape,
         attrs={"fill": value},
     )
 

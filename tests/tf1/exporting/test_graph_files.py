@@ -1,7 +1,9 @@
 """Graphs as GraphDefs that can be imported again: what is kept, and what is refused."""
 
+import contextlib
 import json
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -88,6 +90,8 @@ def test_an_imported_graph_computes_and_trains_as_the_one_it_was():
                 gs.add_to_collection(gs.GraphKeys.GLOBAL_VARIABLES, node)
     assert [node.op_name for node in imported.nodes] == [node.op_name for node in graph.nodes]
     assert not [node for node in imported.nodes if "missing" in node.attrs]
+    stated = [[(node._dtype, node.shape) for node in whole.nodes] for whole in (imported, graph)]
+    assert stated[0] == stated[1]
     names = fetchable(graph)
     assert len(names) > 150
     expected, found = values(graph, names), values(imported, names)
@@ -373,6 +377,115 @@ def test_a_hostile_file_runs_nothing_and_is_refused(hostile, where, monkeypatch)
                 sess.run("y:0", {"x:0": [1.0, 2.0]})
     assert not ran
     assert graph.nodes == [] or len(graph.nodes) == 2
+
+
+#: What a program may do with a node before it runs it.
+USES = {
+    "shape": lambda y: y.shape,
+    "dtype": lambda y: y.dtype,
+    "static shape": lambda y: y.set_shape([2]),
+    "copy": lambda y: gs.nn.relu(gs.identity(y) + y),
+    "sizes": lambda y: gs.reshape(gs.ones([4]), y[0] * 2),
+    "stack": lambda y: gs.zeros([y, gs.stack([y, 2])[0]]),
+    "fill": lambda y: gs.fill(y, gs.placeholder(gs.float32, [])),
+    "tile": lambda y: gs.tile(gs.ones([1, 1]), y),
+    "range": lambda y: gs.zeros(gs.range(y)),
+    "eye": lambda y: gs.eye(y),
+    "one hot": lambda y: gs.one_hot([1], y),
+    "dense": lambda y: gs.sparse_to_dense([[0, 0]], y, 1.0).shape,
+    "outer": lambda y: gs.einsum("i,j->ij", y, y).shape,
+    "dot": lambda y: gs.tensordot(y, y, 0).shape,
+    "parts": lambda y: gs.split(y, 2)[0].shape,
+    "assertion": lambda y: gs.assert_less(gs.reshape(y, [-1, 1]), gs.reshape(y, [1, -1])),
+    "gradients": lambda y: gs.gradients(y, gs.get_default_graph().nodes[0])[0].shape,
+    "train": lambda y: gs.train.GradientDescentOptimizer(0.1).minimize(gs.reduce_sum(y)),
+    "loop": lambda y: gs.while_loop(lambda i: i < 2, lambda i: i + gs.cast(y, gs.int32), [0]),
+    "file": lambda y: gs.train.export_meta_graph(),
+}
+
+
+def lying_file(case, path):
+    """A GraphDef whose node "y" is not what it says: it writes to `path`, or is large."""
+    with gs.Graph().as_default() as graph:
+        match case:
+            case "constant":
+                gs.constant([1 << 14, 1 << 14], name="y")
+            case "number":
+                gs.constant(1 << 28, name="y")
+            case "wide" | "long":
+                gs.placeholder(gs.float32, [1, 1], name="y")
+            case "filled":
+                gs.zeros([1 << 14, 1 << 14], name="y")
+            case _:
+                gs.write_file(path, "text", name="y")
+    written = graph.as_graph_def()
+    attr = next(node.attr[PAYLOAD] for node in written.node if node.name == "y")
+    payload = json.loads(attr.s)
+    state = payload["state"]
+    if case in ("wide", "long"):
+        state["_shape"] = {"shape": [1 << 14] * 2 if case == "wide" else [1 << 28]}
+    elif case not in ("constant", "number"):
+        state.update(_dtype=None, _shape=None, stateful=False, is_operation=False)
+        state["op_type"] = case if case[0].isupper() else state["op_type"]
+    attr.s = json.dumps(payload).encode()
+    return written
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*("WriteFile", "Identity", "Const", "Shape", "Range", "Pack", "Reshape", "Gradients"),
+     *("constant", "number", "wide", "long", "filled", "branch")],
+)  # fmt: skip
+def test_nothing_that_a_file_says_of_a_node_has_it_evaluated_before_a_run(case, tmp_path):
+    path = tmp_path / "written"
+    lie = lying_file("WriteFile" if case == "branch" else case, str(path))
+
+    def imported():
+        return gs.import_graph_def(lie, name="", return_elements=["y:0"])[0]
+
+    for use in USES.values():
+        with gs.Graph().as_default():
+            tracemalloc.start()
+            # Errors are as good as nodes: "y" need not be one that fits.
+            with contextlib.suppress(Exception):
+                if case == "branch":
+                    use(gs.cond(gs.placeholder(gs.bool, []), imported, lambda: 1))
+                use(imported())
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert not path.exists()
+        assert peak < 1 << 24
+
+
+@pytest.mark.parametrize("given", [gs.nn.relu, lambda value: value, "of a file"], ids=["named", "own", "of a file"])
+def test_a_constraint_that_is_called_before_a_run_is_a_function_with_a_name(given):
+    with gs.Graph().as_default() as graph:
+        gs.Variable(1.0, name="y", constraint=given if callable(given) else gs.nn.relu)
+        gs.zeros([2])
+    written = graph.as_graph_def()
+    if given == "of a file":
+        attr = next(node.attr[PAYLOAD] for node in written.node if node.name == "y")
+        function = next(json.loads(node.attr[PAYLOAD].s)["fn"] for node in written.node if node.op == "Fill")
+        attr.s = json.dumps(json.loads(attr.s) | {"constraint": function}).encode()
+    with gs.Graph().as_default() as imported:
+        gs.import_graph_def(written, name="")
+    assert imported.get_tensor_by_name("y:0").constraint is (given if given is gs.nn.relu else None)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"_shape": {"shape": [1e400]}}, {"_shape": {"shape": ["a"]}}, {"_shape": {"shape": [-2]}}, {"_shape": RELU},
+        {"_shape": {"shape": [1 << 80]}}, {"_dtype": "float32"}, {"inputs": {"tuple": [1]}}, {"inputs": {"node": "x"}},
+        {"control_inputs": {"tuple": [RELU]}}, {"stateful": {"dimension": 1}}, {"op_type": 5}, {"op_type": "Const"},
+        {"_shape": {"scalar": {"node": "x"}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_file_says_of_a_node_is_of_the_kind_that_it_is_of(state):
+    with gs.Graph().as_default() as graph, pytest.raises(ValueError, match="is damaged, or of a version"):
+        gs.import_graph_def(damaged(lambda payload: payload["state"].update(state)), name="")
+    assert graph.nodes == []
 
 
 @pytest.mark.parametrize("name", ["__class__", "fn", "graph", "eval", "op", "__dict__", "run"])
