@@ -33,14 +33,7 @@ from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
 if TYPE_CHECKING:
     from globalstep.tf1.execution.executor import Executor
 
-__all__ = [
-    "TOO_LATE",
-    "GraphRounds",
-    "InnerSteps",
-    "KnownSteps",
-    "OuterPush",
-    "rounds_in",
-]
+__all__ = ["TOO_LATE", "GraphRounds", "InnerSteps", "KnownSteps", "OuterPush", "rounds_in"]
 
 Array = npt.NDArray[Any]
 

@@ -71,11 +71,7 @@ def export_meta_graph(
     """
     saved, options = (None, None) if saver_def is None else _saver_parts(saver_def)
     meta = meta_graph_of(
-        graph if graph is not None else get_default_graph(),
-        collection_list,
-        clear_devices,
-        saved,
-        options,
+        graph if graph is not None else get_default_graph(), collection_list, clear_devices, saved, options
     )
     if export_scope:
         keep_scope(meta, export_scope)

@@ -147,12 +147,7 @@ def import_meta(
 
 
 def _add_to_collection(
-    graph: Graph,
-    name: str,
-    items: Sequence[Any],
-    made: Mapping[str, Node],
-    shared: SharedObjects,
-    scope: str,
+    graph: Graph, name: str, items: Sequence[Any], made: Mapping[str, Node], shared: SharedObjects, scope: str
 ) -> None:
     for item in items:
         try:

@@ -255,13 +255,7 @@ class ValueReader:
         scope: What names begin with, "" or with a final "/".
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        node_named: Callable[[str], Node],
-        shared: SharedObjects,
-        scope: str = "",
-    ) -> None:
+    def __init__(self, graph: Graph, node_named: Callable[[str], Node], shared: SharedObjects, scope: str = "") -> None:
         self._graph = graph
         self._node_named = node_named
         self._shared = shared

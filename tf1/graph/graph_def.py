@@ -174,12 +174,7 @@ class _Builder:
         written.attr["value"].tensor.CopyFrom(tensor_proto(value))
 
     def _add(
-        self,
-        name: str,
-        op_type: str,
-        inputs: Iterable[Node | str],
-        before: Iterable[Node | str],
-        device: str,
+        self, name: str, op_type: str, inputs: Iterable[Node | str], before: Iterable[Node | str], device: str
     ) -> NodeDef:
         names = [item if isinstance(item, str) else item.op_name for item in inputs]
         names += [f"^{item if isinstance(item, str) else item.op_name}" for item in before]

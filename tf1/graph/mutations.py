@@ -214,12 +214,7 @@ class Mutation(Node):
 
 
 def assignment(
-    kind: OpKind,
-    variable: Variable,
-    operand: Node,
-    indices: Node | None = None,
-    *,
-    name: str | None = None,
+    kind: OpKind, variable: Variable, operand: Node, indices: Node | None = None, *, name: str | None = None
 ) -> Mutation:
     """Make the mutation that assigns to, adds to or subtracts from a Variable and gives its new value.
 

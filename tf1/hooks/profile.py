@@ -11,12 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.files.storage import atomic_write, storage_for

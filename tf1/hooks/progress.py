@@ -11,12 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import is_terminal, write_line

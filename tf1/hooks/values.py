@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from globalstep.errors import OpError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock

@@ -55,11 +55,7 @@ class _MonitoredSession(TrainLoop):
         return None if self._session is None else self._session.graph
 
     def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
-        options: Any = None,
-        run_metadata: Any = None,
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
         """Run the fetches, with what the hooks add; on a new session if the old one is lost.
 

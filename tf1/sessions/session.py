@@ -178,11 +178,7 @@ class Session:
         self._executor.announce(feeds_of(feed_dict, self.graph))
 
     def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
-        options: Any = None,
-        run_metadata: Any = None,
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
         """Run nodes once: each is evaluated at most once, Variables are read in one consistent read.
 
@@ -328,10 +324,7 @@ class Session:
         return self
 
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._entered.pop().close()
         self.close()
@@ -347,12 +340,7 @@ class InteractiveSession(Session):
     """
 
     def __init__(
-        self,
-        target: str = "",
-        graph: Graph | None = None,
-        config: Any = None,
-        *,
-        cluster: ClusterClient | None = None,
+        self, target: str = "", graph: Graph | None = None, config: Any = None, *, cluster: ClusterClient | None = None
     ) -> None:
         super().__init__(target, graph, config, cluster=cluster)
         self._installed: contextlib.ExitStack | None = contextlib.ExitStack()

@@ -314,10 +314,7 @@ class Supervisor:
         return looper
 
     def stop(
-        self,
-        threads: Sequence[Any] | None = None,
-        close_summary_writer: bool = True,
-        ignore_live_threads: bool = False,
+        self, threads: Sequence[Any] | None = None, close_summary_writer: bool = True, ignore_live_threads: bool = False
     ) -> None:
         """Stop the services, wait for their threads; the chief declares the job done if all went well.
 
