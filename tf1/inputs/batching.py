@@ -19,7 +19,7 @@ from globalstep.tf1.graph.graph import Node, as_node, name_scope
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.inputs.inputs import fullness
-from globalstep.tf1.inputs.queue_base import QueueBase, static_shape
+from globalstep.tf1.inputs.queue_base import QueueBase, common_shape
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
 from globalstep.tf1.inputs.sparse_examples import Kind, kind_of, restored, stored
@@ -73,10 +73,10 @@ def batch(
     Raises:
         ValueError: If a shape is not known.
     """
-    batching = _BatchQueue(
-        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
-    )
-    return _batch([tensors], batching, name, num_threads)
+    return maybe_batch(
+        tensors, True, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
+        shared_name, name,
+    )  # fmt: skip
 
 
 def maybe_batch(
@@ -94,23 +94,10 @@ def maybe_batch(
 ) -> Any:
     """Make batches of those `tensors` for which `keep_input` is true; see `batch`.
 
-    Args:
-        tensors: See `batch`.
-        keep_input: A bool, or a bool node; with `enqueue_many` it may have one for each row.
-        batch_size: See `batch`.
-        num_threads: See `batch`.
-        capacity: See `batch`.
-        enqueue_many: See `batch`.
-        shapes: See `batch`.
-        dynamic_pad: See `batch`.
-        allow_smaller_final_batch: See `batch`.
-        shared_name: See `batch`.
-        name: See `batch`.
+    `keep_input` is a bool, or a bool node; with `enqueue_many` it may have one for each row.
     """
-    batching = _BatchQueue(
-        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
-    )
-    return _batch([tensors], batching, name, num_threads, keep_input)
+    how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name)
+    return _batch([tensors], how, name, num_threads, keep_input)
 
 
 def batch_join(
@@ -124,26 +111,14 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of examples of several sources, each evaluated by a thread of its own.
+    """Make batches of examples of several sources, each evaluated by a thread of its own; see `batch`.
 
-    Args:
-        tensors_list: What `batch` takes, once for each thread.
-        batch_size: See `batch`.
-        capacity: See `batch`.
-        enqueue_many: See `batch`.
-        shapes: See `batch`.
-        dynamic_pad: See `batch`.
-        allow_smaller_final_batch: See `batch`.
-        shared_name: See `batch`.
-        name: Name of the scope; default "batch_join".
-
-    Returns:
-        Nodes of batches, structured as one of `tensors_list`.
+    `tensors_list` has what `batch` takes, once for each thread; the batches are structured as one of it.
     """
-    batching = _BatchQueue(
-        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
-    )
-    return _batch(list(tensors_list), batching, name or "batch_join", None)
+    return maybe_batch_join(
+        tensors_list, True, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
+        shared_name, name,
+    )  # fmt: skip
 
 
 def maybe_batch_join(
@@ -158,24 +133,12 @@ def maybe_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of those examples of several sources for which `keep_input` is true; see `batch_join`.
+    """Make batches of those examples of several sources for which `keep_input` is true.
 
-    Args:
-        tensors_list: See `batch_join`.
-        keep_input: As for `maybe_batch`, one for all sources.
-        batch_size: See `batch_join`.
-        capacity: See `batch_join`.
-        enqueue_many: See `batch_join`.
-        shapes: See `batch_join`.
-        dynamic_pad: See `batch_join`.
-        allow_smaller_final_batch: See `batch_join`.
-        shared_name: See `batch_join`.
-        name: See `batch_join`.
+    See `batch_join`, and `maybe_batch` for `keep_input`, one for all sources.
     """
-    batching = _BatchQueue(
-        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
-    )
-    return _batch(list(tensors_list), batching, name or "batch_join", None, keep_input)
+    how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name)
+    return _batch(list(tensors_list), how, name or "batch_join", None, keep_input)
 
 
 def shuffle_batch(
@@ -212,17 +175,10 @@ def shuffle_batch(
     Raises:
         ValueError: If a shape is not known.
     """
-    batching = _BatchQueue(
-        batch_size,
-        capacity,
-        enqueue_many,
-        shapes,
-        False,
-        allow_smaller_final_batch,
-        shared_name,
-        (min_after_dequeue, seed),
-    )
-    return _batch([tensors], batching, name or "shuffle_batch", num_threads)
+    return maybe_shuffle_batch(
+        tensors, batch_size, capacity, min_after_dequeue, True, num_threads, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name,
+    )  # fmt: skip
 
 
 def maybe_shuffle_batch(
@@ -239,33 +195,10 @@ def maybe_shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of those `tensors` for which `keep_input` is true; see `shuffle_batch`.
-
-    Args:
-        tensors: See `shuffle_batch`.
-        batch_size: See `shuffle_batch`.
-        capacity: See `shuffle_batch`.
-        min_after_dequeue: See `shuffle_batch`.
-        keep_input: A bool, or a bool node; with `enqueue_many` it may have one for each row.
-        num_threads: See `shuffle_batch`.
-        seed: See `shuffle_batch`.
-        enqueue_many: See `shuffle_batch`.
-        shapes: See `shuffle_batch`.
-        allow_smaller_final_batch: See `shuffle_batch`.
-        shared_name: See `shuffle_batch`.
-        name: See `shuffle_batch`.
-    """
-    batching = _BatchQueue(
-        batch_size,
-        capacity,
-        enqueue_many,
-        shapes,
-        False,
-        allow_smaller_final_batch,
-        shared_name,
-        (min_after_dequeue, seed),
-    )
-    return _batch([tensors], batching, name or "shuffle_batch", num_threads, keep_input)
+    """Make shuffled batches of those `tensors` for which `keep_input` is true; see `shuffle_batch`, `maybe_batch`."""
+    order = (min_after_dequeue, seed)
+    how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, order)
+    return _batch([tensors], how, name or "shuffle_batch", num_threads, keep_input)
 
 
 def shuffle_batch_join(
@@ -280,34 +213,11 @@ def shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of examples of several sources, each evaluated by a thread of its own.
-
-    Args:
-        tensors_list: What `shuffle_batch` takes, once for each thread.
-        batch_size: See `shuffle_batch`.
-        capacity: See `shuffle_batch`.
-        min_after_dequeue: See `shuffle_batch`.
-        seed: See `shuffle_batch`.
-        enqueue_many: See `shuffle_batch`.
-        shapes: See `shuffle_batch`.
-        allow_smaller_final_batch: See `shuffle_batch`.
-        shared_name: See `shuffle_batch`.
-        name: Name of the scope; default "shuffle_batch_join".
-
-    Returns:
-        Nodes of batches, structured as one of `tensors_list`.
-    """
-    batching = _BatchQueue(
-        batch_size,
-        capacity,
-        enqueue_many,
-        shapes,
-        False,
-        allow_smaller_final_batch,
-        shared_name,
-        (min_after_dequeue, seed),
-    )
-    return _batch(list(tensors_list), batching, name or "shuffle_batch_join", None)
+    """Make shuffled batches of several sources, each evaluated by a thread; see `shuffle_batch` and `batch_join`."""
+    return maybe_shuffle_batch_join(
+        tensors_list, batch_size, capacity, min_after_dequeue, True, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name,
+    )  # fmt: skip
 
 
 def maybe_shuffle_batch_join(
@@ -323,32 +233,10 @@ def maybe_shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of those examples of several sources for which `keep_input` is true.
-
-    Args:
-        tensors_list: See `shuffle_batch_join`.
-        batch_size: See `shuffle_batch_join`.
-        capacity: See `shuffle_batch_join`.
-        min_after_dequeue: See `shuffle_batch_join`.
-        keep_input: As for `maybe_batch`, one for all sources.
-        seed: See `shuffle_batch_join`.
-        enqueue_many: See `shuffle_batch_join`.
-        shapes: See `shuffle_batch_join`.
-        allow_smaller_final_batch: See `shuffle_batch_join`.
-        shared_name: See `shuffle_batch_join`.
-        name: See `shuffle_batch_join`.
-    """
-    batching = _BatchQueue(
-        batch_size,
-        capacity,
-        enqueue_many,
-        shapes,
-        False,
-        allow_smaller_final_batch,
-        shared_name,
-        (min_after_dequeue, seed),
-    )
-    return _batch(list(tensors_list), batching, name or "shuffle_batch_join", None, keep_input)
+    """Make shuffled batches of examples of several sources for which `keep_input` is true; see `maybe_batch_join`."""
+    order = (min_after_dequeue, seed)
+    how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, order)
+    return _batch(list(tensors_list), how, name or "shuffle_batch_join", None, keep_input)
 
 
 @dataclass(frozen=True)
@@ -437,7 +325,7 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
         return queue.enqueue_many(nodes) if enqueue_many else queue.enqueue(nodes)
     # What is kept goes in as the rows of a batch, which may have none.
     keep = as_node(keep_input, "bool", name="keep_input")
-    shape = static_shape(keep)
+    shape = keep.shape
     if not enqueue_many and shape.ndims not in (None, 0):
         raise ValueError("keep_input must be a scalar unless enqueue_many is given.")
 
@@ -449,7 +337,7 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
 
     kept = []
     for node in nodes:
-        known = static_shape(node)
+        known = node.shape
         sizes = None if known.ndims is None else known.as_list()
         batched = None if sizes is None else [None, *(sizes[1:] if enqueue_many else sizes)]
         kept.append(Node("KeepInput", [node, keep], rows, dtype=node.dtype, shape=TensorShape(batched)))
@@ -475,17 +363,10 @@ def _element_shapes(flat: list[list[Node]], shapes: Any, enqueue_many: bool) -> 
         return [TensorShape(shape) for shape in shapes]
     found = []
     for column in zip(*flat, strict=True):
-        merged = _merged([static_shape(node) for node in column])
+        merged = common_shape([node.shape for node in column])
         if enqueue_many and merged.ndims is not None:
             if merged.ndims == 0:
                 raise ValueError(f"Node {column[0].name!r} is a scalar, but enqueue_many needs rows.")
             merged = merged[1:]
         found.append(merged)
     return found
-
-
-def _merged(shapes: list[TensorShape]) -> TensorShape:
-    if any(shape.ndims != shapes[0].ndims or shape.ndims is None for shape in shapes):
-        return TensorShape(None)
-    columns = zip(*(shape.as_list() for shape in shapes), strict=True)
-    return TensorShape([sizes[0] if len(set(sizes)) == 1 else None for sizes in columns])

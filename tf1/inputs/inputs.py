@@ -19,7 +19,7 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, name_scope
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.inputs.queue_base import QueueBase, static_shape
+from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
@@ -104,7 +104,7 @@ def _limited(node: Node, num_epochs: int | None, name: str | None = None) -> tup
             epochs.count,
             name="epochs",
             dtype=node.dtype,
-            shape=static_shape(node),
+            shape=node.shape,
             attrs={"limit": num_epochs},
             stateful=True,
         )
@@ -145,7 +145,7 @@ def input_producer(
     """
     with name_scope(name, "input_producer") as scope:
         rows = as_node(input_tensor, name="input_tensor")
-        shape = static_shape(rows)
+        shape = rows.shape
         element = TensorShape(None) if shape.ndims is None else shape[1:]
         if element_shape is not None:
             if not element.is_compatible_with(element_shape):
@@ -227,7 +227,7 @@ def string_input_producer(
     with name_scope(name, "input_producer") as scope:
         strings = as_node(string_tensor, "string", name="strings")
         if is_node:
-            strings = Node("Assert", [strings], check, dtype="string", shape=static_shape(strings))
+            strings = Node("Assert", [strings], check, dtype="string", shape=strings.shape)
         return input_producer(
             strings, (), num_epochs, shuffle, seed, capacity, shared_name,
             f"fraction_of_{capacity}_full", scope, cancel_op,
@@ -308,7 +308,7 @@ def slice_input_producer(
 
 
 def _row(tensor: Node, index: Node) -> Node:
-    shape = static_shape(tensor)
+    shape = tensor.shape
     return Node(
         "Row",
         [tensor, index],

@@ -13,7 +13,7 @@ from typing import Any
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.tf1.graph.graph import as_node, name_scope
 from globalstep.tf1.inputs.inputs import fullness
-from globalstep.tf1.inputs.queue_base import QueueBase, static_shape
+from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
@@ -53,7 +53,7 @@ def prefetch_queue(
         queue = kind(
             capacity,
             [node.dtype for node in nodes],
-            [static_shape(node) for node in nodes],
+            [node.shape for node in nodes],
             names=names,
             shared_name=shared_name,
         )

@@ -24,7 +24,7 @@ from globalstep.tf1.inputs.shared_queue import SharedQueue, shared_place
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
 
-__all__ = ["QueueBase", "dtype_list", "shape_list", "static_shape"]
+__all__ = ["QueueBase", "common_shape", "dtype_list", "shape_list"]
 
 _log = logging.getLogger("globalstep")
 
@@ -332,8 +332,8 @@ class QueueBase:
         nodes = []
         for index, (item, dtype, shape) in enumerate(zip(items, self._dtypes, shapes, strict=True)):
             node = as_node(item, dtype, name=f"component_{index}")
-            if not static_shape(node).is_compatible_with(shape):
-                raise ValueError(f"Shapes {static_shape(node)} and {shape} are incompatible")
+            if not node.shape.is_compatible_with(shape):
+                raise ValueError(f"Shapes {node.shape} and {shape} are incompatible")
             nodes.append(node)
         return nodes
 
@@ -401,7 +401,7 @@ class _ChosenQueue(QueueBase):
     def __init__(self, index: Any, queues: Sequence[QueueBase]) -> None:
         self._dtypes = queues[0].dtypes
         self._names = queues[0].names
-        self._shapes = [_common(shapes) for shapes in zip(*(queue.shapes for queue in queues), strict=True)]
+        self._shapes = [common_shape(shapes) for shapes in zip(*(queue.shapes for queue in queues), strict=True)]
 
         def choose(number: Any, *held: Held) -> Held:
             if not 0 <= number < len(held):
@@ -412,20 +412,12 @@ class _ChosenQueue(QueueBase):
         self._ref = Node("Gather", inputs, choose, name="Gather", dtype="string", shape=(), stateful=True)
 
 
-def _common(shapes: Sequence[TensorShape]) -> TensorShape:
+def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
     """Give the shape that all of `shapes` are compatible with: sizes in which they differ are unknown."""
     if any(shape.ndims is None or shape.ndims != shapes[0].ndims for shape in shapes):
         return TensorShape(None)
     sizes = zip(*(shape.as_list() for shape in shapes), strict=True)
     return TensorShape([column[0] if len(set(column)) == 1 else None for column in sizes])
-
-
-def static_shape(node: Node) -> TensorShape:
-    """Give a node's static shape, unknown where it cannot be known before a run."""
-    try:
-        return node.shape
-    except ValueError:
-        return TensorShape(None)
 
 
 def _elements(column: Any) -> list[Any]:

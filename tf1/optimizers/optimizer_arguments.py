@@ -14,7 +14,6 @@ from globalstep.tf1.graph.graph import Graph, Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.variables.assignments import static_shape
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = [
@@ -56,7 +55,7 @@ def check_hyper(owner: str, name: str, value: Any) -> Hyper:
     if hasattr(value, "__node__"):
         value = as_node(value)
     if isinstance(value, Node):
-        shape = static_shape(value)
+        shape = value.shape
         if shape.ndims not in (None, 0):
             raise ValueError(f"{name} of {owner!r} must be a scalar; {value.name!r} has shape {shape}.")
         return value
@@ -122,7 +121,7 @@ def require_fit(grad: Gradient, variable: Variable) -> None:
             f"Gradient {values.name!r} of Variable {variable.name!r} has dtype {dtype.name}, the Variable "
             f"{variable.dtype.name}; use gs.cast."
         )
-    given, wanted = static_shape(values), variable.shape
+    given, wanted = values.shape, variable.shape
     if rows and wanted.ndims:
         wanted = TensorShape([None, *wanted.as_list()[1:]])
     if not given.is_compatible_with(wanted):

@@ -29,25 +29,13 @@ __all__ = [
     "scatter_add",
     "scatter_sub",
     "scatter_update",
-    "static_shape",
     "variable_of",
 ]
 
 #: What can be added to and subtracted from.
 NUMBERS = (
-    "float32",
-    "float64",
-    "int32",
-    "uint8",
-    "int16",
-    "int8",
-    "complex64",
-    "int64",
-    "uint16",
-    "complex128",
-    "float16",
-    "uint32",
-    "uint64",
+    *("float32", "float64", "int32", "uint8", "int16", "int8", "complex64", "int64", "uint16"),
+    *("complex128", "float16", "uint32", "uint64"),
 )
 
 
@@ -74,12 +62,7 @@ def assign(
         TypeError: If `ref` is no Variable, or the dtype is another one.
         ValueError: If the shape is another one.
     """
-    ref, before = variable_of("Assign", ref)
-    operand = operand_of("Assign", ref, value)
-    if validate_shape is not False:
-        require_shape("Assign", ref, operand, ref.shape)
-    with before:
-        return assignment(OpKind.ASSIGN, ref, operand, name=name)
+    return _changed(OpKind.ASSIGN, "Assign", ref, value, name, validate_shape is False)
 
 
 def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
@@ -94,27 +77,23 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
-    ref, before = variable_of("AssignAdd", ref)
-    operand = operand_of("AssignAdd", ref, value, NUMBERS)
-    require_shape("AssignAdd", ref, operand, ref.shape)
-    with before:
-        return assignment(OpKind.ASSIGN_ADD, ref, operand, name=name)
+    return _changed(OpKind.ASSIGN_ADD, "AssignAdd", ref, value, name)
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
-    """Make the op that subtracts from a Variable; its value is the new value. See `assign`.
+    """Make the op that subtracts `value` from the Variable `ref`; see `assign_add`."""
+    return _changed(OpKind.ASSIGN_SUB, "AssignSub", ref, value, name)
 
-    Args:
-        ref: The Variable.
-        value: What is subtracted: array, number or node of its dtype and shape.
-        use_locking: Accepted; every change is atomic on its PS.
-        name: Name of the op.
-    """
-    ref, before = variable_of("AssignSub", ref)
-    operand = operand_of("AssignSub", ref, value, NUMBERS)
-    require_shape("AssignSub", ref, operand, ref.shape)
+
+def _changed(
+    kind: OpKind, op_type: str, ref: Variable, value: Any, name: str | None, any_shape: bool = False
+) -> Mutation:
+    ref, before = variable_of(op_type, ref)
+    operand = operand_of(op_type, ref, value, None if kind is OpKind.ASSIGN else NUMBERS)
+    if not any_shape:
+        require_shape(op_type, ref, operand, ref.shape)
     with before:
-        return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
+        return assignment(kind, ref, operand, name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
@@ -164,36 +143,14 @@ def scatter_update(
 def scatter_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that adds to rows of a Variable; what is said of a row twice is said twice, and adds up.
-
-    Args:
-        ref: The Variable.
-        indices: int32 or int64 [n]: the rows.
-        updates: [n, *ref.shape[1:]] of its dtype: what is added.
-        use_locking: Accepted; every change is atomic on its PS.
-        name: Name of the op.
-
-    Returns:
-        A node whose value is the Variable's whole new value.
-    """
+    """Make the op that adds to rows of a Variable; what is said of a row twice adds up. See `scatter_update`."""
     return _scatter(OpKind.ASSIGN_ADD, "ScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that subtracts from rows of a Variable; what is said of a row twice is said twice, and adds up.
-
-    Args:
-        ref: The Variable.
-        indices: int32 or int64 [n]: the rows.
-        updates: [n, *ref.shape[1:]] of its dtype: what is subtracted.
-        use_locking: Accepted; every change is atomic on its PS.
-        name: Name of the op.
-
-    Returns:
-        A node whose value is the Variable's whole new value.
-    """
+    """Make the op that subtracts from rows of a Variable; see `scatter_add`."""
     return _scatter(OpKind.ASSIGN_SUB, "ScatterSub", ref, indices, updates, name)
 
 
@@ -201,7 +158,7 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     ref, before = variable_of(op_type, ref)
     operand = operand_of(op_type, ref, updates, None if kind is OpKind.ASSIGN else NUMBERS)
     rows = indices_of(op_type, ref, indices)
-    ids = static_shape(rows)
+    ids = rows.shape
     if ids.ndims is not None and ref.shape.ndims is not None:
         require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
     with before:
@@ -250,7 +207,7 @@ def operand_of(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...]
     if not isinstance(value, Node) and not hasattr(value, "__node__"):
         return as_node(value, ref.dtype, name="value")
     node = as_node(value)
-    if _dtype_differs(node, ref):
+    if node._dtype not in (None, ref.dtype):
         raise TypeError(
             f"Input 'value' of '{op_type}' Op has type {node.dtype.name} that does not match type "
             f"{ref.dtype.name} of argument 'ref': {node.name!r} for Variable {ref.op_name!r}; use gs.cast."
@@ -258,16 +215,9 @@ def operand_of(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...]
     return node
 
 
-def _dtype_differs(node: Node, ref: Variable) -> bool:
-    try:
-        return node.dtype != ref.dtype
-    except ValueError:
-        return False
-
-
 def require_shape(op_type: str, ref: Variable, operand: Node, wanted: Any) -> None:
     """Refuse an operand whose shape cannot be the wanted one, with TensorFlow's text."""
-    given, wanted = static_shape(operand), TensorShape(wanted)
+    given, wanted = operand.shape, TensorShape(wanted)
     if given.is_compatible_with(wanted):
         return
     if given.ndims != wanted.ndims:
@@ -290,11 +240,3 @@ def require_shape(op_type: str, ref: Variable, operand: Node, wanted: Any) -> No
 
 def _brackets(shape: TensorShape) -> str:
     return str(shape).replace("(", "[").replace(",)", ")").replace(")", "]").replace(" ", "")
-
-
-def static_shape(node: Node) -> TensorShape:
-    """Give the shape of a node as far as it is known before a run: unknown where that is not known."""
-    try:
-        return node.shape
-    except ValueError:
-        return TensorShape(None)

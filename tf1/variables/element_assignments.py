@@ -23,7 +23,6 @@ from globalstep.tf1.variables.assignments import (
     indices_of,
     operand_of,
     require_shape,
-    static_shape,
     variable_of,
 )
 from globalstep.wire.declarations import OpKind
@@ -144,7 +143,7 @@ def _checked(
     ref, before = variable_of(op_type, ref)
     operand = operand_of(op_type, ref, updates, allowed)
     ids = indices_of(op_type, ref, indices)
-    known = static_shape(ids)
+    known = ids.shape
     if known.ndims == 0:
         raise ValueError(f"Indices of {op_type} on Variable {ref.op_name!r} must be of rank 1 or more, but are 0.")
     depth = None if known.dims is None else known.as_list()[-1]
@@ -179,8 +178,8 @@ def _each_row(
     ref, before = variable_of(op_type, ref)
     operand = operand_of(op_type, ref, updates, NUMBERS)
     ids = indices_of(op_type, ref, indices)
-    known = static_shape(ids)
-    if known.dims is not None and ref.shape.ndims is not None and static_shape(operand).ndims != 0:
+    known = ids.shape
+    if known.dims is not None and ref.shape.ndims is not None and operand.shape.ndims != 0:
         require_shape(op_type, ref, operand, [*known.as_list(), *ref.shape.as_list()[1:]])
 
     def change(rows: Any, at: tuple[Any, ...], values: Any) -> Any:

@@ -96,19 +96,10 @@ def local_variables_initializer() -> Mutation:
     return variables_initializer([*dict.fromkeys([*local_variables(), *kept])], name="init_local")
 
 
-def initialize_all_variables() -> Mutation:
-    """Make it under TensorFlow's older name; see `global_variables_initializer`."""
-    return global_variables_initializer()
-
-
-def initialize_variables(var_list: Sequence[Variable], name: str = "init") -> Mutation:
-    """Make it under TensorFlow's older name; see `variables_initializer`."""
-    return variables_initializer(var_list, name)
-
-
-def initialize_local_variables() -> Mutation:
-    """Make it under TensorFlow's older name; see `local_variables_initializer`."""
-    return local_variables_initializer()
+# TensorFlow's older names.
+initialize_all_variables = global_variables_initializer
+initialize_variables = variables_initializer
+initialize_local_variables = local_variables_initializer
 
 
 def is_variable_initialized(variable: Variable) -> Node:

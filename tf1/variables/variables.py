@@ -36,7 +36,6 @@ from globalstep.tf1.variables.assignments import (
     scatter_add,
     scatter_sub,
     scatter_update,
-    static_shape,
 )
 from globalstep.tf1.variables.element_assignments import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from globalstep.wire.declarations import OpKind, VariableDecl
@@ -130,7 +129,7 @@ class Variable(Node):
                 with graph.name_scope("Initializer"):
                     initial_value = initial_value()
             self._initial_value = as_node(initial_value, dtype, name="initial_value")
-            static = static_shape(self._initial_value) if shape is None else TensorShape(shape)
+            static = self._initial_value.shape if shape is None else TensorShape(shape)
             if validate_shape and not static.is_fully_defined():
                 raise ValueError(f"initial_value must have a shape specified: {self._initial_value!r}")
             super().__init__(
