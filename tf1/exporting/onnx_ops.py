@@ -50,8 +50,16 @@ def _numbers(node: Node) -> Any:
     return node.dtype.as_numpy_dtype
 
 
-def _negated(op_type: str) -> Translator:
-    return lambda t, node: t.add("Not", [t.add(op_type, [t.of(source) for source in node.inputs])])
+def _refused(why: str) -> Translator:
+    def translate(t: Translation, node: Node) -> str:
+        raise UntranslatableError(why)
+
+    return translate
+
+
+def _with_ints(op_type: str) -> Translator:
+    """Of one whose second input is a shape, or places."""
+    return lambda t, node: t.add(op_type, [t.of(node.inputs[0]), t.ints(node.inputs[1])])
 
 
 def _of_one(make: Callable[[Translation, Node, str], str]) -> Translator:
@@ -108,15 +116,6 @@ def _div_no_nan(t: Translation, node: Node, x: str, y: str) -> str:
     zero = t.constant(0, _numbers(node))
     none = t.add("Equal", [y, zero])
     return str(t.add("Where", [none, zero, t.add("Div", [x, t.add("Where", [none, _one(t, node), y])])]))
-
-
-def _squared_difference(t: Translation, node: Node, x: str, y: str) -> str:
-    difference = t.add("Sub", [x, y])
-    return str(t.add("Mul", [difference, difference]))
-
-
-def _is_finite(t: Translation, node: Node, x: str) -> str:
-    return str(t.add("Not", [t.add("Or", [t.add("IsNaN", [x]), t.add("IsInf", [x])])]))
 
 
 def _sum_of_all(t: Translation, node: Node) -> str:
@@ -200,18 +199,6 @@ def _shape(t: Translation, node: Node, x: str) -> str:
     return str(found) if node.dtype.name == "int64" else t.cast(found, node.dtype)
 
 
-def _size(t: Translation, node: Node, x: str) -> str:
-    return t.cast(t.add("Size", [x]), node.dtype)
-
-
-def _rank_of(t: Translation, node: Node) -> str:
-    return t.constant(_rank(node.inputs[0]), np.int32)
-
-
-def _reshape(t: Translation, node: Node) -> str:
-    return str(t.add("Reshape", [t.of(node.inputs[0]), t.ints(node.inputs[1])]))
-
-
 def _transpose(t: Translation, node: Node) -> str:
     rank = _rank(node.inputs[0])
     order = list(range(rank))
@@ -223,17 +210,9 @@ def _transpose(t: Translation, node: Node) -> str:
     return str(t.add("Transpose", [t.of(node.inputs[0])], perm=order))
 
 
-def _expand_dims(t: Translation, node: Node, x: str) -> str:
-    return str(t.add("Unsqueeze", [x, t.constant([node.attrs["axis"]], np.int64)]))
-
-
 def _squeeze(t: Translation, node: Node, x: str) -> str:
     axes = node.attrs["axis"]
     return str(t.add("Squeeze", [x] if axes is None else [x, t.constant(list(axes), np.int64)]))
-
-
-def _concat(t: Translation, node: Node) -> str:
-    return str(t.add("Concat", [t.of(source) for source in node.inputs], axis=node.attrs["axis"]))
 
 
 def _pack(t: Translation, node: Node) -> str:
@@ -318,14 +297,6 @@ def _slice(t: Translation, node: Node) -> str:
     return str(t.add("Slice", [t.of(x), starts, ends, axes]))
 
 
-def _gather(t: Translation, node: Node, x: str, ids: str) -> str:
-    return str(t.add("Gather", [x, ids], axis=node.attrs["axis"]))
-
-
-def _gather_nd(t: Translation, node: Node) -> str:
-    return str(t.add("GatherND", [t.of(node.inputs[0]), t.ints(node.inputs[1])]))
-
-
 def _embedding_lookup(t: Translation, node: Node) -> str:
     ids, tables = node.inputs[0], [gather.inputs[0] for gather in node.inputs[2:]]
     whole, rows = t.add("Concat", [t.of(table) for table in tables], axis=0), t.ints(ids)
@@ -357,14 +328,6 @@ def _select(t: Translation, node: Node) -> str:
     return str(t.add("Where", [chosen, t.of(x), t.of(y)]))
 
 
-def _where(t: Translation, node: Node, x: str) -> str:
-    return str(t.add("Transpose", [t.add("NonZero", [x])], perm=[1, 0]))
-
-
-def _tile(t: Translation, node: Node) -> str:
-    return str(t.add("Tile", [t.of(node.inputs[0]), t.ints(node.inputs[1])]))
-
-
 def _pad(t: Translation, node: Node, x: str) -> str:
     if node.attrs["mode"] == "SYMMETRIC":
         raise UntranslatableError("ONNX's Pad has no mode SYMMETRIC")
@@ -383,18 +346,13 @@ def _fill(t: Translation, node: Node) -> str:
 
 
 def _like(value: int) -> Translator:
-    def translate(t: Translation, node: Node) -> str:
-        shape = t.add("Shape", [t.of(node.inputs[0])])
-        return str(t.add("ConstantOfShape", [shape], value=np.asarray([value], _numbers(node))))
-
-    return translate
+    return _of_one(
+        lambda t, node, x: t.add("ConstantOfShape", [t.add("Shape", [x])], value=np.asarray([value], _numbers(node)))
+    )
 
 
-def _broadcast_to(t: Translation, node: Node) -> str:
-    return str(t.add("Expand", [t.of(node.inputs[0]), t.ints(node.inputs[1])]))
-
-
-def _top_k(t: Translation, node: Node, x: str) -> list[str]:
+def _top_k(t: Translation, node: Node) -> list[str]:
+    x = t.of(node.inputs[0])
     values, places = t.add("TopK", [x, t.constant([node.attrs["k"]], np.int64)], 2, axis=-1, largest=1, sorted=1)
     return [values, t.cast(places, "int32")]
 
@@ -422,10 +380,6 @@ def _tensordot(t: Translation, node: Node) -> str:
     kept = [name for name in (*of_a, *of_b) if not (name in of_a and name in of_b)]
     equation = f"{''.join(of_a)},{''.join(of_b)}->{''.join(kept)}"
     return str(t.add("Einsum", [t.of(a), t.of(b)], equation=equation))
-
-
-def _einsum(t: Translation, node: Node) -> str:
-    return str(t.add("Einsum", [t.of(source) for source in node.inputs], equation=node.attrs["equation"]))
 
 
 def _clip(t: Translation, node: Node) -> str:
@@ -479,24 +433,8 @@ def _embedding_lookup_sparse(t: Translation, node: Node) -> str:
     return str(t.add("Div", [summed, t.add("Sqrt", [total(t.add("Mul", [weights, weights]), one)])]))
 
 
-def _random(t: Translation, node: Node) -> str:
-    raise UntranslatableError("it draws random numbers")
-
-
-def _changes(t: Translation, node: Node) -> str:
-    raise UntranslatableError("it changes a Variable, which a served model does not")
-
-
-def _of_the_program(t: Translation, node: Node) -> str:
-    raise UntranslatableError("it calls a Python function of the program")
-
-
-def _constant(t: Translation, node: Node) -> str:
-    return t.constant(node.attrs["value"])
-
-
 TRANSLATORS: dict[str, Translator] = {
-    "Const": _constant,
+    "Const": lambda t, n: t.constant(n.attrs["value"]),
     **dict.fromkeys(("Identity", "StopGradient", "CheckNumerics", "PlaceholderWithDefault"), _passed),
     **dict.fromkeys(("Dropout", "Print", "InitializedValue", "Switch"), _passed),
     **{
@@ -509,20 +447,16 @@ TRANSLATORS: dict[str, Translator] = {
     },
     **{name: _same(name) for name in ("Selu", "Softplus", "Softsign", "Add", "Sub", "Mul", "Div", "Pow")},
     **{name: _same(name) for name in ("Equal", "Less", "Greater", "Range")},
-    "Rint": _same("Round"),
-    "IsNan": _same("IsNaN"),
-    "IsInf": _same("IsInf"),
-    "IsFinite": _of_one(_is_finite),
-    "LogicalNot": _same("Not"),
-    "LogicalAnd": _same("And"),
-    "LogicalOr": _same("Or"),
-    "LogicalXor": _same("Xor"),
-    "RealDiv": _same("Div"),
-    "Maximum": _same("Max"),
-    "Minimum": _same("Min"),
-    "NotEqual": _negated("Equal"),
-    "LessEqual": _same("LessOrEqual"),
-    "GreaterEqual": _same("GreaterOrEqual"),
+    **{
+        name: _same(there)
+        for name, there in (
+            *(("Rint", "Round"), ("IsNan", "IsNaN"), ("IsInf", "IsInf"), ("LogicalNot", "Not"), ("LogicalAnd", "And")),
+            *(("LogicalOr", "Or"), ("LogicalXor", "Xor"), ("RealDiv", "Div"), ("Maximum", "Max"), ("Minimum", "Min")),
+            *(("LessEqual", "LessOrEqual"), ("GreaterEqual", "GreaterOrEqual")),
+        )
+    },
+    "IsFinite": _of_one(lambda t, n, x: t.add("Not", [t.add("Or", [t.add("IsNaN", [x]), t.add("IsInf", [x])])])),
+    "NotEqual": _of_two(lambda t, n, x, y: t.add("Not", [t.add("Equal", [x, y])])),
     "Relu6": _of_one(lambda t, n, x: t.add("Clip", [x, t.constant(0, _numbers(n)), t.constant(6, _numbers(n))])),
     "LeakyRelu": lambda t, n: t.add("LeakyRelu", [t.of(n.inputs[0])], alpha=float(n.attrs["alpha"])),
     "Rsqrt": _of_one(lambda t, n, x: t.add("Reciprocal", [t.add("Sqrt", [x])])),
@@ -530,7 +464,7 @@ TRANSLATORS: dict[str, Translator] = {
     "Log1p": _of_one(lambda t, n, x: t.add("Log", [t.add("Add", [x, _one(t, n)])])),
     "Expm1": _of_one(lambda t, n, x: t.add("Sub", [t.add("Exp", [x]), _one(t, n)])),
     "LogSigmoid": _of_one(lambda t, n, x: t.add("Neg", [t.add("Softplus", [t.add("Neg", [x])])])),
-    "SquaredDifference": _of_two(_squared_difference),
+    "SquaredDifference": _of_two(lambda t, n, x, y: t.add("Mul", [t.add("Sub", [x, y])] * 2)),
     "FloorDiv": _of_two(_floor_div),
     "FloorMod": _of_two(_floor_mod),
     "DivNoNan": _of_two(_div_no_nan),
@@ -539,19 +473,14 @@ TRANSLATORS: dict[str, Translator] = {
     "BiasAdd": _bias_add,
     "MatMul": _matmul,
     "BatchMatMul": _matmul,
-    "Einsum": _einsum,
+    "Einsum": lambda t, n: t.add("Einsum", [t.of(part) for part in n.inputs], equation=n.attrs["equation"]),
     "Tensordot": _tensordot,
     "Conv2D": _conv2d,
     "MaxPool": _of_one(_max_pool),
     "AvgPool": _of_one(_avg_pool),
     "Softmax": _along("Softmax"),
     "LogSoftmax": _along("LogSoftmax"),
-    "Sum": _reduction("ReduceSum"),
-    "Mean": _reduction("ReduceMean"),
-    "Max": _reduction("ReduceMax"),
-    "Min": _reduction("ReduceMin"),
-    "Prod": _reduction("ReduceProd"),
-    "LogSumExp": _reduction("ReduceLogSumExp"),
+    **{name: _reduction(f"Reduce{name}") for name in ("Sum", "Mean", "Max", "Min", "Prod", "LogSumExp")},
     "All": _of_truths("ReduceMin"),
     "Any": _of_truths("ReduceMax"),
     "L2Loss": _of_one(_l2_loss),
@@ -562,39 +491,44 @@ TRANSLATORS: dict[str, Translator] = {
     "ArgMax": _position("ArgMax"),
     "ArgMin": _position("ArgMin"),
     "Shape": _of_one(_shape),
-    "Size": _of_one(_size),
-    "Rank": _rank_of,
-    "Reshape": _reshape,
+    "Size": _of_one(lambda t, n, x: t.cast(t.add("Size", [x]), n.dtype)),
+    "Rank": lambda t, n: t.constant(_rank(n.inputs[0]), np.int32),
+    "Reshape": _with_ints("Reshape"),
     "Transpose": _transpose,
     "MatrixTranspose": lambda t, n: _swapped(t, n.inputs[0]),
-    "ExpandDims": _of_one(_expand_dims),
+    "ExpandDims": _of_one(lambda t, n, x: t.add("Unsqueeze", [x, t.constant([n.attrs["axis"]], np.int64)])),
     "Squeeze": _of_one(_squeeze),
-    "ConcatV2": _concat,
+    "ConcatV2": lambda t, n: t.add("Concat", [t.of(source) for source in n.inputs], axis=n.attrs["axis"]),
     "Pack": _pack,
     "Unpack": _unpack,
     "Split": _split,
     "TupleItem": _tuple_item,
     "StridedSlice": _strided_slice,
     "Slice": _slice,
-    "GatherV2": _of_two(_gather),
-    "GatherNd": _gather_nd,
+    "GatherV2": _of_two(lambda t, n, x, ids: t.add("Gather", [x, ids], axis=n.attrs["axis"])),
+    "GatherNd": _with_ints("GatherND"),
     "EmbeddingLookup": _embedding_lookup,
     "OneHot": _one_hot,
     "Select": _select,
     "Merge": lambda t, n: t.add("Where", [t.of(source) for source in n.inputs]),
-    "Where": _of_one(_where),
-    "Tile": _tile,
+    "Where": _of_one(lambda t, n, x: t.add("Transpose", [t.add("NonZero", [x])], perm=[1, 0])),
+    "Tile": _with_ints("Tile"),
     "PadV2": _of_one(_pad),
     "Fill": _fill,
     "ZerosLike": _like(0),
     "OnesLike": _like(1),
-    "BroadcastTo": _broadcast_to,
-    "TopKV2": lambda t, n: _top_k(t, n, t.of(n.inputs[0])),
+    "BroadcastTo": _with_ints("Expand"),
+    "TopKV2": _top_k,
     "Cumsum": _of_one(_cumsum),
     "ReverseV2": _of_one(_reverse),
     "RecurrentSequence": recurrent_sequence,
     "BundleItem": bundle_item,
-    **dict.fromkeys(("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "Multinomial"), _random),
-    **dict.fromkeys(("Assign", "AssignAdd", "AssignSub", "Mutation"), _changes),
-    "PyFunc": _of_the_program,
+    **dict.fromkeys(
+        ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "Multinomial"), _refused("it draws random numbers")
+    ),
+    **dict.fromkeys(
+        ("Assign", "AssignAdd", "AssignSub", "Mutation"),
+        _refused("it changes a Variable, which a served model does not"),
+    ),
+    "PyFunc": _refused("it calls a Python function of the program"),
 }
