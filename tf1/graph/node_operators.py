@@ -8,6 +8,7 @@ Layer: tf1. The functions need `globalstep.tf1.graph.graph`, which needs this mo
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,95 +23,33 @@ def _call(function: str, name: str, *operands: Any, module: str = "math_ops") ->
     return node
 
 
+def _unary(function: str, name: str) -> Callable[[Any], Node]:
+    return lambda own: _call(function, name, own)
+
+
+def _binary(function: str, name: str, module: str = "math_ops") -> Callable[[Any, Any], Node]:
+    return lambda own, other: _call(function, name, own, other, module=module)
+
+
+def _swapped(function: str, name: str, module: str = "math_ops") -> Callable[[Any, Any], Node]:
+    return lambda own, other: _call(function, name, other, own, module=module)
+
+
 class Operators:
     """What makes `x * 2.0 + y[0]` work on nodes; plain values take the dtype of the node beside them."""
 
-    def __add__(self, other: Any) -> Node:
-        return _call("add", "add", self, other)
-
-    def __radd__(self, other: Any) -> Node:
-        return _call("add", "add", other, self)
-
-    def __sub__(self, other: Any) -> Node:
-        return _call("subtract", "sub", self, other)
-
-    def __rsub__(self, other: Any) -> Node:
-        return _call("subtract", "sub", other, self)
-
-    def __mul__(self, other: Any) -> Node:
-        return _call("multiply", "mul", self, other)
-
-    def __rmul__(self, other: Any) -> Node:
-        return _call("multiply", "mul", other, self)
-
-    def __truediv__(self, other: Any) -> Node:
-        return _call("truediv", "truediv", self, other)
-
-    def __rtruediv__(self, other: Any) -> Node:
-        return _call("truediv", "truediv", other, self)
-
-    def __floordiv__(self, other: Any) -> Node:
-        return _call("floordiv", "floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Node:
-        return _call("floordiv", "floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Node:
-        return _call("floormod", "mod", self, other)
-
-    def __rmod__(self, other: Any) -> Node:
-        return _call("floormod", "mod", other, self)
-
-    def __pow__(self, other: Any) -> Node:
-        return _call("pow", "pow", self, other)
-
-    def __rpow__(self, other: Any) -> Node:
-        return _call("pow", "pow", other, self)
-
-    def __matmul__(self, other: Any) -> Node:
-        return _call("matmul", "matmul", self, other, module="product_ops")
-
-    def __rmatmul__(self, other: Any) -> Node:
-        return _call("matmul", "matmul", other, self, module="product_ops")
-
-    def __and__(self, other: Any) -> Node:
-        return _call("logical_and", "and", self, other)
-
-    def __rand__(self, other: Any) -> Node:
-        return _call("logical_and", "and", other, self)
-
-    def __or__(self, other: Any) -> Node:
-        return _call("logical_or", "or", self, other)
-
-    def __ror__(self, other: Any) -> Node:
-        return _call("logical_or", "or", other, self)
-
-    def __xor__(self, other: Any) -> Node:
-        return _call("logical_xor", "xor", self, other)
-
-    def __rxor__(self, other: Any) -> Node:
-        return _call("logical_xor", "xor", other, self)
-
-    def __lt__(self, other: Any) -> Node:
-        return _call("less", "Less", self, other)
-
-    def __le__(self, other: Any) -> Node:
-        return _call("less_equal", "LessEqual", self, other)
-
-    def __gt__(self, other: Any) -> Node:
-        return _call("greater", "Greater", self, other)
-
-    def __ge__(self, other: Any) -> Node:
-        return _call("greater_equal", "GreaterEqual", self, other)
-
-    def __neg__(self) -> Node:
-        return _call("negative", "Neg", self)
-
-    def __abs__(self) -> Node:
-        return _call("abs", "Abs", self)
-
-    def __invert__(self) -> Node:
-        return _call("logical_not", "LogicalNot", self)
-
-    def __getitem__(self, key: Any) -> Node:
-        return _call("getitem", "strided_slice", self, key, module="indexing_ops")
+    __add__, __radd__ = _binary("add", "add"), _swapped("add", "add")
+    __sub__, __rsub__ = _binary("subtract", "sub"), _swapped("subtract", "sub")
+    __mul__, __rmul__ = _binary("multiply", "mul"), _swapped("multiply", "mul")
+    __truediv__, __rtruediv__ = _binary("truediv", "truediv"), _swapped("truediv", "truediv")
+    __floordiv__, __rfloordiv__ = _binary("floordiv", "floordiv"), _swapped("floordiv", "floordiv")
+    __mod__, __rmod__ = _binary("floormod", "mod"), _swapped("floormod", "mod")
+    __pow__, __rpow__ = _binary("pow", "pow"), _swapped("pow", "pow")
+    __matmul__, __rmatmul__ = _binary("matmul", "matmul", "product_ops"), _swapped("matmul", "matmul", "product_ops")
+    __and__, __rand__ = _binary("logical_and", "and"), _swapped("logical_and", "and")
+    __or__, __ror__ = _binary("logical_or", "or"), _swapped("logical_or", "or")
+    __xor__, __rxor__ = _binary("logical_xor", "xor"), _swapped("logical_xor", "xor")
+    __lt__, __le__ = _binary("less", "Less"), _binary("less_equal", "LessEqual")
+    __gt__, __ge__ = _binary("greater", "Greater"), _binary("greater_equal", "GreaterEqual")
+    __neg__, __abs__, __invert__ = _unary("negative", "Neg"), _unary("abs", "Abs"), _unary("logical_not", "LogicalNot")
+    __getitem__ = _binary("getitem", "strided_slice", "indexing_ops")

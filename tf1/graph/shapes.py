@@ -15,6 +15,18 @@ import numpy as np
 __all__ = ["Dimension", "TensorShape"]
 
 
+def _compared(fn: Callable[[int, int], Any]) -> Callable[[Any, Any], Any]:
+    return lambda own, other: own._with(other, fn)
+
+
+def _sized(fn: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
+    def computed(own: Dimension, other: Any) -> Any:
+        found = own._with(other, fn)
+        return found if found is NotImplemented else Dimension(found)
+
+    return computed
+
+
 class Dimension:
     """One dimension of a static shape; equal to its int, or unknown.
 
@@ -53,49 +65,13 @@ class Dimension:
             return NotImplemented
         return None if self.value is None or theirs is None else fn(self.value, theirs)
 
-    def _size(self, other: Any, fn: Callable[[int, int], int]) -> Any:
-        found = self._with(other, fn)
-        return found if found is NotImplemented else Dimension(found)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._size(other, operator.mul)
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: Any) -> Any:
-        return self._size(other, operator.add)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self._size(other, operator.sub)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._size(other, lambda mine, theirs: theirs - mine)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._size(other, operator.floordiv)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._size(other, lambda mine, theirs: theirs // mine)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._size(other, operator.mod)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._size(other, lambda mine, theirs: theirs % mine)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._with(other, operator.lt)
-
-    def __le__(self, other: Any) -> Any:
-        return self._with(other, operator.le)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._with(other, operator.gt)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._with(other, operator.ge)
+    __mul__ = __rmul__ = _sized(operator.mul)
+    __add__ = __radd__ = _sized(operator.add)
+    __sub__, __rsub__ = _sized(operator.sub), _sized(lambda mine, theirs: theirs - mine)
+    __floordiv__, __rfloordiv__ = _sized(operator.floordiv), _sized(lambda mine, theirs: theirs // mine)
+    __mod__, __rmod__ = _sized(operator.mod), _sized(lambda mine, theirs: theirs % mine)
+    __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
+    __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
 
     def __eq__(self, other: object) -> bool:
         return self.value == (other.value if isinstance(other, Dimension) else other)

@@ -243,20 +243,7 @@ def range_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> QueueBase:
-    """Make a queue of the numbers from 0 to `limit - 1`.
-
-    Args:
-        limit: A number, or an int32 scalar node.
-        num_epochs: How often each is given; None for no end.
-        shuffle: Whether each epoch has its own order.
-        seed: Of that order.
-        capacity: Most numbers that wait.
-        shared_name: Queues of one graph with the same one are the same queue.
-        name: Name of the scope and the queue; default "input_producer".
-
-    Returns:
-        The queue. Its QueueRunner and a summary of how full it is are in their collections.
-    """
+    """Make a queue of the numbers from 0 to `limit - 1`, a number or a scalar node; see `string_input_producer`."""
     with name_scope(name, "input_producer") as scope:
         numbers = Node(
             "Range",
@@ -281,19 +268,10 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Node]:
-    """Make nodes of one row of each of `tensor_list`, the same row of all.
-
-    Args:
-        tensor_list: Values with as many rows each.
-        num_epochs: How often each row is given; None for no end.
-        shuffle: Whether each epoch has its own order.
-        seed: Of that order.
-        capacity: Most row numbers that wait.
-        shared_name: Queues of one graph with the same one are the same queue.
-        name: Name of the scope and the queue; default "input_producer".
+    """Make nodes of one row of each of `tensor_list`, values with as many rows each; see `string_input_producer`.
 
     Returns:
-        One node for each of `tensor_list`, without its first dimension.
+        One node for each of `tensor_list`, without its first dimension; all of the same row.
 
     Raises:
         ValueError: If the list is empty.

@@ -83,22 +83,16 @@ class Scaffold:
         Raises:
             RuntimeError: If a collection that should name one item holds more.
         """
-        if self._init_op is None:
-            self._init_op = self.get_or_default("init_op", GraphKeys.INIT_OP, global_variables_initializer)
-        if self._ready_op is None:
-            self._ready_op = self.get_or_default("ready_op", GraphKeys.READY_OP, report_uninitialized_variables)
-        if self._ready_for_local_init_op is None:
-            self._ready_for_local_init_op = self.get_or_default(
-                "ready_for_local_init_op",
-                GraphKeys.READY_FOR_LOCAL_INIT_OP,
-                lambda: report_uninitialized_variables(global_variables()),
-            )
-        if self._local_init_op is None:
-            self._local_init_op = self.get_or_default(
-                "local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op
-            )
-        if self._summary_op is None:
-            self._summary_op = self.get_or_default("summary_op", GraphKeys.SUMMARY_OP, merge_all)
+        defaults: tuple[tuple[str, str, Callable[[], Any]], ...] = (
+            ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
+            ("ready_op", GraphKeys.READY_OP, report_uninitialized_variables),
+            ("ready_for_local_init_op", GraphKeys.READY_FOR_LOCAL_INIT_OP, _uninitialized_globals),
+            ("local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op),
+            ("summary_op", GraphKeys.SUMMARY_OP, merge_all),
+        )
+        for name, collection, default in defaults:
+            if getattr(self, f"_{name}") is None:
+                setattr(self, f"_{name}", self.get_or_default(name, collection, default))
         if self._saver is None:
             self._saver = _saver_or_default()
         self._saver.build()
@@ -188,6 +182,10 @@ class Scaffold:
 
 def _either(given: Any, inherited: Any) -> Any:
     return given if given is not None else inherited
+
+
+def _uninitialized_globals() -> Any:
+    return report_uninitialized_variables(global_variables())
 
 
 def _saver_or_default() -> Any:
