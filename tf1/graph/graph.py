@@ -543,14 +543,9 @@ def tuple_item(
         A node.
     """
     return Node(
-        "TupleItem",
-        (node,),
-        itemgetter(index),
-        name=name or node.op_name.rsplit("/", 1)[-1],
-        dtype=dtype,
-        shape=shape,
-        attrs={"index": index},
-    )
+        "TupleItem", (node,), itemgetter(index), name=name or node.op_name.rsplit("/", 1)[-1], dtype=dtype,
+        shape=shape, attrs={"index": index},
+    )  # fmt: skip
 
 
 def _holds_node(value: Any) -> bool:

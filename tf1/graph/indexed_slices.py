@@ -91,13 +91,9 @@ class IndexedSlices:
         shape = self._known_shape()
         values, indices = as_node(self.values), as_node(self.indices)
         return Node(
-            "UnsortedSegmentSum",
-            (values, indices),
-            lambda rows, ids: _scatter(rows, ids, shape),
-            name=f"{values.op_name.split('/')[-1]}_dense",
-            dtype=values.dtype,
-            shape=shape,
-        )
+            "UnsortedSegmentSum", (values, indices), lambda rows, ids: _scatter(rows, ids, shape),
+            name=f"{values.op_name.split('/')[-1]}_dense", dtype=values.dtype, shape=shape,
+        )  # fmt: skip
 
     def _known_shape(self) -> tuple[int, ...]:
         shape = self.shape

@@ -99,15 +99,9 @@ def _limited(node: Node, num_epochs: int | None, name: str | None = None) -> tup
     epochs = _Epochs(num_epochs)
     with name_scope(name, "limit_epochs"):
         limited = Node(
-            "CountUpTo",
-            [node],
-            epochs.count,
-            name="epochs",
-            dtype=node.dtype,
-            shape=node.shape,
-            attrs={"limit": num_epochs},
-            stateful=True,
-        )
+            "CountUpTo", [node], epochs.count, name="epochs", dtype=node.dtype, shape=node.shape,
+            attrs={"limit": num_epochs}, stateful=True,
+        )  # fmt: skip
     return limited, epochs
 
 
@@ -176,13 +170,9 @@ def fullness(queue: QueueBase, capacity: int, kept: int = 0) -> Node:
     """Make the float32 node of how full a queue is, from 0 to 1, not counting `kept` elements."""
     span = max(capacity - kept, 1)
     return Node(
-        "QueueFullness",
-        [queue.size()],
-        lambda size: np.float32(max(int(size) - kept, 0) / span),
-        name="fullness",
-        dtype="float32",
-        shape=(),
-    )
+        "QueueFullness", [queue.size()], lambda size: np.float32(max(int(size) - kept, 0) / span), name="fullness",
+        dtype="float32", shape=(),
+    )  # fmt: skip
 
 
 def string_input_producer(
@@ -246,13 +236,9 @@ def range_input_producer(
     """Make a queue of the numbers from 0 to `limit - 1`, a number or a scalar node; see `string_input_producer`."""
     with name_scope(name, "input_producer") as scope:
         numbers = Node(
-            "Range",
-            [as_node(limit, name="limit")],
-            lambda end: np.arange(int(end), dtype=np.int32),
-            name="range",
-            dtype="int32",
-            shape=[None],
-        )
+            "Range", [as_node(limit, name="limit")], lambda end: np.arange(int(end), dtype=np.int32), name="range",
+            dtype="int32", shape=[None],
+        )  # fmt: skip
         return input_producer(
             numbers, (), num_epochs, shuffle, seed, capacity, shared_name,
             f"fraction_of_{capacity}_full", scope,
@@ -288,12 +274,9 @@ def slice_input_producer(
 def _row(tensor: Node, index: Node) -> Node:
     shape = tensor.shape
     return Node(
-        "Row",
-        [tensor, index],
-        lambda rows, number: np.asarray(rows)[int(number)],
-        dtype=tensor.dtype,
+        "Row", [tensor, index], lambda rows, number: np.asarray(rows)[int(number)], dtype=tensor.dtype,
         shape=None if shape.ndims is None else shape[1:],
-    )
+    )  # fmt: skip
 
 
 def match_filenames_once(pattern: str | Sequence[str], name: str | None = None) -> Node:

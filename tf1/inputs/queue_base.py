@@ -347,14 +347,9 @@ class QueueBase:
         attrs: dict[str, Any] | None = None,
     ) -> Node:
         return Node(
-            op_type,
-            [self._ref, *inputs],
-            fn,
-            name=name or f"{self._own_name()}_{what}",
-            attrs=attrs,
-            operation=True,
-            stateful=True,
-        )
+            op_type, [self._ref, *inputs], fn, name=name or f"{self._own_name()}_{what}", attrs=attrs,
+            operation=True, stateful=True,
+        )  # fmt: skip
 
     def _reading(self, op_type: str, what: str, fn: Callable[..., Any], dtype: str, name: str | None) -> Node:
         own = name or f"{self._own_name()}_{what}"
@@ -372,14 +367,9 @@ class QueueBase:
         own = name or f"{self._own_name()}_{what}"
         single = len(self._dtypes) == 1
         node = Node(
-            op_type,
-            [self._ref, *inputs],
-            (lambda *args: fn(*args)[0]) if single else fn,
-            name=own,
-            dtype=self._dtypes[0] if single else None,
-            shape=shapes[0] if single else None,
-            stateful=True,
-        )
+            op_type, [self._ref, *inputs], (lambda *args: fn(*args)[0]) if single else fn, name=own,
+            dtype=self._dtypes[0] if single else None, shape=shapes[0] if single else None, stateful=True,
+        )  # fmt: skip
         items = [node]
         if not single:
             with name_scope(f"{node.op_name}/"):

@@ -47,12 +47,9 @@ def stored(item: Node | SparseTensor, enqueue_many: bool) -> Node:
         return item
     many = enqueue_many
     return Node(
-        "SerializeManySparse" if many else "SerializeSparse",
-        (item.indices, item.values, item.dense_shape),
-        _rows if many else _whole,
-        dtype="string",
-        shape=[None] if many else [],
-    )
+        "SerializeManySparse" if many else "SerializeSparse", (item.indices, item.values, item.dense_shape),
+        _rows if many else _whole, dtype="string", shape=[None] if many else [],
+    )  # fmt: skip
 
 
 def restored(node: Node, kind: Kind, of: Node | SparseTensor, enqueue_many: bool) -> Node | SparseTensor:

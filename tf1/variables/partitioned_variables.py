@@ -112,14 +112,10 @@ class PartitionedVariable:
             axis, parts = self.axis, tuple(self._variable_list)
             with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.name_scope(None):
                 self._whole = Node(
-                    "ConcatV2",
-                    parts,
-                    lambda *values: anp.concatenate(values, axis=axis),
-                    name=f"{self._name}/ConcatPartitions/concat",
-                    dtype=self._dtype,
-                    shape=self._shape,
+                    "ConcatV2", parts, lambda *values: anp.concatenate(values, axis=axis),
+                    name=f"{self._name}/ConcatPartitions/concat", dtype=self._dtype, shape=self._shape,
                     attrs={"axis": axis},
-                )
+                )  # fmt: skip
         return self._whole
 
     def __node__(self) -> Node:

@@ -168,14 +168,9 @@ class Variable(Node):
         initializers run does not matter.
         """
         return Node(
-            "InitializedValue",
-            (self._initial_value,),
-            name=f"{self.op_name.rpartition('/')[2]}_initialized",
-            dtype=self.dtype,
-            shape=self._shape,
-            attrs={"variable": self},
-            stateful=True,
-        )
+            "InitializedValue", (self._initial_value,), name=f"{self.op_name.rpartition('/')[2]}_initialized",
+            dtype=self.dtype, shape=self._shape, attrs={"variable": self}, stateful=True,
+        )  # fmt: skip
 
     def read_value(self) -> Node:
         """Give a node that reads it; under control dependencies, after them."""
