@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 
-from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.graph import Node, closure_of
 
 __all__ = ["evaluation_order"]
 
@@ -55,15 +55,8 @@ def _reading(nodes: Sequence[Node], rows: Set[Node], reads: Collection[Node]) ->
     return found
 
 
-def _closure(roots: Sequence[Node], within: Set[Node]) -> set[Node]:
-    found: set[Node] = set()
-    waiting = [node for node in roots if node in within]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(n for n in (*node.inputs, *node.control_inputs) if n in within)
-    return found
+def _closure(roots: Sequence[Node], within: set[Node]) -> set[Node]:
+    return closure_of(within.intersection(roots), lambda node: within & {*node.inputs, *node.control_inputs})
 
 
 def _late(nodes: Sequence[Node], rows: Set[Node], done: set[Node]) -> list[Node]:

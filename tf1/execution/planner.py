@@ -14,7 +14,7 @@ from globalstep.tf1.execution.graph_rounds import GraphRounds
 from globalstep.tf1.execution.plan import EMPTY, Plan, Round, RowRead, Step
 from globalstep.tf1.execution.plan_joining import may_join, specs_of
 from globalstep.tf1.execution.plan_order import evaluation_order
-from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 
@@ -70,17 +70,9 @@ class _Planner:
         )
 
     def _reachable(self) -> set[Node]:
-        found: set[Node] = set()
-        waiting = list(self.fetches)
-        while waiting:
-            node = waiting.pop()
-            if node in found:
-                continue
-            found.add(node)
-            if node not in self.fed:
-                waiting.extend(self._sources(node))
-                waiting.extend(node.control_inputs)
-        return found
+        return closure_of(
+            self.fetches, lambda node: () if node in self.fed else (*self._sources(node), *node.control_inputs)
+        )
 
     def _local_rounds(self) -> GraphRounds | None:
         """Give the rounds of which the run takes a step.

@@ -6,14 +6,14 @@ Layer: tf1. Threads: functions only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.files.tensorboard_protos import GraphDef
 from globalstep.tf1.exporting.graph_files import PAYLOAD, constant_def, named_nodes, portable_graph_def
-from globalstep.tf1.graph.graph import Graph
+from globalstep.tf1.graph.graph import Graph, closure_of
 from globalstep.tf1.sessions.session import Session
 
 __all__ = ["convert_variables_to_constants", "extract_sub_graph", "remove_training_nodes"]
@@ -118,21 +118,13 @@ def _require_graph_def(given: Any) -> None:
         raise TypeError(f"graph_def must be a graph_pb2.GraphDef proto, got {type(given).__name__}.")
 
 
-def _part(graph_def: GraphDef, wanted: Iterable[str], ends: Collection[str]) -> GraphDef:
+def _part(graph_def: GraphDef, wanted: Sequence[str], ends: Collection[str]) -> GraphDef:
     """The nodes that `wanted` need; nothing of what those in `ends` need."""
     nodes = {node.name: node for node in graph_def.node}
-    waiting = list(wanted)
-    for name in waiting:
+    for name in wanted:
         if name not in nodes:
             raise AssertionError(f"{name} is not in graph")
-    needed: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in needed or name not in nodes:
-            continue
-        needed.add(name)
-        if name not in ends:
-            waiting.extend(named_nodes(nodes[name]))
+    needed = closure_of(wanted, lambda name: () if name in ends or name not in nodes else named_nodes(nodes[name]))
     found = GraphDef()
     found.node.extend([node for node in graph_def.node if node.name in needed])
     return found

@@ -15,76 +15,31 @@ from globalstep.chief.checkpoints.tf_messages import message_classes
 __all__ = ["DATA_TYPES", "Attribute", "Model", "Node", "Tensor", "ValueInfo"]
 
 _MESSAGES = {
-    "Entry": ["string key = 1", "string value = 2"],
-    "Opset": ["string domain = 1", "int64 version = 2"],
-    "Tensor": [
-        "repeated int64 dims = 1",
-        "int32 data_type = 2",
-        "repeated bytes string_data = 6",
-        "string name = 8",
-        "bytes raw_data = 9",
-        "repeated Entry external_data = 13",
-        "int32 data_location = 14",
-    ],
-    "Attribute": [
-        "string name = 1",
-        "float f = 2",
-        "int64 i = 3",
-        "bytes s = 4",
-        "Tensor t = 5",
-        "repeated float floats = 7",
-        "repeated int64 ints = 8",
-        "repeated bytes strings = 9",
-        "int32 type = 20",
-    ],
-    "Node": [
-        "repeated string input = 1",
-        "repeated string output = 2",
-        "string name = 3",
-        "string op_type = 4",
-        "repeated Attribute attribute = 5",
-    ],
-    "Dimension": ["int64 dim_value = 1", "string dim_param = 2"],
-    "Shape": ["repeated Dimension dim = 1"],
-    "TensorType": ["int32 elem_type = 1", "Shape shape = 2"],
-    "Type": ["TensorType tensor_type = 1"],
-    "ValueInfo": ["string name = 1", "Type type = 2"],
-    "Graph": [
-        "repeated Node node = 1",
-        "string name = 2",
-        "repeated Tensor initializer = 5",
-        "repeated ValueInfo input = 11",
-        "repeated ValueInfo output = 12",
-    ],
-    "Model": [
-        "int64 ir_version = 1",
-        "string producer_name = 2",
-        "string producer_version = 3",
-        "Graph graph = 7",
-        "repeated Opset opset_import = 8",
-        "repeated Entry metadata_props = 14",
-    ],
+    "Entry": "string key = 1; string value = 2",
+    "Opset": "string domain = 1; int64 version = 2",
+    "Tensor": "repeated int64 dims = 1; int32 data_type = 2; repeated bytes string_data = 6; string name = 8; "
+    "bytes raw_data = 9; repeated Entry external_data = 13; int32 data_location = 14",
+    "Attribute": "string name = 1; float f = 2; int64 i = 3; bytes s = 4; Tensor t = 5; repeated float floats = 7; "
+    "repeated int64 ints = 8; repeated bytes strings = 9; int32 type = 20",
+    "Node": "repeated string input = 1; repeated string output = 2; string name = 3; string op_type = 4; "
+    "repeated Attribute attribute = 5",
+    "Dimension": "int64 dim_value = 1; string dim_param = 2",
+    "Shape": "repeated Dimension dim = 1",
+    "TensorType": "int32 elem_type = 1; Shape shape = 2",
+    "Type": "TensorType tensor_type = 1",
+    "ValueInfo": "string name = 1; Type type = 2",
+    "Graph": "repeated Node node = 1; string name = 2; repeated Tensor initializer = 5; repeated ValueInfo input = 11; "
+    "repeated ValueInfo output = 12",
+    "Model": "int64 ir_version = 1; string producer_name = 2; string producer_version = 3; Graph graph = 7; "
+    "repeated Opset opset_import = 8; repeated Entry metadata_props = 14",
 }
 
 #: Name of a dtype to its number in ONNX.
-DATA_TYPES = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "string": 8,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-}
+_NAMES = "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64"
+DATA_TYPES = {name: number for number, name in enumerate(_NAMES.split(), 1)}
 
 
-_made = message_classes("of_onnx", "proto2", _MESSAGES)
+_made = message_classes("of_onnx", "proto2", {name: fields.split("; ") for name, fields in _MESSAGES.items()})
 
 #: ModelProto.
 Model: Any = _made["Model"]

@@ -17,7 +17,7 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.exporting.onnx_messages import DATA_TYPES, Attribute, Model, Tensor, ValueInfo
-from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["Stored", "Translation", "UntranslatableError", "onnx_model", "variables_between"]
@@ -232,16 +232,10 @@ def _between(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
     """The nodes that outputs need besides inputs, in order of creation."""
     from globalstep.tf1.exporting.onnx_ops import sources_of
 
-    given, found, waiting = set(inputs), set[Node](), list(outputs)
-    while waiting:
-        node = waiting.pop()
-        if node in found or node in given:
-            continue
-        found.add(node)
-        if not isinstance(node, Variable):
-            waiting.extend(sources_of(node))
+    given = set(inputs)
+    found = closure_of(outputs, lambda node: () if node in given or isinstance(node, Variable) else sources_of(node))
     position = {node: at for at, node in enumerate(outputs[0].graph.nodes)} if outputs else {}
-    return sorted(found, key=lambda node: position.get(node, -1))
+    return sorted(found - given, key=lambda node: position.get(node, -1))
 
 
 def _value_info(name: str, node: Node) -> Any:

@@ -6,10 +6,11 @@ Layer: tf1. What a session does with it: `globalstep.tf1.gradients.gradients`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from globalstep.tf1.gradients.vjps import vjp_of
-from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.graph import Node, closure_of, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 
 __all__ = ["GradientPlan"]
@@ -50,7 +51,7 @@ class GradientPlan:
         self.stops = set(stops)
         self._ends = set(ys)
         position = {node: i for i, node in enumerate(ys[0].graph.nodes)} if ys else {}
-        ancestors = sorted(_ancestors(ys), key=position.__getitem__)
+        ancestors = sorted(closure_of(ys, attrgetter("inputs")), key=position.__getitem__)
         wanted = set(xs)
         # Forward: what depends on xs at all, and what a gradient could flow to.
         depends: set[Node] = set()
@@ -153,14 +154,3 @@ class GradientPlan:
                 results.append(tuple_item(node, index, name=name, dtype=x.dtype, shape=x.shape))
                 index += 1
         return results
-
-
-def _ancestors(ys: Sequence[Node]) -> set[Node]:
-    found: set[Node] = set()
-    waiting = list(ys)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(node.inputs)
-    return found

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,10 @@ __all__ = [
     "tuple_item",
 ]
 
+_T = TypeVar("_T")
+_NO_SESSION = (
+    "Cannot run a node: no default session is registered. Use `with sess.as_default()` or pass an explicit session."
+)
 _VALID_NAME = re.compile(r"^[A-Za-z0-9.][A-Za-z0-9_.\-/]*$")
 
 
@@ -231,11 +235,11 @@ class Node(Operators):
 
     def eval(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> Any:
         """Give the value, run in `session` or in the default session."""
-        return _session_for(session).run(self, feed_dict)
+        return session_or_default(session).run(self, feed_dict)
 
     def run(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> None:
         """Run for the effect, in `session` or in the default session."""
-        _session_for(session).run(self, feed_dict)
+        session_or_default(session).run(self, feed_dict)
 
     # Identity, as in TensorFlow 1.x: nodes are keys of feeds. Object's own are the fastest for plans.
     __hash__ = object.__hash__
@@ -257,13 +261,11 @@ class Node(Operators):
         return f"<gs.Node {self.name!r} op={self.op_type}>"
 
 
-def _session_for(session: Any) -> Any:
+def session_or_default(session: Any, why_not: str = _NO_SESSION) -> Any:
+    """Give a session, or the default session in place of None; a ValueError, with a text, without either."""
     chosen = session if session is not None else _stack.sessions[-1] if _stack.sessions else None
     if chosen is None:
-        raise ValueError(
-            "Cannot run a node: no default session is registered. Use `with sess.as_default()` or pass "
-            "an explicit session."
-        )
+        raise ValueError(why_not)
     return chosen
 
 
@@ -453,6 +455,18 @@ class Graph:
         if node.graph is not self:
             raise ValueError(f"Tensor {node.name!r} is not an element of this graph.")
         return node
+
+
+def closure_of(roots: Iterable[_T], sources: Callable[[_T], Iterable[_T]]) -> set[_T]:
+    """Give some nodes and all that they need, where `sources` gives what one needs itself."""
+    found: set[_T] = set()
+    waiting = list(roots)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting.extend(sources(one))
+    return found
 
 
 class _Stack(threading.local):

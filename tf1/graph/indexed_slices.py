@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
-from globalstep.tf1.graph.graph import Graph, Node, Operation, as_node
+from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.sparse_tensor import OfValues
 
 __all__ = ["IndexedSlices"]
 
 
-class IndexedSlices:
+class IndexedSlices(OfValues):
     """Rows of an array that has many more: `dense[indices[i]] += values[i]`, zero elsewhere.
 
     The gradient of a Variable that is read only by `gs.gather` or `gs.nn.embedding_lookup` is one, so
@@ -38,11 +38,6 @@ class IndexedSlices:
         self.dense_shape = dense_shape
 
     @property
-    def dtype(self) -> DType:
-        """Dtype of the values."""
-        return as_dtype(self.values.dtype)
-
-    @property
     def shape(self) -> TensorShape:
         """Static shape of the whole array."""
         if self.dense_shape is None:
@@ -52,26 +47,10 @@ class IndexedSlices:
             return TensorShape(None if known is None else [int(size) for size in known])
         return TensorShape([int(size) for size in self.dense_shape])
 
-    def get_shape(self) -> TensorShape:
-        """The static shape (TensorFlow's older spelling)."""
-        return self.shape
-
     @property
     def name(self) -> str:
         """Name of the node of the values."""
         return str(self.values.name)
-
-    @property
-    def op(self) -> Operation:
-        """Operation of the node of the values."""
-        operation: Operation = self.values.op
-        return operation
-
-    @property
-    def graph(self) -> Graph:
-        """Graph of the node of the values."""
-        graph: Graph = self.values.graph
-        return graph
 
     @property
     def device(self) -> str:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globalstep.dtypes import DType
-from globalstep.tf1.graph.graph import Graph, Node, Operation, as_node
+from globalstep.dtypes import DType, as_dtype
+from globalstep.tf1.graph.graph import Graph, Node, Operation, as_node, session_or_default
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["SparseTensor", "SparseTensorValue"]
+__all__ = ["OfValues", "SparseTensor", "SparseTensorValue"]
 
 
 class SparseTensorValue(NamedTuple):
@@ -31,7 +31,36 @@ class SparseTensorValue(NamedTuple):
     dense_shape: Any
 
 
-class SparseTensor:
+class OfValues:
+    """What a sparse value has from the node of its `values`."""
+
+    values: Any
+    shape: Any
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the values."""
+        return as_dtype(self.values.dtype)
+
+    @property
+    def op(self) -> Operation:
+        """Operation of the node of the values."""
+        operation: Operation = self.values.op
+        return operation
+
+    @property
+    def graph(self) -> Graph:
+        """Graph of the node of the values."""
+        graph: Graph = self.values.graph
+        return graph
+
+    def get_shape(self) -> TensorShape:
+        """The static shape of the whole array (TensorFlow's older spelling)."""
+        shape: TensorShape = self.shape
+        return shape
+
+
+class SparseTensor(OfValues):
     """An array given by its filled places.
 
     Args:
@@ -55,21 +84,6 @@ class SparseTensor:
         return cls(*sparse_tensor_value)
 
     @property
-    def dtype(self) -> DType:
-        """Dtype of the values."""
-        return self.values.dtype
-
-    @property
-    def op(self) -> Operation:
-        """The operation that gives the values."""
-        return self.values.op
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that it is in."""
-        return self.values.graph
-
-    @property
     def shape(self) -> TensorShape:
         """The static shape of the whole array."""
         known = self.dense_shape.attrs.get("value")
@@ -80,23 +94,13 @@ class SparseTensor:
         rank = self.dense_shape.shape.as_list()[0] if self.dense_shape.shape.ndims else None
         return TensorShape(None if rank is None else [None] * rank)
 
-    def get_shape(self) -> TensorShape:
-        """The static shape of the whole array."""
-        return self.shape
-
     def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> SparseTensorValue:
         """Give the value, run in `session` or in the default session."""
         feeds = None if feed_dict is None else dict(feed_dict)
         parts = self.indices, self.values, self.dense_shape
-        if session is None:
-            # One run, so that the parts belong together.
-            from globalstep.tf1.graph.graph import default_sessions
-
-            sessions = default_sessions()
-            if not sessions:
-                raise ValueError("Cannot evaluate tensor using `eval()`: No default session is registered.")
-            session = sessions[-1]
-        return SparseTensorValue(*session.run(parts, feeds))
+        # One run, so that the parts belong together.
+        no_session = "Cannot evaluate tensor using `eval()`: No default session is registered."
+        return SparseTensorValue(*session_or_default(session, no_session).run(parts, feeds))
 
     def __repr__(self) -> str:
         return (

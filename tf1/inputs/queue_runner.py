@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import OutOfRangeError
-from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection, default_sessions
+from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection, session_or_default
 from globalstep.tf1.inputs.queue_base import QueueBase
 
 if TYPE_CHECKING:
@@ -239,14 +239,11 @@ def start_queue_runners(
         ValueError: Without a session.
         TypeError: If `sess` is none.
     """
-    if sess is None:
-        sessions = default_sessions()
-        if not sessions:
-            raise ValueError(
-                "Cannot start queue runners: No default session is registered. Use `with "
-                "sess.as_default()` or pass an explicit session to gs.start_queue_runners(sess=sess)"
-            )
-        sess = sessions[-1]
+    sess = session_or_default(
+        sess,
+        "Cannot start queue runners: No default session is registered. Use `with sess.as_default()` or pass an "
+        "explicit session to gs.start_queue_runners(sess=sess)",
+    )
     if not isinstance(getattr(sess, "graph", None), Graph):
         raise TypeError(f"sess must be a `tf.Session` object. Given class: {sess.__class__}")
     if type(sess).__name__ in ("MonitoredSession", "SingularMonitoredSession"):

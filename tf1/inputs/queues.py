@@ -55,18 +55,11 @@ class FIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives a random one of its elements. Thread-safe.
+    """A queue that gives a random one of its elements. Thread-safe. The other arguments are those of FIFOQueue.
 
     Args:
-        capacity: Most elements that it holds; less than 0 for no limit.
         min_after_dequeue: Elements that stay inside, to be mixed with, as long as the queue is open.
-        dtypes: Dtype of each component of an element.
-        shapes: Shape of each component; needed for `dequeue_many`.
-        names: Name of each component; elements are then dicts.
         seed: Of the random choice; default the graph's seed, or another one each time.
-        shared_name: Queues of one graph with the same one are the same queue; on a PS task's device, those of all
-            tasks.
-        name: Name of the queue's node.
 
     Raises:
         InvalidArgumentError: If `min_after_dequeue` is less than 0.
@@ -94,13 +87,7 @@ class PaddingFIFOQueue(QueueBase):
     """A FIFOQueue whose batches are padded with zeros (or empty strings) to their largest element.
 
     Args:
-        capacity: Most elements that it holds; less than 0 for no limit.
-        dtypes: Dtype of each component of an element.
         shapes: Shape of each component, of known rank; None for a dimension that may vary.
-        names: Name of each component; elements are then dicts.
-        shared_name: Queues of one graph with the same one are the same queue; on a PS task's device, those of all
-            tasks.
-        name: Name of the queue's node.
 
     Raises:
         ValueError: If a component has no shape or one of unknown rank.

@@ -225,11 +225,7 @@ class TextLineReader(ReaderBase):
 
 
 class WholeFileReader(ReaderBase):
-    """Gives each file as one record; keys are file names.
-
-    Args:
-        name: Name of the reader's nodes.
-    """
+    """Gives each file as one record; keys are file names."""
 
     def records(self, work: str) -> Iterator[Pair]:
         """See ReaderBase."""
@@ -289,11 +285,7 @@ class FixedLengthRecordReader(ReaderBase):
 
 
 class IdentityReader(ReaderBase):
-    """Gives each work unit itself, as key and record.
-
-    Args:
-        name: Name of the reader's nodes.
-    """
+    """Gives each work unit itself, as key and record."""
 
     def records(self, work: str) -> Iterator[Pair]:
         """See ReaderBase."""

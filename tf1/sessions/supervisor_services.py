@@ -23,18 +23,25 @@ __all__ = ["SVStepCounterThread", "SVSummaryThread", "SVTimerCheckpointThread"]
 _log = logging.getLogger("globalstep")
 
 
-class SVSummaryThread(LooperThread):
-    """Evaluates and writes a Supervisor's summaries every `save_summaries_secs`.
+class _Service(LooperThread):
+    """One of the threads.
 
     Args:
         sv: The Supervisor.
         sess: The session.
     """
 
+    NAME, INTERVAL = "", "save_summaries_secs"
+
     def __init__(self, sv: Supervisor, sess: Session) -> None:
-        super().__init__(sv.coord, sv.save_summaries_secs, name="supervisor-summaries", clock=sv.clock)
-        self._sv = sv
-        self._sess = sess
+        super().__init__(sv.coord, getattr(sv, self.INTERVAL), name=f"supervisor-{self.NAME}", clock=sv.clock)
+        self._sv, self._sess = sv, sess
+
+
+class SVSummaryThread(_Service):
+    """Evaluates and writes a Supervisor's summaries every `save_summaries_secs`."""
+
+    NAME = "summaries"
 
     def run_loop(self) -> None:
         """See LooperThread."""
@@ -45,18 +52,13 @@ class SVSummaryThread(LooperThread):
         sv.summary_writer.add_summary(summary, step)
 
 
-class SVStepCounterThread(LooperThread):
-    """Reports a Supervisor's global steps per second every `save_summaries_secs`.
+class SVStepCounterThread(_Service):
+    """Reports a Supervisor's global steps per second every `save_summaries_secs`."""
 
-    Args:
-        sv: The Supervisor.
-        sess: The session.
-    """
+    NAME = "step-counter"
 
     def __init__(self, sv: Supervisor, sess: Session) -> None:
-        super().__init__(sv.coord, sv.save_summaries_secs, name="supervisor-step-counter", clock=sv.clock)
-        self._sv = sv
-        self._sess = sess
+        super().__init__(sv, sess)
         self._step: Any = sv.global_step  # made by `start_standard_services` only where there is one
         self._tag = f"{self._step.op.name}/sec"
         self._last_time = 0.0
@@ -78,18 +80,10 @@ class SVStepCounterThread(LooperThread):
         _log.info("%s: %g", self._tag, rate)
 
 
-class SVTimerCheckpointThread(LooperThread):
-    """Saves a Supervisor's checkpoints every `save_model_secs`.
+class SVTimerCheckpointThread(_Service):
+    """Saves a Supervisor's checkpoints every `save_model_secs`."""
 
-    Args:
-        sv: The Supervisor.
-        sess: The session.
-    """
-
-    def __init__(self, sv: Supervisor, sess: Session) -> None:
-        super().__init__(sv.coord, sv.save_model_secs, name="supervisor-checkpoints", clock=sv.clock)
-        self._sv = sv
-        self._sess = sess
+    NAME, INTERVAL = "checkpoints", "save_model_secs"
 
     def run_loop(self) -> None:
         """See LooperThread."""

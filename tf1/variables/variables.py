@@ -23,8 +23,8 @@ from globalstep.tf1.graph.graph import (
     Node,
     add_to_collections,
     as_node,
-    default_sessions,
     get_default_graph,
+    session_or_default,
 )
 from globalstep.tf1.graph.mutations import Mutation, MutationPart
 from globalstep.tf1.graph.shapes import TensorShape
@@ -228,12 +228,9 @@ class Variable(Node):
         Raises:
             ValueError: Without any session.
         """
-        if session is None:
-            stack = default_sessions()
-            if not stack:
-                raise ValueError("Either session argument should be provided or default session should be established")
-            session = stack[-1]
-        session.run(self._initializer, {self._initial_value: np.asarray(value, self.dtype.as_numpy_dtype)})
+        no_session = "Either session argument should be provided or default session should be established"
+        chosen = session_or_default(session, no_session)
+        chosen.run(self._initializer, {self._initial_value: np.asarray(value, self.dtype.as_numpy_dtype)})
 
     @property
     def counts_as_step(self) -> bool:
