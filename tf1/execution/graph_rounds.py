@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.memory import seal
+from globalstep.tf1.execution.local_variables import check_rows
 from globalstep.tf1.execution.push_form import PushForm
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.mutations import Mutation
@@ -306,5 +307,5 @@ def _check_shape(variable: Variable, value: Array, gradient: Array, rows: Array 
         raise InvalidArgumentError(
             f"Variable {variable.op_name!r} has shape {value.shape}; its gradient has shape {gradient.shape}."
         )
-    if rows is not None and rows.size and (rows.min() < 0 or rows.max() >= len(value)):
-        raise InvalidArgumentError(f"Variable {variable.op_name!r} has {len(value)} rows; rows {rows} were named.")
+    if rows is not None:
+        check_rows(variable.op_name, value, rows)

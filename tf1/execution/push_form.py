@@ -15,6 +15,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.local_optimizers import LocalUse
+from globalstep.tf1.execution.plan_joining import specs_of
 from globalstep.tf1.execution.pushing import as_fill, is_declaring, operand_of
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Move, Mutation, MutationPart, OptimizerSpec
@@ -226,7 +227,7 @@ class _Hyper(NamedTuple):
     spec: OptimizerSpec
     name: str
     slot: int | None
-    function: Callable[[], Any] | None
+    given: Any
 
 
 def _uses(
@@ -235,20 +236,13 @@ def _uses(
     """The optimizers that a push uses, each with the hyper-parameters that the worker evaluates."""
     uses: dict[OptimizerSpec, tuple[OptimizerUse, list[_Hyper]]] = {}
     for mutation in mutations:
-        applied = [part.optimizer for part in mutation.parts if part.optimizer is not None]
-        for spec in dict.fromkeys((*mutation.uses, *applied)):
-            before = uses.get(spec)
-            finish = spec in mutation.uses or (before is not None and before[0].finish)
-            hypers = (
-                before[1]
-                if before is not None
-                else [
-                    _Hyper(spec, name, slot_for(hyper, mutation), None)
-                    if isinstance(hyper, Node)
-                    else _Hyper(spec, name, None, hyper)
-                    for name, hyper in worker_hypers.get(spec, {}).items()
-                ]
-            )
+        for spec in specs_of(mutation):
+            use, hypers = uses.get(spec) or (None, [])
+            if use is None:
+                for name, hyper in worker_hypers.get(spec, {}).items():
+                    of_node = isinstance(hyper, Node)
+                    hypers.append(_Hyper(spec, name, slot_for(hyper, mutation) if of_node else None, hyper))
+            finish = spec in mutation.uses or (use is not None and use.finish)
             uses[spec] = OptimizerUse(spec.name, mutation.after_increment, finish), hypers
     return [(spec, use, hypers) for spec, (use, hypers) in uses.items()]
 
@@ -262,7 +256,7 @@ def _numbers(hypers: Sequence[_Hyper], values: Sequence[Any]) -> dict[str, float
 
 
 def _number(hyper: _Hyper, values: Sequence[Any]) -> float:
-    value: Any = values[hyper.slot] if hyper.function is None else hyper.function()  # type: ignore[index]
+    value = hyper.given() if hyper.slot is None else values[hyper.slot]
     try:
         return float(value)
     except (TypeError, ValueError):

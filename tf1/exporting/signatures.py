@@ -10,8 +10,9 @@ from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import SignatureDef, TensorInfo
 
-from globalstep.files.tensorboard_protos import DATA_TYPES, TensorShapeProto
+from globalstep.files.tensorboard_protos import DATA_TYPES
 from globalstep.tf1.graph.graph import Graph, Node, as_node, get_default_graph
+from globalstep.tf1.graph.graph_def import shape_proto
 
 __all__ = [
     "build_signature_def",
@@ -36,13 +37,7 @@ def build_tensor_info(tensor: Any) -> TensorInfo:
         A TensorInfo.
     """
     node = as_node(tensor)
-    info = TensorInfo(name=node.name, dtype=DATA_TYPES[node.dtype.name])
-    if node.shape.dims is None:
-        info.tensor_shape.unknown_rank = True
-    else:
-        sizes = [-1 if size is None else size for size in node.shape.as_list()]
-        info.tensor_shape.CopyFrom(TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes]))
-    return info
+    return TensorInfo(name=node.name, dtype=DATA_TYPES[node.dtype.name], tensor_shape=shape_proto(node.shape))
 
 
 def get_tensor_from_tensor_info(tensor_info: Any, graph: Graph | None = None, import_scope: str | None = None) -> Node:

@@ -24,7 +24,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
-__all__ = ["graph_def", "node_def", "tensor_proto"]
+__all__ = ["graph_def", "node_def", "shape_proto", "tensor_proto"]
 
 #: Constants larger than this are drawn without their value: TensorBoard would not show it anyway.
 MAX_CONST_BYTES = 4096
@@ -202,8 +202,8 @@ class _Builder:
         key = "dtype" if written.op in ("Const", "Placeholder", "VariableV2") else "T"
         written.attr[key].type = DATA_TYPES[dtype.name]
         if written.op in ("Placeholder", "VariableV2"):
-            written.attr["shape"].shape.CopyFrom(_shape(shape))
-        written.attr["_output_shapes"].list.shape.append(_shape(shape))
+            written.attr["shape"].shape.CopyFrom(shape_proto(shape))
+        written.attr["_output_shapes"].list.shape.append(shape_proto(shape))
 
 
 def _part_type(part: MutationPart) -> str:
@@ -228,7 +228,8 @@ def _plain_attr(value: Any) -> AttrValue | None:
     return None
 
 
-def _shape(shape: TensorShape) -> TensorShapeProto:
+def shape_proto(shape: TensorShape) -> TensorShapeProto:
+    """Give a static shape as a TensorShapeProto."""
     if shape.ndims is None:
         return TensorShapeProto(unknown_rank=True)
     sizes = [-1 if size is None else size for size in shape.as_list()]
