@@ -92,7 +92,7 @@ def maybe_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of those `tensors` for which `keep_input` is true; see `batch`.
+    """Make batches of `batch_size` of those `tensors` for which `keep_input` is true; see `batch`.
 
     `keep_input` is a bool, or a bool node; with `enqueue_many` it may have one for each row.
     """
@@ -111,7 +111,7 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of examples of several sources, each evaluated by a thread of its own; see `batch`.
+    """Make batches of `batch_size` examples of several sources, each evaluated by a thread of its own; see `batch`.
 
     `tensors_list` has what `batch` takes, once for each thread; the batches are structured as one of it.
     """
@@ -133,9 +133,9 @@ def maybe_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of those examples of several sources for which `keep_input` is true.
+    """Make batches of those examples of `tensors_list` for which `keep_input` is true.
 
-    See `batch_join`, and `maybe_batch` for `keep_input`, one for all sources.
+    See `batch_join` (`batch_size` too), and `maybe_batch` for `keep_input`, one for all sources.
     """
     how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name)
     return _batch(list(tensors_list), how, name or "batch_join", None, keep_input)
@@ -195,7 +195,10 @@ def maybe_shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of those `tensors` for which `keep_input` is true; see `shuffle_batch`, `maybe_batch`."""
+    """Make shuffled batches of those `tensors` for which `keep_input` is true.
+
+    See `shuffle_batch` (`batch_size`, `capacity`, `min_after_dequeue`), and `maybe_batch` for `keep_input`.
+    """
     order = (min_after_dequeue, seed)
     how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, order)
     return _batch([tensors], how, name or "shuffle_batch", num_threads, keep_input)
@@ -213,7 +216,10 @@ def shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of several sources, each evaluated by a thread; see `shuffle_batch` and `batch_join`."""
+    """Make shuffled batches of several sources, each evaluated by a thread of its own.
+
+    See `shuffle_batch` (`batch_size`, `capacity`, `min_after_dequeue`), and `batch_join` for `tensors_list`.
+    """
     return maybe_shuffle_batch_join(
         tensors_list, batch_size, capacity, min_after_dequeue, True, seed, enqueue_many, shapes,
         allow_smaller_final_batch, shared_name, name,
@@ -233,7 +239,10 @@ def maybe_shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make shuffled batches of examples of several sources for which `keep_input` is true; see `maybe_batch_join`."""
+    """Make shuffled batches of those examples of `tensors_list` for which `keep_input` is true.
+
+    See `shuffle_batch` (`batch_size`, `capacity`, `min_after_dequeue`), and `maybe_batch_join` for `keep_input`.
+    """
     order = (min_after_dequeue, seed)
     how = _BatchQueue(batch_size, capacity, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, order)
     return _batch(list(tensors_list), how, name or "shuffle_batch_join", None, keep_input)

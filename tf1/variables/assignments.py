@@ -143,14 +143,17 @@ def scatter_update(
 def scatter_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that adds to rows of a Variable; what is said of a row twice adds up. See `scatter_update`."""
+    """Make the op that adds `updates` to the rows `indices` of the Variable `ref`; see `scatter_update`.
+
+    What is said of a row twice adds up.
+    """
     return _scatter(OpKind.ASSIGN_ADD, "ScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that subtracts from rows of a Variable; see `scatter_add`."""
+    """Make the op that subtracts `updates` from the rows `indices` of the Variable `ref`; see `scatter_add`."""
     return _scatter(OpKind.ASSIGN_SUB, "ScatterSub", ref, indices, updates, name)
 
 
