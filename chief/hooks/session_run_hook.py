@@ -48,31 +48,21 @@ class SessionRunContext:
     Args:
         original_args: The caller's fetches and feed_dict.
         session: The session below the hooks; what is run on it reaches no hook.
+
+    Attributes:
+        original_args: As given.
+        session: As given.
+        stop_requested: Whether some hook has asked for a stop during this run.
     """
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
-        self._original_args = original_args
-        self._session = session
-        self._stop_requested = False
-
-    @property
-    def original_args(self) -> SessionRunArgs:
-        """What the caller of `run` asked for."""
-        return self._original_args
-
-    @property
-    def session(self) -> Any:
-        """The session that executes the run."""
-        return self._session
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether some hook has asked for a stop during this run."""
-        return self._stop_requested
+        self.original_args = original_args
+        self.session = session
+        self.stop_requested = False
 
     def request_stop(self) -> None:
         """Ask for `should_stop()` to become True once every hook's `after_run` has been called."""
-        self._stop_requested = True
+        self.stop_requested = True
 
 
 class SessionRunHook:

@@ -99,7 +99,8 @@ class HookedSession:
             self._stop(None)
         try:
             for position, hook in self._after:
-                hook.after_run(context, given._replace(results=of_hooks.get(position)) if of_hooks else given)
+                own = of_hooks.get(position)
+                hook.after_run(context, given if own is None else SessionRunValues(own, options, run_metadata))
                 if context.stop_requested:
                     self._stop(hook)
         except PREEMPTION_ERRORS as error:

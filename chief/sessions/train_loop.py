@@ -118,11 +118,12 @@ class TrainLoop:
         self._asks = True
         while not (self._closed or self._over or self._drain.asked):
             try:
-                hooked = self._session_for_run()
-                if self._coord is not None:
+                hooked = self._session_for_run() if self._hooked is None or self._role_changes else self._hooked
+                asked = self._coord is not None and self._coord.should_stop()
+                if asked and self._coord is not None:
                     self._coord.raise_requested_exception()
                 if not hooked.should_stop:
-                    return self._coord is not None and self._coord.should_stop()
+                    return asked
                 if self._secure(hooked):
                     return True
             except Exception as error:
@@ -174,7 +175,7 @@ class TrainLoop:
             if self._drain.asked and not self._asks:
                 raise self._drain.exit()
             try:
-                hooked = self._session_for_run()
+                hooked = self._session_for_run() if self._hooked is None or self._role_changes else self._hooked
                 try:
                     result = act(hooked, *args)
                 except Exception as error:

@@ -6,7 +6,7 @@ Layer: chief.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from globalstep.errors import InvalidArgumentError
@@ -15,7 +15,7 @@ from globalstep.worker.frameworks.training_model import misfit
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
-__all__ = ["Callback", "Callbacks"]
+__all__ = ["Callback", "check_methods"]
 
 _log = logging.getLogger("globalstep")
 
@@ -65,44 +65,12 @@ class Callback:
         """
 
 
-class Callbacks(Callback):
-    """Several callbacks, called in order. Warns of methods that look as if they were called, and are not.
-
-    Args:
-        callbacks: The callbacks.
+def check_methods(callback: Callback) -> None:
+    """Refuse a callback with methods of other arguments, and warn of those that look as if they were called.
 
     Raises:
         InvalidArgumentError: If a method cannot be called with what it is told.
     """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = list(callbacks)
-        for callback in self._callbacks:
-            _check_methods(callback)
-
-    def on_start(self, trainer: Trainer) -> None:
-        """See Callback."""
-        for callback in self._callbacks:
-            callback.on_start(trainer)
-
-    def on_step(self, trainer: Trainer, step: int, loss: float) -> None:
-        """See Callback."""
-        for callback in self._callbacks:
-            callback.on_step(trainer, step, loss)
-
-    def on_evaluate(self, trainer: Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """See Callback."""
-        for callback in self._callbacks:
-            callback.on_evaluate(trainer, step, metrics)
-
-    def on_end(self, trainer: Trainer, result: FitResult | None) -> None:
-        """See Callback."""
-        for callback in self._callbacks:
-            callback.on_end(trainer, result)
-
-
-def _check_methods(callback: Callback) -> None:
-    """Refuse a callback with methods of other arguments, and warn of those that nothing calls."""
     kind = type(callback).__name__
     for name, arguments in _ARGUMENTS.items():
         if why := misfit(getattr(callback, name), *arguments):

@@ -69,6 +69,7 @@ class ModelSession:
         at_close: What is let go of once the session has left its cluster.
         stepper: Takes the steps.
         pushes_in_flight: As given.
+        last_outcome: What became of the last push that a step has had the answer of; None before the first.
     """
 
     def __init__(self, trained: TrainedModel, cluster: ClusterClient, compute: Compute, in_flight: int) -> None:
@@ -77,15 +78,11 @@ class ModelSession:
         self.at_close = contextlib.ExitStack()
         self.stepper = Stepper(trained, cluster, compute, in_flight)
         self.pushes_in_flight = in_flight
+        self.last_outcome: Outcome | None = None
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
-
-    @property
-    def last_outcome(self) -> Outcome | None:
-        """What became of the last push that was answered; None before the first."""
-        return self.stepper.outcome
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         """Take a step, and answer what hooks ask for.
@@ -102,16 +99,21 @@ class ModelSession:
         Raises:
             JobDoneError: With such as its `values`, if the job is done.
         """
-        asked = fetches if isinstance(fetches, dict) else {None: fetches}
-        call = next((item for item in asked.values() if isinstance(item, StepCall)), None)
-        if call is None:
-            return self._answer(fetches, None, self._read_step(asked.values()))
+        asked = fetches.values() if isinstance(fetches, dict) else (fetches,)
+        for call in asked:
+            if isinstance(call, StepCall):
+                break
+        else:
+            self.last_outcome = self.stepper.outcome
+            return self._answer(fetches, None, self._read_step(asked))
         try:
             loss = self.stepper.step(call.batches, call.seeds)
         except JobDoneError as done:
             if done.values is not None:
                 done.values = self._answer(fetches, done.values, self.stepper.seen)
             raise
+        finally:
+            self.last_outcome = self.stepper.outcome
         return loss if call is fetches else self._answer(fetches, loss, self.stepper.seen)
 
     def _read_step(self, asked: Iterable[Any]) -> int:
@@ -120,11 +122,13 @@ class ModelSession:
         return 0 if step is None else int(self.cluster.pull([Read(step.op_name)])[0])
 
     def _answer(self, fetches: Any, loss: Any, seen: int) -> Any:
-        if isinstance(fetches, dict):
-            return {key: self._answer(item, loss, seen) for key, item in fetches.items()}
-        if isinstance(fetches, Named):
-            return loss if fetches is LOSS else np.int64(seen)
-        return loss if isinstance(fetches, StepCall) else fetches
+        if not isinstance(fetches, dict):
+            return np.int64(seen) if isinstance(fetches, Named) and fetches is not LOSS else loss
+        found = {}
+        for key, item in fetches.items():
+            # The loss, which the caller wants, is no reason for a call: each step comes here.
+            found[key] = loss if isinstance(item, StepCall) else self._answer(item, loss, seen)
+        return found
 
     def forget_values(self) -> None:
         """Read anew in the next step."""

@@ -28,7 +28,7 @@ from globalstep.chief.sessions.chief_role import failover_of, place_of_task, tra
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
-from globalstep.chief.training.callbacks import Callback, Callbacks
+from globalstep.chief.training.callbacks import Callback, check_methods
 from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSession, Named, StepCall
 from globalstep.chief.training.trained_model import replicas_of, trained_model
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
@@ -175,7 +175,7 @@ class Trainer:
         self.seed = seed
         self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
         self._steps = None if steps is None else int(steps)
-        self._config, self._callbacks = config, Callbacks(callbacks)
+        self._config, self._callbacks = config, list(callbacks)
         self._kept: KeptTraining | None = None
         if run_dir is not None or evaluate is not None:
             from globalstep.chief.training.kept_training import KeptTraining
@@ -235,7 +235,8 @@ class Trainer:
         """Whether training is over: the last step has come, `stop()` was called, or the run has ended."""
         if not self._ended and self._loop is not None:
             self._ended = self._loop.should_stop()
-        return self._ended or self._stopped or self._loop is None or self._has_last_step
+        at_last_step = self._steps is not None and self._step >= self._steps
+        return self._ended or self._stopped or self._loop is None or at_last_step
 
     @property
     def loss_parts(self) -> dict[str, float]:
@@ -246,10 +247,6 @@ class Trainer:
     def round_steps(self) -> int:
         """How many batches a round of `local_steps` takes, one for each step; 1 without `local_steps`."""
         return 1 if self._local is None else self._local.every
-
-    @property
-    def _has_last_step(self) -> bool:
-        return self._steps is not None and self._step >= self._steps
 
     def step(self, *batches: Any) -> float:
         """Take a step: compute the loss and its gradients, push them, and count the step.
@@ -274,7 +271,10 @@ class Trainer:
         if self._ended:
             return self._loss
         try:
-            loss = loop.run_hooked(StepCall(batches, self._seeds(len(batches))))
+            seeds = [0] * len(batches)
+            if self._trained_model.model.draws:
+                seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
+            loss = loop.run_hooked(StepCall(batches, seeds))
         except JobDoneError:
             return self._over()
         except Exception as error:
@@ -284,15 +284,9 @@ class Trainer:
             raise
         self._taken += 1
         self._loss = self._loss if loss is None else float(loss)
-        if self._is_chief:
-            self._callbacks.on_step(self, self._step, self._loss)
+        for callback in self._callbacks if self._is_chief else ():
+            callback.on_step(self, self._step, self._loss)
         return self._loss
-
-    def _seeds(self, count: int) -> list[int]:
-        """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
-        if not self._trained_model.model.draws:
-            return [0] * count
-        return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
 
     def _over(self) -> float:
         """Take note that the job is done, as a session found that was made anew; gives the last loss."""
@@ -343,8 +337,8 @@ class Trainer:
             self._stopped = self._stopped or work.base == self._step
             loop.run_hooked(Named(name))  # for the hooks
             self._step = work.base
-        if self.is_chief and self._step != before:
-            self._callbacks.on_step(self, self._step, self._loss)
+        for callback in self._callbacks if self._is_chief and self._step != before else ():
+            callback.on_step(self, self._step, self._loss)
         return self._loss
 
     def _going(self) -> TrainLoop:
@@ -356,7 +350,7 @@ class Trainer:
             raise RuntimeError(
                 "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
             )
-        if self._ended or self._stopped or self._has_last_step:
+        if self._ended or self._stopped or (self._steps is not None and self._step >= self._steps):
             raise RuntimeError(
                 f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
                 "`trainer.done` before each step."
@@ -614,8 +608,8 @@ class Trainer:
                     if self.is_chief and self._kept is not None:
                         self._kept.note(self._trained_model, self._step, ended=True)
         finally:
-            if self.is_chief:
-                self._callbacks.on_end(self, self.result)
+            for callback in self._callbacks if self._is_chief else ():
+                callback.on_end(self, self.result)
         return swallowed
 
     def _enter(self) -> Self:
@@ -651,14 +645,16 @@ class Trainer:
         if self.is_chief:
             if kept is not None and not self.done:
                 kept.note(self._trained_model, self._step, ended=False)
-            self._callbacks.on_start(self)
+            for callback in self._callbacks:
+                callback.on_start(self)
             self._report()
         return self
 
     def _report(self) -> None:
         """Tell callbacks of the evaluations that they have not heard of."""
         for step, metrics in self._kept.unreported() if self._kept is not None else ():
-            self._callbacks.on_evaluate(self, step, metrics)
+            for callback in self._callbacks:
+                callback.on_evaluate(self, step, metrics)
 
     def _name_of(self, variable: str) -> str:
         """Give the parameter's name in the model for that of its Variable."""
@@ -810,6 +806,8 @@ def _check_given(callbacks: Any, config: Any) -> None:
     if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
         made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
         raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
+    for callback in callbacks:
+        check_methods(callback)
 
 
 def _checked(local: LocalSteps | None, gradients: GradientRules, config: Any) -> LocalSteps | None:

@@ -54,6 +54,7 @@ class Heartbeat:
         known_progress: What it has heard of the run's decisions; a PS task that lost its state hears it so.
         run: The run that the client takes part in, as far as it knows.
         takes_task: Whether it trains as its task, which no other process does.
+        job_done: Whether a PS task has said that the job is done.
     """
 
     def __init__(self, transports: Sequence[Transport], client: str, task: str, clock: Clock) -> None:
@@ -85,16 +86,11 @@ class Heartbeat:
         self._left = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
-        self._job_done = threading.Event()
+        self.job_done = False
         # The process stood still for longer than its lease, and no PS task has answered since.
-        self._overslept = threading.Event()
+        self._overslept = False
         # Unanswered heartbeats in a row; written by the thread.
         self._silent_beats = 0
-
-    @property
-    def job_done(self) -> bool:
-        """Whether a PS task has said that the job is done."""
-        return self._job_done.is_set()
 
     def take_save_asked(self) -> frozenset[int]:
         """Give the indices of PS tasks that have asked for a checkpoint, once: their write-ahead logs are long."""
@@ -111,7 +107,7 @@ class Heartbeat:
             shard: The one that is asked about; None for all.
         """
         silent_beats = self._silent_beats if shard is None else self._unanswered[shard]
-        return silent_beats >= _SILENT_BEATS and (self._job_done.is_set() or self._overslept.is_set())
+        return silent_beats >= _SILENT_BEATS and (self.job_done or self._overslept)
 
     def start(self) -> None:
         """Give the first sign of life, then start the thread."""
@@ -189,7 +185,7 @@ class Heartbeat:
         if index == 0:
             self._known_term = max(self._known_term, reply.chief.term)
         if reply.state == pb.STATE_DONE:
-            self._job_done.set()
+            self.job_done = True
 
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
@@ -210,7 +206,7 @@ class Heartbeat:
                 self._unanswered[index] += 1
                 continue
             self._silent_beats = self._unanswered[index] = 0
-            self._overslept.clear()
+            self._overslept = False
             self._heard(index, reply)
             if reply.draining:
                 self.processes[index] = reply.process
@@ -244,7 +240,7 @@ class Heartbeat:
         last = self._clock.monotonic()
         while not self._clock.wait(self._stop, _PERIOD_SECS):
             if self._clock.monotonic() - last > LEASE_SECS:
-                self._overslept.set()
+                self._overslept = True
             self.beat()
             with self._lock:
                 ways = [self._transports, *self._beside]

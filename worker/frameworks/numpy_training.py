@@ -32,6 +32,7 @@ _form_of = attrgetter("shape", "dtype")
 _PLAIN = {np.ndarray}
 #: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.
 _view_of: Any = np.ndarray.view
+_NO_LOOKUPS = Lookups()
 
 
 class NumpyTraining:
@@ -53,14 +54,15 @@ class NumpyTraining:
         self.tables: Mapping[str, TableParameter] = {}
         self._wanted = [path for path, parameter in self.parameters.items() if parameter.trained]
         self._forms = [_form_of(self.parameters[path].value) for path in self._wanted]
-        # A dict of arrays, the usual case, is taken apart and put together without a walk through a structure.
+        # An array, or a dict of arrays, the usual cases, is taken apart and put together without a walk through it.
         self._is_flat = type(params) is dict and list(params) == list(self.parameters)
+        self._only = next(iter(self.parameters)) if type(params) is np.ndarray else None
         if not self._wanted:
             raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
 
     def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
         """See Model."""
-        return Lookups()
+        return _NO_LOOKUPS
 
     def put(self, values: Mapping[str, Array]) -> Any:
         """See Model."""
@@ -69,15 +71,22 @@ class NumpyTraining:
     def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
         """See Model."""
         dense = values.dense
-        params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
+        if self._only is not None:
+            params: Any = dense[self._only]
+        else:
+            params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
         losses, gradients, logged = [], [], []
         for batch, seed in zip(batches, seeds, strict=True):
             loss, found, beside = self._call(params, batch, seed)
-            logged.append({name: part_number(name, part) for name, part in beside.items()})
+            if beside:
+                logged.append({name: part_number(name, part) for name, part in beside.items()})
             losses.append(loss)
             gradients.append(self._gradients(self._by_path(found), dense))
-        mean = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
-        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)), parts=mean_of_parts(logged))
+        mean, means = losses[0], gradients[0]
+        if len(losses) > 1:
+            mean, means = sum(losses) / len(losses), mean_of(gradients)
+        parts = mean_of_parts(logged) if logged else {}
+        return StepResult(mean, dict(zip(self._wanted, means, strict=True)), parts=parts)
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any, Mapping[str, Any]]:
         given_batch = arguments(batch)
@@ -112,6 +121,8 @@ class NumpyTraining:
         """Give the gradients of a structure by the paths of their parameters."""
         if self._is_flat and type(found) is dict and found.keys() == self.parameters.keys():
             return found
+        if self._only is not None and type(found) is np.ndarray:
+            return {self._only: found}
         given = dict(leaves_of(found))
         if unknown := sorted(set(given) - set(self.parameters)):
             raise InvalidArgumentError(

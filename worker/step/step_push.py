@@ -19,7 +19,7 @@ from globalstep.worker.step.model import Array, Rows
 __all__ = ["GradientRules", "StepPush", "clipped", "decayed"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepPush:
     """Pushes that change the same parameters.
 
@@ -66,12 +66,6 @@ class StepPush:
             ("_computed", [(name, declared.computed[name]) for name in used if declared.computed[name]]),
         ):
             object.__setattr__(self, name, value)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     def made(
         self,

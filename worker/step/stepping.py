@@ -94,7 +94,7 @@ class Stepper:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._trained = trained
-        self._cluster = cluster
+        self._cluster, self._run = cluster, cluster.run.joined
         self._compute = compute
         self._in_flight = in_flight
         self._clock = clock
@@ -154,15 +154,18 @@ class Stepper:
                 raise
             self._all_lookups = True
             values, found = self._computed(batches, seeds)
-        cluster, declared = self._cluster, self._trained.declared
-        if self._declared_in != cluster.incarnation:
-            cluster.declare((), declared.program.optimizers)
-            self._declared_in = cluster.incarnation
+        cluster = self._cluster
+        if self._declared_in != self._run.incarnation:
+            cluster.declare((), self._trained.declared.program.optimizers)
+            self._declared_in = self._run.incarnation
         template = self._push or self._described(found)
         gradients, rows = self._prepared(values, found)
-        updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
+        updates: Sequence[Array] = ()
+        if found.updates:
+            updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
         push = template.made(gradients, rows, updates, self.seen)
-        loss = self._rounded(found.loss)
+        # Of the parameters' dtype: what is shown, written and returned is the same.
+        loss = float(self._loss_type(found.loss))
         try:
             if self._in_flight:
                 self._tickets.append(cluster.push(push, wait=False))
@@ -174,10 +177,6 @@ class Stepper:
             raise
         return loss
 
-    def _rounded(self, loss: float) -> float:
-        """Give the loss as a number of the parameters' dtype: what is shown, written and returned is the same."""
-        return float(self._loss_type(loss))
-
     def _computed(self, batches: Sequence[Any], seeds: Sequence[int]) -> tuple[Values, StepResult]:
         lookups = self._trained.model.lookups(batches, seeds, all_of_them=self._all_lookups)
         values = self._values(lookups)
@@ -187,10 +186,10 @@ class Stepper:
 
     def _values(self, lookups: Lookups) -> Values:
         """Give the parameters, and the rows of lookups: of one moment."""
-        fresh, incarnation = self._fresh, self._cluster.incarnation
+        fresh = self._fresh
         if (
             fresh is not None
-            and fresh[0] == incarnation
+            and fresh[0] == self._run.incarnation
             and not lookups.ids
             and (self._in_flight or self._clock.monotonic() - fresh[1] < _REUSE_SECS)
         ):
@@ -203,7 +202,7 @@ class Stepper:
         seal(found)
         self.seen, count = int(step), len(self._reads)
         if self._in_flight:
-            self._keep(self.seen, found[:count])
+            self._fresh = self._run.incarnation, self._clock.monotonic(), self.seen, found[:count]
         rows = dict(zip(lookups.ids, found[count:], strict=True))
         return Values(dict(zip(self._names, found, strict=False)), rows, lookups)
 
@@ -223,8 +222,8 @@ class Stepper:
 
     def _prepared(self, values: Values, found: StepResult) -> tuple[list[Array], list[Rows]]:
         """Give the gradients as they are pushed."""
-        gradients = [found.gradients[key] for key in self._dense]
-        gradients += [found.rows[key] for key in self._sparse]
+        gradients = list(map(found.gradients.__getitem__, self._dense))
+        gradients += map(found.rows.__getitem__, self._sparse)
         seal(gradients)
         rules, decays = self._trained.rules, self._trained.decays
         if rules.clip_value is not None or rules.clip_norm is not None:
@@ -232,11 +231,11 @@ class Stepper:
         for at, key in enumerate(self._dense if decays else ()):
             if decay := decays.get(key):
                 gradients[at] = np.asarray(decayed(gradients[at], values.dense[key], decay))
-        ids = values.lookups.ids
-        count = len(self._dense)
-        return gradients[:count], [
-            Rows(ids[key], one) for key, one in zip(self._sparse, gradients[count:], strict=True)
-        ]
+        if not self._sparse:
+            return gradients, []
+        ids, count = values.lookups.ids, len(self._dense)
+        rows = [Rows(ids[key], one) for key, one in zip(self._sparse, gradients[count:], strict=True)]
+        return gradients[:count], rows
 
     def _take(self, result: PushResult) -> None:
         """Take note of what became of a push, and of the values that came with it."""
@@ -245,7 +244,7 @@ class Stepper:
         if outcome.kind is OutcomeKind.ACCEPTED:
             if result.values and len(result.values) == len(self._reads) and step in outcome.steps:
                 seal(result.values)
-                self._keep(outcome.steps[step], result.values)
+                self._fresh = self._run.incarnation, self._clock.monotonic(), outcome.steps[step], result.values
         elif outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
@@ -253,9 +252,6 @@ class Stepper:
             raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
         else:
             self._dropped.take(outcome)
-
-    def _keep(self, step: int, values: Sequence[Array]) -> None:
-        self._fresh = self._cluster.incarnation, self._clock.monotonic(), step, values
 
 
 _log = logging.getLogger("globalstep")

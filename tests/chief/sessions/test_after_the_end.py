@@ -179,7 +179,7 @@ def test_who_slept_past_its_lease_does_not_try_for_long(served, tmp_path):
     served.close()
     miss_beats(client)
     assert not client.heartbeat.gone(), "a client that was awake tries on: its PS tasks would have waited for it"
-    client.heartbeat._overslept.set()
+    client.heartbeat._overslept = True
     with pytest.raises(UnavailableError):
         client.pull([Read("w")])
     chief.session._release()

@@ -306,7 +306,7 @@ def test_a_call_does_not_wait_beyond_the_end_of_the_job(cluster, at_once):
     queue = on_ps(graph, 0, 1, "int32", shared_name="q")
     with graph.as_default():
         session.run(queue.enqueue(1))
-        session.cluster.heartbeat._job_done.set()
+        session.cluster.heartbeat.job_done = True
         with pytest.raises(JobDoneError, match="Enqueue into FIFOQueue 'q' waits, and the job was declared done"):
             session.run(queue.enqueue(2))
         assert session.run(queue.dequeue()) == 1
