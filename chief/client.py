@@ -41,8 +41,7 @@ from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushTicket
 from globalstep.worker.step.model import Array, Rows
 from globalstep.worker.step.step_push import StepPush
-from globalstep.worker.waits.first_answers import wait_for_answers
-from globalstep.worker.waits.polling_wait import PollingWait
+from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 #: How long a client waits for PS tasks that do not answer yet, and for the client that begins the run.
 _WAIT_SECS = 600.0

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from globalstep.chief.hooks.progress import PROGRESS_PREFIX, LiveLine, progress_line
 from globalstep.chief.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -34,6 +33,7 @@ from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
 from globalstep.runtime.log_format import is_terminal, write_line
 
 if TYPE_CHECKING:
+    from globalstep.chief.hooks.progress import LiveLine
     from globalstep.chief.sessions.coordinator import Coordinator
 
 
@@ -100,7 +100,11 @@ class RunReport(SessionRunHook):
         self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
         shows_itself = any(getattr(hook, "shows_progress", False) for hook in self._hooks)
         live = not self._launched and is_terminal(stream) and environ.get("TERM") != "dumb"
-        self._live = LiveLine(stream) if live and environ.get(FORMAT_VARIABLE) != "json" else None
+        self._live: LiveLine | None = None
+        if live and environ.get(FORMAT_VARIABLE) != "json":
+            from globalstep.chief.hooks.progress import LiveLine
+
+            self._live = LiveLine(stream)
         self._shows_lines = not shows_itself
         self._step: Any = None
         self._first_step: int | None = None
@@ -231,6 +235,8 @@ class RunReport(SessionRunHook):
         self._due_at = now + every_secs
 
     def _show(self, step: int) -> None:
+        from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
+
         now = self._clock.monotonic()
         rate = (step - self._shown_step) / (now - self._shown_at) if self._shown_at is not None else 0.0
         self._note_shown(now, step)

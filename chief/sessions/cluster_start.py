@@ -20,13 +20,10 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import StopLimit
 from globalstep.wire.known_progress import Known
 from globalstep.wire.progress_messages import read_progress
-from globalstep.worker.client.causes import why_no_answer
-from globalstep.worker.waits.first_answers import wait_for_answers
-from globalstep.worker.waits.polling_wait import PollingWait
+from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
-    from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["Found", "announce_return", "come_back", "not_serving", "nothing_left", "stop_limits", "survey"]
@@ -227,6 +224,8 @@ def come_back(
                 tried = found[0][0]
                 client.membership.recover(*found[0], directory, run)
         except UnavailableError as error:
+            from globalstep.worker.client.causes import why_no_answer
+
             if not wait.pause(
                 f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
             ):

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.causes import why_not_ended, why_not_left
 from globalstep.errors import AbortedError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
@@ -94,6 +93,8 @@ def await_last_save(
         AbortedError: If a PS task has lost its state meanwhile: the rest is to be trained again.
         UnavailableError: If the process has been asked to end.
     """
+    from globalstep.chief.sessions.causes import why_not_ended
+
     wait = PollingWait(clock, max_wait_secs, cluster)
     while not cluster.job_done():
         try:
@@ -206,6 +207,8 @@ def await_rest(
         AbortedError: If a PS task has lost its state meanwhile: this task may have batches to train again.
         UnavailableError: If one does not answer.
     """
+    from globalstep.chief.sessions.causes import why_not_left
+
     others, wait = OtherTasks(cluster, clock), PollingWait(clock, math.inf)
     while goes_on():
         if others.look():
@@ -229,6 +232,8 @@ def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Ca
         keep_watch: Called after each step of the others, and where a PS task is about to end: the chief's duties, where
             no threads carry them out.
     """
+    from globalstep.chief.sessions.causes import why_not_left
+
     wait, told, absent = PollingWait(others.clock, math.inf), False, list[str]()
     while goes_on():
         moved = others.look()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits
 from globalstep.chief.sessions.job_end import OtherTasks, await_last_save, await_others, is_at_limit, is_done, look
 from globalstep.chief.sessions.run_joining import RunOfTask, files_of
@@ -239,6 +238,8 @@ class ChiefCreator(SessionCreator):
         client = session.cluster
         if is_at_limit(look(client)):
             return  # no push is accepted any more
+        from globalstep.chief.sessions.causes import why_not_left
+
         remaining = client.finish()
         wait = PollingWait(self._clock, stop_grace_period_secs)
         while remaining:

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.causes import why_no_chief
 from globalstep.chief.sessions.cluster_start import (
     Found,
     announce_return,
@@ -30,9 +29,7 @@ from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.transports import is_in_process, known_target
-from globalstep.worker.client.causes import why_no_answer
-from globalstep.worker.waits.first_answers import wait_for_answers
-from globalstep.worker.waits.polling_wait import PollingWait
+from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
@@ -324,6 +321,9 @@ def _check_sources(directory: str | None, prefix: str | None) -> None:
 
 def _why_so_long(client: ClusterClient) -> str:
     """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
+    from globalstep.chief.sessions.causes import why_no_chief
+    from globalstep.worker.client.causes import why_no_answer
+
     statuses = client.statuses(timeout_secs=2.0, brief=True)
     answers = [status for status in statuses if not isinstance(status, OpError)]
     if len(answers) < len(statuses):

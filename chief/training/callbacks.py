@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.training_model import misfit
@@ -15,7 +15,7 @@ from globalstep.worker.frameworks.training_model import misfit
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
-__all__ = ["Callback", "check_methods"]
+__all__ = ["Callback", "check_callbacks"]
 
 _log = logging.getLogger("globalstep")
 
@@ -65,12 +65,22 @@ class Callback:
         """
 
 
-def check_methods(callback: Callback) -> None:
-    """Refuse a callback with methods of other arguments, and warn of those that look as if they were called.
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse what is no list of callbacks, and methods of other arguments; warn of methods that nothing calls.
 
     Raises:
-        InvalidArgumentError: If a method cannot be called with what it is told.
+        InvalidArgumentError: If it is none, or a method cannot be called with what it is told.
     """
+    if not isinstance(callbacks, (list, tuple)):
+        raise InvalidArgumentError(f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)].")
+    if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
+        made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
+        raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
+    for callback in callbacks:
+        _check_methods(callback)
+
+
+def _check_methods(callback: Callback) -> None:
     kind = type(callback).__name__
     for name, arguments in _ARGUMENTS.items():
         if why := misfit(getattr(callback, name), *arguments):

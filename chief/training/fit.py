@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.training.batches import are_own, check_batches, parts_of
-from globalstep.chief.training.callbacks import Callback
 from globalstep.chief.training.trained_model import replicas_of
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.roles import ENTRIES
 from globalstep.runtime.log_format import write_to_stderr
-from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source
 from globalstep.worker.frameworks.training_model import number_of_at_least
 
 if TYPE_CHECKING:
+    from globalstep.chief.training.callbacks import Callback
     from globalstep.chief.training.evaluation import Evaluate
     from globalstep.chief.training.evaluator import Following
 
@@ -85,17 +84,20 @@ def fit(
     _check_names(options)
     number_of_at_least(1, accumulate=accumulate, epochs=epochs)
     write_to_stderr()
-    local = options.get("local_steps")
-    if local is not None and accumulate != 1:
-        raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")
-    units = options.get("units")
-    if isinstance(units, WorkUnits):
-        if accumulate != 1:
-            raise InvalidArgumentError("Give accumulate or units, not both: a unit is one batch.")
-        accumulate = units.count
-        batch_source(batches, units.count)
-    size = local.every if isinstance(local, LocalSteps) else accumulate
-    replicas = replicas_of(optimizer, local if isinstance(local, LocalSteps) else None, units)
+    local, units, rounds = options.get("local_steps"), options.get("units"), None
+    if local is not None or units is not None:
+        from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source
+
+        if local is not None and accumulate != 1:
+            raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")
+        if isinstance(units, WorkUnits):
+            if accumulate != 1:
+                raise InvalidArgumentError("Give accumulate or units, not both: a unit is one batch.")
+            accumulate = units.count
+            batch_source(batches, units.count)
+        rounds = local if isinstance(local, LocalSteps) else None
+    size = accumulate if rounds is None else rounds.every
+    replicas = replicas_of(optimizer, rounds, units)
     together = size * (1 if replicas is None else replicas.count)
     task = place_of()
     if task.job == "ps":

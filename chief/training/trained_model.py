@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from globalstep.cluster.program import ProgramVariable
 from globalstep.errors import InvalidArgumentError
@@ -15,11 +15,13 @@ from globalstep.optimizers.declared import declared_model, grouped
 from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.wire.declarations import Increment
 from globalstep.wire.names import GLOBAL_STEP
-from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 from globalstep.worker.frameworks.training_model import SCOPE
 from globalstep.worker.step.model import Model
 from globalstep.worker.step.step_push import GradientRules
 from globalstep.worker.step.stepping import TrainedModel
+
+if TYPE_CHECKING:
+    from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 
 __all__ = ["Replicas", "replicas_of", "trained_model"]
 

@@ -28,19 +28,17 @@ from globalstep.chief.sessions.chief_role import failover_of, place_of_task, tra
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
-from globalstep.chief.training.callbacks import Callback, check_methods
 from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSession, Named, StepCall
 from globalstep.chief.training.trained_model import replicas_of, trained_model
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
-from globalstep.config import ConfigProto, in_flight_of
+from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOfRangeError
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.detection import training_model
-from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits, batch_source, take_unit
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
     described,
@@ -52,10 +50,12 @@ from globalstep.worker.step.stepping import Compute, Computing, go_straight
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
+    from globalstep.chief.training.callbacks import Callback
     from globalstep.chief.training.evaluation import Evaluate
     from globalstep.chief.training.kept_training import KeptTraining
     from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.frameworks.local_rounds import LocalRounds
+    from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
     from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]
@@ -163,7 +163,12 @@ class Trainer:
         number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
         if seed is None:
             raise InvalidArgumentError("seed is None; it must be a whole number: all workers need the same.")
-        _check_given(callbacks, config)
+        if config is not None and not isinstance(config, ConfigProto):
+            raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
+        if callbacks != ():
+            from globalstep.chief.training.callbacks import check_callbacks
+
+            check_callbacks(callbacks)
         self._task = place_of()
         self._is_chief = self._task.is_chief
         if self._task.job in ("ps", "evaluator"):
@@ -175,18 +180,22 @@ class Trainer:
         self.seed = seed
         self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
         self._steps = None if steps is None else int(steps)
-        self._config, self._callbacks = config, list(callbacks)
+        self._config: Any = config
+        self._callbacks = list(callbacks)
         self._kept: KeptTraining | None = None
         if run_dir is not None or evaluate is not None:
             from globalstep.chief.training.kept_training import KeptTraining
 
             self._kept = KeptTraining(self, run_dir, evaluate, keep_checkpoints, checkpoint_every_steps)
         self._rules = GradientRules(clip_grad_norm, clip_grad_value, ema_decay)
-        self._local = _checked(local_steps, self._rules, config)
+        if local_steps is not None or units is not None:
+            from globalstep.worker.frameworks.step_options import check_options
+
+            check_options(local_steps, units, self._rules, config)
+        self._local, self._units = local_steps, units
         self._rounds: LocalRounds | None = None
         worker = self._task.task or "this worker"
         self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
-        self._units = _checked_units(units, local_steps)
         together = replicas_of(optimizer, self._local, self._units)
         self._replicas = None if together is None else together.among(self.world_size)
         self._stack = contextlib.ExitStack()
@@ -325,6 +334,8 @@ class Trainer:
             raise
 
     def _take_unit(self, loop: TrainLoop, batches: Any, count: int) -> float:
+        from globalstep.worker.frameworks.step_options import batch_source, take_unit
+
         before, name = self._step, self._trained_model.declared.step
         batch_of = batch_source(batches, count)
         work: UnitOfWork = loop.with_session(lambda session: take_unit(session.cluster, name, count, self._step))
@@ -795,44 +806,6 @@ def place_of() -> TaskConfig:
         return from_tf_config()
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
-
-
-def _check_given(callbacks: Any, config: Any) -> None:
-    """Refuse arguments of another type than their own."""
-    if config is not None and not isinstance(config, ConfigProto):
-        raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
-    if not isinstance(callbacks, (list, tuple)):
-        raise InvalidArgumentError(f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)].")
-    if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
-        made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
-        raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
-    for callback in callbacks:
-        check_methods(callback)
-
-
-def _checked(local: LocalSteps | None, gradients: GradientRules, config: Any) -> LocalSteps | None:
-    """Give the local steps, once they go with what is done to gradients, and with the session."""
-    if local is None:
-        return None
-    if not isinstance(local, LocalSteps):
-        raise InvalidArgumentError(f"local_steps is {local!r}; it must be gs.LocalSteps(optimizer, every=50).")
-    if gradients.clip_norm is not None or gradients.clip_value is not None:
-        raise InvalidArgumentError("local_steps does not go with clip_grad_norm or clip_grad_value: clip in the loss.")
-    if in_flight_of(config):
-        raise InvalidArgumentError(
-            "local_steps does not go with pushes_in_flight: a round begins with what became of the last one's push. "
-            "Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
-        )
-    return local
-
-
-def _checked_units(units: WorkUnits | None, local: LocalSteps | None) -> WorkUnits | None:
-    """Give the units, once they go with the rest."""
-    if units is not None and not isinstance(units, WorkUnits):
-        raise InvalidArgumentError(f"units is {units!r}; it must be gs.WorkUnits(count).")
-    if units is not None and local is not None:
-        raise InvalidArgumentError("Give units or local_steps, not both.")
-    return units
 
 
 def _rank(task: TaskConfig) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from globalstep.wire.declarations import Outcome
 from globalstep.wire.transports import known_target
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import RETRY_SECS, connect
-from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient

@@ -32,7 +32,6 @@ from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.calls import ControlCalls, Retrying
 from globalstep.worker.client.candidate import ChiefLeaseClient
-from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.leaving import note_client
@@ -40,13 +39,13 @@ from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
-from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
 from globalstep.worker.protocol.row_merging import MergedReads, RowMerging
 from globalstep.worker.protocol.splitting import Join
 
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
     from globalstep.worker.client.snapshot import Snapshot
+    from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
     from globalstep.worker.waits.asking import Ways
     from globalstep.worker.waits.bounded_lead import BoundedLead
     from globalstep.worker.waits.contributing import Contributing
@@ -341,6 +340,9 @@ class ClusterClient:
         self._joined.check_process()
         if not wait:
             if self._later is None:
+                from globalstep.worker.client.causes import why_pushes_wait
+                from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
+
                 with self._lock:
                     self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
             return self._later.submit(lambda: self.push(push))

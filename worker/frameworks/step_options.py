@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from globalstep.config import in_flight_of
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.worker.frameworks.training_model import described, misfit, number_of_at_least
+from globalstep.worker.step.step_push import GradientRules
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.waits.contributing import UnitOfWork
 
-__all__ = ["LocalSteps", "WorkUnits", "batch_source", "take_unit"]
+__all__ = ["LocalSteps", "WorkUnits", "batch_source", "check_options", "take_unit"]
 
 _MOST_UNITS = 1 << 16
 
@@ -74,6 +76,30 @@ class WorkUnits:
             raise InvalidArgumentError(
                 f"WorkUnits: count is {count!r}; it must be a whole number from 1 to {_MOST_UNITS:,}."
             )
+
+
+def check_options(local: Any, units: Any, gradients: GradientRules, config: Any) -> None:
+    """Refuse local steps and units that do not go with what is done to gradients, with the session or each other.
+
+    Raises:
+        InvalidArgumentError: If they do not, or one is none.
+    """
+    if local is not None:
+        if not isinstance(local, LocalSteps):
+            raise InvalidArgumentError(f"local_steps is {local!r}; it must be gs.LocalSteps(optimizer, every=50).")
+        if gradients.clip_norm is not None or gradients.clip_value is not None:
+            raise InvalidArgumentError(
+                "local_steps does not go with clip_grad_norm or clip_grad_value: clip in the loss."
+            )
+        if in_flight_of(config):
+            raise InvalidArgumentError(
+                "local_steps does not go with pushes_in_flight: a round begins with what became of the last one's "
+                "push. Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
+            )
+    if units is not None and not isinstance(units, WorkUnits):
+        raise InvalidArgumentError(f"units is {units!r}; it must be gs.WorkUnits(count).")
+    if units is not None and local is not None:
+        raise InvalidArgumentError("Give units or local_steps, not both.")
 
 
 def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:

@@ -22,12 +22,12 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.memory import seal
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Read
 from globalstep.worker.protocol.push_result import DroppedPushes, PushResult
-from globalstep.worker.protocol.pushes_in_flight import PushTicket
 from globalstep.worker.step.model import Array, Lookups, Model, MoreLookupsError, Rows, StepResult, Values
 from globalstep.worker.step.step_push import GradientRules, StepPush, clipped, decayed
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.protocol.pushes_in_flight import PushTicket
 
 __all__ = ["Computing", "Stepper", "TrainedModel", "go_straight"]
 

@@ -1,5 +1,7 @@
 """Polling wait: paces a polling loop, logs what it waits for, quiet at first, and ends at a limit.
 
+PS tasks of a job start in any order, and its sessions wait so for all of them.
+
 Layer: worker.
 """
 
@@ -7,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from globalstep.errors import UnavailableError
+from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.runtime.clock import Clock
 from globalstep.runtime.waiting import likeliest
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["PollingWait"]
+__all__ = ["PollingWait", "wait_for_answers"]
 
 _log = logging.getLogger("globalstep")
 
@@ -76,3 +78,31 @@ class PollingWait:
         self._clock.sleep(min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)
         return True
+
+
+def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
+    """Ask every PS task for its status, and wait for those that do not answer.
+
+    Args:
+        client: The cluster's client.
+        clock: Where time comes from.
+        max_wait_secs: When to give up.
+
+    Returns:
+        The status of each PS task.
+
+    Raises:
+        DeadlineExceededError: If some never answered; the text names them.
+        UnavailableError: If the process has been asked to end.
+    """
+    wait = PollingWait(clock, max_wait_secs, client)
+    while True:
+        try:
+            return list(client.refresh())
+        except UnavailableError as error:
+            from globalstep.worker.client.causes import why_no_answer
+
+            if not wait.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
+                raise DeadlineExceededError(
+                    f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"
+                ) from error

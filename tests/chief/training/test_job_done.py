@@ -7,8 +7,8 @@ import pytest
 from processes import free_addresses
 
 import globalstep as gs
-from globalstep.chief.training import trainer as trainer_module
 from globalstep.errors import AbortedError, JobDoneError
+from globalstep.worker.frameworks import step_options
 from globalstep.worker.waits.contributing import UnitOfWork
 
 PARAMS = {"w": np.zeros(3, np.float32)}
@@ -38,8 +38,8 @@ def test_a_job_that_is_done_when_the_session_is_made_anew_ends_training(monkeypa
         return loss(params, batch)
 
     if lost_in == "take_unit":
-        take_unit = trainer_module.take_unit
-        monkeypatch.setattr(trainer_module, "take_unit", lambda *given: lose() or take_unit(*given))
+        take_unit = step_options.take_unit
+        monkeypatch.setattr(step_options, "take_unit", lambda *given: lose() or take_unit(*given))
     with gs.Trainer(PARAMS, losing_loss, optimizer=gs.optim.SGD(1.0), steps=9, units=units) as training:
         take = training.step if units is None else lambda one: training.unit([one])
         take(0)
@@ -53,8 +53,8 @@ def test_a_job_that_is_done_when_the_session_is_made_anew_ends_training(monkeypa
 def test_a_chief_that_gets_no_unit_writes_its_summaries(tmp_path, monkeypatch):
     """Found by the soak: the loss was not fed to the hooks' run, where a summary was due."""
     units = iter([UnitOfWork(unit=0, base=0)])
-    take_unit = trainer_module.take_unit
-    monkeypatch.setattr(trainer_module, "take_unit", lambda *given: next(units, None) or take_unit(*given))
+    take_unit = step_options.take_unit
+    monkeypatch.setattr(step_options, "take_unit", lambda *given: next(units, None) or take_unit(*given))
     options = {"units": gs.WorkUnits(2), "run_dir": tmp_path}
     with gs.Trainer(PARAMS, loss, optimizer=gs.optim.SGD(1.0), steps=2, **options) as training:
         training._step = -1  # others have made a step since
