@@ -30,8 +30,14 @@ from globalstep.chief.training.saved_model import BEST, read_model, saved_step
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.worker.frameworks.detection import framework_of, put_values
-from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least, parted
+from globalstep.worker.frameworks.training_model import (
+    arguments,
+    described,
+    framework_of,
+    number_of_at_least,
+    parted,
+    put_values,
+)
 
 __all__ = ["Evaluate", "Evaluations"]
 

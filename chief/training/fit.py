@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.training.batches import are_own, check_batches, parts_of
-from globalstep.chief.training.trained_model import replicas_of
+from globalstep.chief.training.model_run import replicas_of
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.roles import ENTRIES

@@ -14,8 +14,7 @@ from globalstep.chief.checkpoints.checkpoint_format import prefixes_in
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.storage import storage_for
-from globalstep.worker.frameworks.detection import put_values
-from globalstep.worker.frameworks.training_model import SCOPE
+from globalstep.worker.frameworks.training_model import SCOPE, put_values
 
 __all__ = ["BEST", "EMA", "load", "read_model", "saved_step"]
 

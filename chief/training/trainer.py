@@ -28,8 +28,15 @@ from globalstep.chief.sessions.chief_role import failover_of, place_of_task, tra
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
-from globalstep.chief.training.model_run import LOSS, ModelRun, ModelSession, Named, StepCall
-from globalstep.chief.training.trained_model import replicas_of, trained_model
+from globalstep.chief.training.model_run import (
+    LOSS,
+    ModelRun,
+    ModelSession,
+    Named,
+    StepCall,
+    replicas_of,
+    trained_model,
+)
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
@@ -38,12 +45,12 @@ from globalstep.runtime.log_format import write_to_stderr
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.frameworks.bad_steps import BadSteps
-from globalstep.worker.frameworks.detection import training_model
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
     described,
     number_of_at_least,
     part_seed,
+    training_model,
 )
 from globalstep.worker.step.step_push import GradientRules
 from globalstep.worker.step.stepping import Compute, Computing, go_straight

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.checkpoints import checkpoint, checkpoint_restore
+from globalstep.chief.checkpoints import checkpoint, cluster_saver
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.errors import CheckpointError
 from globalstep.files import disk_arrays
@@ -18,7 +18,7 @@ VALUES = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    for module in (checkpoint, checkpoint_restore, row_pieces):
+    for module in (checkpoint, cluster_saver, row_pieces):
         monkeypatch.setattr(module, "IN_MEMORY_BYTES", 100)
     for module in (checkpoint, row_pieces):
         monkeypatch.setattr(module, "PIECE_BYTES", 3000)

@@ -7,7 +7,7 @@ import pytest
 from small_model import build
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.hooked_session import HookedSession
+from globalstep.chief.sessions.train_loop import HookedSession
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events

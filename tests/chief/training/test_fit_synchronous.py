@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.training.trained_model import Replicas
+from globalstep.chief.training.model_run import Replicas
 from globalstep.errors import InvalidArgumentError
 
 X = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from globalstep.worker.frameworks.torch_copies import DeviceCopies
-from globalstep.worker.frameworks.torch_module import TorchModule
+from globalstep.worker.frameworks.torch_module import DeviceCopies, TorchModule
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
 
