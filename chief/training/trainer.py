@@ -44,7 +44,6 @@ from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOf
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
-from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
     described,
@@ -53,7 +52,7 @@ from globalstep.worker.frameworks.training_model import (
     training_model,
 )
 from globalstep.worker.step.step_push import GradientRules
-from globalstep.worker.step.stepping import Compute, Computing, go_straight
+from globalstep.worker.step.stepping import BadSteps, Compute, Computing, go_straight
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
@@ -474,12 +473,7 @@ class Trainer:
         return not self.done and self._went_back != went_back
 
     def _pass_of_first(self, passed: int, epochs: int | None) -> tuple[int, int | None]:
-        """Give where the pass began that has this worker's next batches, and how many epochs are left from there.
-
-        Args:
-            passed: Where the present one began.
-            epochs: Of the present one.
-        """
+        """Give where the pass began that has this worker's next batches, and how many epochs are left from there."""
         for began, more in reversed(self._passes):
             if began < passed and self._first < passed and more is not None:
                 passed, epochs = began, None if epochs is None else epochs + more
@@ -697,12 +691,7 @@ class Trainer:
             # First, to see the checkpoint that was restored before a hook saves it again.
             chief_hooks.insert(0, report)
         creator, hooks = train_loop_parts(
-            run,
-            place,
-            chief_hooks,
-            own_hooks,
-            checkpoint_dir=directory,
-            failover_secs=failover_secs,
+            run, place, chief_hooks, own_hooks, checkpoint_dir=directory, failover_secs=failover_secs
         )
         return TrainLoop(creator, hooks, report=report)
 

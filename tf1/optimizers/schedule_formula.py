@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType
-from globalstep.optimizers.formula import Formula
+from globalstep.optimizers.optimizer_rule import Formula
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.optimizers.lowering import lower

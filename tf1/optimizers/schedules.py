@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.optimizers import formula
-from globalstep.optimizers.formula import Formula
+from globalstep.optimizers import optimizer_rule as formula
+from globalstep.optimizers.optimizer_rule import Formula
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.ops.random_ops import random_normal

@@ -18,13 +18,10 @@ from globalstep.optimizers.optimizer_rule import StepSource
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
-from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.training_model import mean_of_parts
 from globalstep.worker.step.model import Array, StepResult, Values
 from globalstep.worker.step.own_optimizer import OwnOptimizer, OwnState
-from globalstep.worker.step.stepping import Compute
-
-__all__ = ["LocalRounds"]
+from globalstep.worker.step.stepping import BadSteps, Compute
 
 #: Differences that did not count, and are brought once more.
 _TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)

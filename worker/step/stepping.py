@@ -1,7 +1,8 @@
 """Steps of a model on a cluster: values in, loss and gradients computed, gradients out.
 
-What goes wrong in a model is the program's own, and is told with what may be its cause. No lock is held while the loss
-is computed, nor while the network is waited for.
+What goes wrong in a model is the program's own, and is told with what may be its cause; steps whose gradients are not
+finite are counted, and after some in a row training ends. No lock is held while the loss is computed, nor while the
+network is waited for.
 
 Layer: worker. Threads: a Stepper belongs to one thread.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError
+from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError, NotFiniteGradientError
 from globalstep.optimizers.declared import DeclaredModel
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.memory import seal
@@ -28,8 +29,6 @@ from globalstep.worker.step.step_push import GradientRules, StepPush, clipped, d
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.protocol.pushes_in_flight import PushTicket
-
-__all__ = ["Computing", "Stepper", "TrainedModel", "go_straight"]
 
 #: Values that came back with a push are used by the next step up to this age, seconds.
 _REUSE_SECS = 1.0
@@ -131,10 +130,6 @@ class Stepper:
     @np.errstate(all="ignore")
     def step(self, batches: Sequence[Any], seeds: Sequence[int]) -> float:
         """Take a step: read values, compute loss and gradients, and push these.
-
-        Args:
-            batches: Its batches.
-            seeds: A seed for each.
 
         Returns:
             The loss.
@@ -314,3 +309,70 @@ def go_straight(error: Exception) -> None:
             error.__traceback__ = place
             return
         place = place.tb_next
+
+
+_log = logging.getLogger("globalstep")
+
+
+class BadSteps:
+    """Counts the steps of one worker that are left out. Not thread-safe: a trainer belongs to one thread.
+
+    Args:
+        most: With how many in a row training ends; None for it to go on.
+        worker: Whose they are, for messages.
+        step: Gives the global step that this worker knows of.
+    """
+
+    def __init__(self, most: int | None, worker: str, step: Callable[[], int]) -> None:
+        self._most, self._worker, self._step = most, worker, step
+        # In a row: of pushes, and of local steps, of which a round of none is pushed all the same.
+        self._dropped = self._left_out = 0
+        self._all_left_out = 0
+        self._seen: Outcome | None = None
+
+    def settle(self, outcome: Outcome, name_of: Callable[[str], str]) -> None:
+        """Count what became of a push, once; that it was dropped its session has said.
+
+        Raises:
+            NotFiniteGradientError: If too many in a row were dropped for gradients that are not finite.
+        """
+        if outcome is self._seen:
+            return
+        self._seen = outcome
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            self._dropped = 0
+        elif outcome.kind is OutcomeKind.DROPPED_NAN:
+            self._dropped += 1
+            self._check(self._dropped, name_of(outcome.not_finite))
+
+    def leaves_out(self, gradients: Mapping[Any, Array], name_of: Callable[[Any], str]) -> bool:
+        """Whether a worker's own step is left out, since a gradient is not finite; says so.
+
+        Raises:
+            NotFiniteGradientError: If too many in a row are.
+        """
+        bad = next((key for key, gradient in gradients.items() if not np.isfinite(gradient).all()), None)
+        if bad is None:
+            self._left_out = 0
+            return False
+        self._left_out += 1
+        self._all_left_out += 1
+        self._check(self._left_out, name_of(bad))
+        # Every power of two: a run may have many of them.
+        if self._all_left_out & (self._all_left_out - 1) == 0:
+            _log.warning(
+                "The gradient of parameter %r in a local step of %s after global step %d is not finite; the step was "
+                "left out (%d of this worker so far).",
+                name_of(bad), self._worker, self._step(), self._all_left_out,
+            )  # fmt: skip
+        return True
+
+    def _check(self, in_a_row: int, parameter: str) -> None:
+        if self._most is not None and in_a_row >= self._most:
+            raise NotFiniteGradientError(
+                f"The gradient of parameter {parameter!r} was not finite on {self._worker} at global step "
+                f"{self._step()}, in {in_a_row} steps in a row, while the loss was; none was applied, and "
+                "training ends (max_bad_steps). sqrt, log, norm and division have such gradients at 0, and numbers "
+                "beyond 3.4e38 are infinite as float32: add a small number inside, lower the rate, or look at the "
+                "batches."
+            )

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
-from globalstep.optimizers.formula import Formula, Schedule
-from globalstep.optimizers.optimizer_rule import OptimizerRule, RuleHyper, Slot, StepSource
+from globalstep.optimizers.optimizer_rule import Formula, OptimizerRule, RuleHyper, Schedule, Slot, StepSource
 
 __all__ = [
     "SGD",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from globalstep.optimizers.formula import (
+from globalstep.optimizers.optimizer_rule import (
     Formula,
     Schedule,
     cosine,
