@@ -35,19 +35,6 @@ from globalstep.worker.waits.polling_wait import PollingWait
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = [
-    "ChiefClaim",
-    "FAILOVER_VARIABLE",
-    "NotChiefError",
-    "RoleCreator",
-    "TaskPlace",
-    "as_role",
-    "failover_of",
-    "first_task",
-    "place_of_task",
-    "train_loop_parts",
-]
-
 _log = logging.getLogger("globalstep")
 
 #: For programs that must not be changed: what `failover_secs` says where that is not given.
@@ -275,9 +262,9 @@ def train_loop_parts(
     chief = ChiefCreator(
         model,
         place.target,
-        checkpoint_dir,
-        max_wait_secs=max_wait_secs,
+        max_wait_secs,
         task=place.task,
+        checkpoint_dir=checkpoint_dir,
         expected_tasks=place.expected_tasks,
         clock=clock,
     )
@@ -288,12 +275,7 @@ def train_loop_parts(
 
 
 def as_role(chief: ChiefCreator, clock: Clock) -> RoleCreator:
-    """Have a program's own ChiefCreator make the chief's sessions where its task is the chief.
-
-    Args:
-        chief: The program's.
-        clock: Where time comes from.
-    """
+    """Have a program's own ChiefCreator make the chief's sessions where its task is the chief."""
     return RoleCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.cluster_start import stop_limits
@@ -20,27 +20,6 @@ from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.errors import OpError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.waits.polling_wait import PollingWait
-
-if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
-
-
-def _admit_all(cluster: ClusterClient) -> None:
-    """Let every client go on."""
-
-
-def _attend_to_none(cluster: ClusterClient) -> None:
-    """Take no note of a client."""
-
-
-__all__ = [
-    "CHIEF_MAX_WAIT_SECS",
-    "WORKER_MAX_WAIT_SECS",
-    "ChiefCreator",
-    "SessionCreator",
-    "WorkerCreator",
-    "saved_term",
-]
 
 _log = logging.getLogger("globalstep")
 
@@ -58,17 +37,13 @@ class SessionCreator:
         may_outdate: Whether `outdated` is to be asked before each run.
     """
 
-    admit: Callable[[Any], None] = staticmethod(_admit_all)
+    admit: Callable[[Any], None] = staticmethod(lambda cluster: None)
     may_outdate = False
     acts = False
-    _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
+    _attend: Callable[[Any], None] = staticmethod(lambda cluster: None)
 
     def watch_clients(self, attend: Callable[[Any], None]) -> None:
-        """Be given each client as soon as it is there, before anything is waited for.
-
-        Args:
-            attend: Called with it.
-        """
+        """Be given each client as soon as it is there, before anything is waited for."""
         self._attend = attend
 
     def create_session(self) -> Any:
@@ -76,11 +51,7 @@ class SessionCreator:
         raise TypeError(f"{type(self).__name__} must define create_session().")
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """Learn the hooks of the monitored session, before the first session is made.
-
-        Args:
-            hooks: The hooks.
-        """
+        """Learn the hooks of the monitored session, before the first session is made."""
 
     def active_hooks(self) -> list[SessionRunHook] | None:
         """Give the hooks of the session that was made last; None for all that are used."""
@@ -93,11 +64,6 @@ class SessionCreator:
     def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
         """Where the step limit is reached: save the last step on the chief, wait for that on a worker.
 
-        Args:
-            session: The session below the hooks.
-            hooks: Its hooks.
-            max_wait_secs: How long a worker waits.
-
         Returns:
             Whether this task is the chief now, and has to make its session anew.
 
@@ -108,56 +74,76 @@ class SessionCreator:
         return False
 
     def goes_on(self, session: RunSession) -> bool:
-        """Say whether the job has a step limit, has not come to it, and is not done.
-
-        Args:
-            session: The session below the hooks.
-        """
+        """Say whether the job has a step limit, has not come to it, and is not done."""
         statuses = look(session.cluster)
         return any(status.limits for status in statuses) and not (is_at_limit(statuses) or is_done(statuses))
 
     def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
-        """On the chief: wait, before it ends the job, until nobody else trains, or the step limit is reached.
-
-        Args:
-            session: The session below the hooks.
-            goes_on: Says whether to wait any longer.
-            keep_watch: Called after each step of the others.
-        """
+        """On the chief: wait, before it ends the job, until nobody else trains, or the step limit is reached."""
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
-        """On the chief: declare the job done, as its program says, and wait for the others to leave.
-
-        Args:
-            session: The session below the hooks.
-            stop_grace_period_secs: How long this may take, in seconds.
-        """
+        """On the chief: declare the job done, as its program says, and wait for the others to leave."""
 
     def after_end(self, session: RunSession) -> None:
-        """Act on a clean end, after the hooks' `end`.
-
-        Args:
-            session: The session below the hooks.
-        """
+        """Act on a clean end, after the hooks' `end`."""
 
 
-class ChiefCreator(SessionCreator):
-    """Initializes or restores the model, or takes over a running one.
+class _ModelCreator(SessionCreator):
+    """Makes sessions of a model.
 
     Args:
         model: The model.
-        master: Target of the session: "" for a PS within the process, "grpc://host:port", or a
-            ClusterSpec.
-        checkpoint_dir: Where to restore from.
-        checkpoint: A checkpoint to restore instead.
-        max_wait_secs: How long to wait for PS tasks that do not answer, in seconds.
-        task: Name of this task, "/job:chief/task:0".
-        expected_tasks: Names of the tasks that are to take part; at the end the PS wait a little for
-            those that never came.
+        master: Target of the session: "" for a PS within the process, "grpc://host:port", or a ClusterSpec.
+        max_wait_secs: How long to wait: the chief for PS tasks that do not answer, a worker for the chief.
+        task: Name of this task, "/job:worker/task:1".
+        checkpoint_dir: Where the chief restores from and saves. If a worker sees it, a checkpoint at the last step of
+            this task's hooks tells one that comes too late, or slept too long, that the job is done.
         clock: Where time comes from.
 
     Attributes:
         model: As given.
+        run: Which run the task is of.
+    """
+
+    def __init__(
+        self,
+        model: RunModel[Any],
+        master: Any = "",
+        max_wait_secs: float = WORKER_MAX_WAIT_SECS,
+        *,
+        task: str = "",
+        checkpoint_dir: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.model = model
+        self._master = master
+        self._max_wait_secs = max_wait_secs
+        self._task = task
+        self._checkpoint_dir = checkpoint_dir
+        self._clock = clock
+        self.run = RunOfTask(clock)
+        self._hooks: Sequence[SessionRunHook] = ()
+
+    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
+        """See SessionCreator: their stop limits become the parameter servers', or tell whether a checkpoint is last."""
+        self._hooks = hooks
+
+    def _making(self) -> SessionMaking:
+        return SessionMaking(
+            self.model, task=self._task, clock=self._clock, admit=self.admit, attend=self._attend, run=self.run
+        )
+
+
+class ChiefCreator(_ModelCreator):
+    """Initializes or restores the model, or takes over a running one.
+
+    Args:
+        model, master, max_wait_secs, **options: Those of every creator of a model's sessions.
+        checkpoint: A checkpoint to restore, instead of the newest in `checkpoint_dir`.
+        expected_tasks: Names of the tasks that are to take part; at the end the PS wait a little for those that never
+            came.
+
+    Attributes:
         had_session: Whether this task has had a session of the run before, as chief or as a worker.
     """
 
@@ -165,35 +151,21 @@ class ChiefCreator(SessionCreator):
         self,
         model: RunModel[Any],
         master: Any = "",
-        checkpoint_dir: str | None = None,
-        checkpoint: str | None = None,
         max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
         *,
-        task: str = "",
+        checkpoint: str | None = None,
         expected_tasks: Sequence[str] = (),
-        clock: Clock = SYSTEM_CLOCK,
+        **options: Any,
     ) -> None:
-        self.model = model
-        self._master = master
-        self._checkpoint_dir = checkpoint_dir
+        super().__init__(model, master, max_wait_secs, **options)
         self._checkpoint = checkpoint
-        self._max_wait_secs = max_wait_secs
-        self._task = task
         self._expected_tasks = tuple(expected_tasks)
-        self._clock = clock
-        #: Which run the task is of.
-        self.run = RunOfTask(clock)
-        self._hooks: Sequence[SessionRunHook] = ()
         self.had_session = False
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """See SessionCreator: their stop limits become the parameter servers'."""
-        self._hooks = hooks
 
     def create_session(self) -> Any:
         """See SessionCreator."""
         self.model.complete()
-        session = _making(self, self._task, self._clock).prepare(
+        session = self._making().prepare(
             self._master,
             self._checkpoint_dir,
             self._checkpoint,
@@ -270,50 +242,16 @@ class ChiefCreator(SessionCreator):
             _log.info("The job is done; the parameter servers end when %s %s left.", _names(remaining), have)
 
 
-class WorkerCreator(SessionCreator):
-    """Waits until the chief has made the model ready.
-
-    Args:
-        model: The model.
-        master: Target of the session.
-        max_wait_secs: When to give up, in seconds.
-        task: Name of this task, "/job:worker/task:1".
-        checkpoint_dir: Where the chief saves, if this task sees it: a checkpoint at the last step of this task's
-            hooks tells a worker that comes too late, or slept too long, that the job is done.
-        clock: Where time comes from.
+class WorkerCreator(_ModelCreator):
+    """Waits until the chief has made the model ready; its arguments are those of every creator of a model's sessions.
 
     Attributes:
-        model: As given.
         initializes_rest: Whether it initializes the Variables that the chief's program does not have.
     """
 
     initializes_rest = False
-
-    def __init__(
-        self,
-        model: RunModel[Any],
-        master: Any = "",
-        max_wait_secs: float = WORKER_MAX_WAIT_SECS,
-        *,
-        task: str = "",
-        checkpoint_dir: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self.model = model
-        self._master = master
-        self._max_wait_secs = max_wait_secs
-        self._task = task
-        self._checkpoint_dir = checkpoint_dir
-        self._clock = clock
-        #: Which run the task is of.
-        self.run = RunOfTask(clock)
-        self._hooks: Sequence[SessionRunHook] = ()
-        # What there was when this task started.
-        self._over_before: str | None = None
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """See SessionCreator: their stop limits tell whether a checkpoint is the last."""
-        self._hooks = hooks
+    # What there was when this task started.
+    _over_before: str | None = None
 
     def create_session(self) -> Any:
         """See SessionCreator.
@@ -326,7 +264,7 @@ class WorkerCreator(SessionCreator):
         if self._over_before is None:
             # Every worker comes by here: none is to read a whole checkpoint.
             self._over_before = self._why_over(thorough=False)
-        return _making(self, self._task, self._clock).wait(
+        return self._making().wait(
             self._master,
             max_wait_secs=self._max_wait_secs,
             why_over=self._why_over,
@@ -355,23 +293,13 @@ class WorkerCreator(SessionCreator):
 
 
 def saved_term(directory: Any) -> int:
-    """Give the greatest chief's term in a checkpoint directory; 0 where that is not known.
-
-    Args:
-        directory: Path or URL; None for none.
-    """
+    """Give the greatest chief's term in a checkpoint directory; 0 where that is not known."""
     return files_of(str(directory)).term() if directory else 0
 
 
 def _is_absolute(hook: SessionRunHook) -> bool:
     ask = getattr(hook, "store_limit", None)
     return ask is not None and ask("").last_step is not None
-
-
-def _making(creator: ChiefCreator | WorkerCreator, task: str, clock: Clock) -> SessionMaking:
-    return SessionMaking(
-        creator.model, task=task, clock=clock, admit=creator.admit, attend=creator._attend, run=creator.run
-    )
 
 
 def _names(tasks: Sequence[str]) -> str:

@@ -50,7 +50,10 @@ class ChiefSessionCreator(ChiefCreator):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         model = GraphModel(scaffold or Scaffold(), config)
-        super().__init__(model, master, checkpoint_dir, checkpoint_filename_with_path, max_wait_secs, clock=clock)
+        checkpoint = checkpoint_filename_with_path
+        super().__init__(
+            model, master, max_wait_secs, checkpoint=checkpoint, checkpoint_dir=checkpoint_dir, clock=clock
+        )
 
 
 class WorkerSessionCreator(WorkerCreator):

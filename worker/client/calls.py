@@ -18,8 +18,6 @@ from globalstep.wire.transports import Pending, Ticket
 from globalstep.worker.client.joined_run import SHUTDOWN_SECS, JoinedRun
 from globalstep.worker.client.retry import POLICIES, Retry, RetryCount
 
-__all__ = ["RETRIED", "Retrying", "ControlCalls"]
-
 #: What any call is tried again after.
 RETRIED: tuple[type[OpError], ...] = (UnavailableError, LostStateError)
 
@@ -49,12 +47,7 @@ class Retrying:
         return Retrying(self.limit_secs, self.clock, random.Random(self.rng.random()))
 
     def retry(self, what: str, method: str = "Exchange") -> Retry:
-        """Begin to try a call again.
-
-        Args:
-            what: The call, for messages.
-            method: The RPC.
-        """
+        """Begin to try a call again."""
         return Retry(what, self.limit_secs, self.clock, self.rng, method, self.count)
 
     def outcomes(

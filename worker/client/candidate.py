@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.client.heartbeat import Heartbeat
 
-__all__ = ["Candidate", "ChiefLeaseClient"]
-
 _POLL_SECS = 0.2
 
 
@@ -46,6 +44,11 @@ class Candidate:
         take_over: Whether it takes the chief's lease from its present holder, as GLOBALSTEP_TAKE_OVER says.
         beside: Whether the chief's lease was not given because another task of this one's job has it, which says that
             it is the chief, too.
+        term: Its term as chief; 0 while it is none, or was replaced.
+        acting_term: The term in which it acts, or acted last: what only a chief may ask for is asked in this one. One
+            that has heard that it was replaced asks for it no more; what was on its way by then is refused by its term.
+        known_term: The greatest term that it knows of, its own or another's.
+        due: Whether it is time to ask for the chief's lease, as last heard.
     """
 
     def __init__(self, task: str = "", failover_secs: float | None = None, configured: bool = False) -> None:
@@ -58,39 +61,16 @@ class Candidate:
         self._process = this_process()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
-        self._term = self._acting_term = 0
+        self.term = self.acting_term = 0
         self._lease = pb.ChiefLease()
         self._contested = False
-        self._due = False
-        self._known_term = 0
-
-    @property
-    def known_term(self) -> int:
-        """The greatest term that it knows of, its own or another's."""
-        return self._known_term
+        self.due = False
+        self.known_term = 0
 
     def know(self, term: int) -> None:
         """Take note of a term that a chief has, or had: PS task 0 hears of it, and gives greater ones only."""
         with self._lock:
-            self._known_term = max(self._known_term, term)
-
-    @property
-    def term(self) -> int:
-        """Its term as chief; 0 while it is none, or was replaced."""
-        return self._term
-
-    @property
-    def acting_term(self) -> int:
-        """The term in which it acts, or acted last: what only a chief may ask for is asked in this one.
-
-        One that has heard that it was replaced asks for it no more; what was on its way by then is refused by its term.
-        """
-        return self._acting_term
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to ask for the chief's lease, as last heard."""
-        return self._due
+            self.known_term = max(self.known_term, term)
 
     @property
     def chief(self) -> str:
@@ -103,26 +83,19 @@ class Candidate:
         return f"{self._lease.task or f'candidate {self._lease.holder}'} ({Process.decode(self._lease.process)})"
 
     def heard(self, lease: pb.ChiefLease) -> None:
-        """Take note of who acts as chief.
-
-        Args:
-            lease: As PS task 0 has it.
-        """
+        """Take note of who acts as chief."""
         with self._lock:
             self._lease = lease
-            self._known_term = max(self._known_term, lease.term)
-            if self._term:
-                if lease.term > self._term:
-                    self._term = 0
+            self.known_term = max(self.known_term, lease.term)
+            if self.term:
+                if lease.term > self.term:
+                    self.term = 0
             elif self.failover_secs is not None:
                 # A task that was started again does not know of a chief until that gives a sign of life.
-                self._due = not lease.holder or lease.silent_secs >= self.failover_secs
+                self.due = not lease.holder or lease.silent_secs >= self.failover_secs
 
     def claim(self, cluster: ClusterClient) -> bool:
         """Ask for the chief's lease, or make sure of it; says whether this is the chief.
-
-        Args:
-            cluster: A client of the PS tasks.
 
         Raises:
             UnavailableError: If PS task 0 cannot be reached.
@@ -131,9 +104,9 @@ class Candidate:
             candidate=self.id,
             task=self.task,
             after_secs=self.failover_secs or 0.0,
-            term=self._term,
+            term=self.term,
             configured=self.configured,
-            known_term=self._known_term,
+            known_term=self.known_term,
             process=self._process.encode(),
             run=_run_of(cluster).encode(),
             take_over=self.take_over and not self._is_of_same_job(cluster),
@@ -144,19 +117,15 @@ class Candidate:
             request.gone = reply.chief.holder
             reply = cluster.chief_lease.claim(request)
         with self._lock:
-            self._due = False
+            self.due = False
             self._lease, self._contested = reply.chief, reply.contested
-            self._known_term = max(self._known_term, reply.chief.term)
-            self._term = reply.chief.term if reply.granted else 0
-            self._acting_term = self._term or self._acting_term
+            self.known_term = max(self.known_term, reply.chief.term)
+            self.term = reply.chief.term if reply.granted else 0
+            self.acting_term = self.term or self.acting_term
         return reply.granted
 
     def contend(self, cluster: ClusterClient, clock: Clock) -> bool:
         """Ask for the lease; where its holder may be dead, until it gives a sign of life or some seconds are over.
-
-        Args:
-            cluster: A client of the PS tasks.
-            clock: Paces it.
 
         Returns:
             Whether this is the chief; False where the holder is another task's and may keep the chief's lease, with
@@ -167,7 +136,7 @@ class Candidate:
                 tasks that are not known to be of one job say that they are the chief. Names both.
             UnavailableError: If PS task 0 cannot be reached.
         """
-        began, had_term = clock.monotonic(), self._term
+        began, had_term = clock.monotonic(), self.term
         if had_term and not self.claim(cluster) and self.failover_secs is not None:
             return False  # it was replaced, and goes on as a worker; else it asks anew, as one that has no term
         if self.take_over:
@@ -228,7 +197,7 @@ class Candidate:
         Nobody asks for it whose job is done: its chief has left it, and there is nothing left for another one to do.
         """
         # The client hears of the end of its job before, or with, its chief's leaving.
-        if self._term or not self._due or cluster.job_done():
+        if self.term or not self.due or cluster.job_done():
             return False
         try:
             return self.claim(cluster)
@@ -252,7 +221,7 @@ class Candidate:
 
     def claim_holds(self, cluster: ClusterClient) -> bool:
         """Say whether this is the chief, without asking for the chief's lease if it is not."""
-        return bool(self._term) and self.claim(cluster)
+        return bool(self.term) and self.claim(cluster)
 
 
 def _run_of(cluster: ClusterClient) -> RunIdentity:

@@ -14,19 +14,13 @@ from globalstep.errors import OpError
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["ASK_SECS", "why_no_answer", "why_pushes_wait", "why_unreached"]
-
 #: How long a PS task may take to say how it is.
 ASK_SECS = 2.0
 _CONNECT_SECS = 1.0
 
 
 def why_no_answer(client: ClusterClient) -> str:
-    """Say why PS tasks do not answer; "" where all do.
-
-    Args:
-        client: The cluster's client.
-    """
+    """Say why PS tasks do not answer; "" where all do."""
     transports = dict(zip(client.run.labels, client.run.addresses, strict=True))
     replies = client.statuses(timeout_secs=ASK_SECS, brief=True)
     silent = [label for label, reply in zip(transports, replies, strict=True) if isinstance(reply, OpError)]
@@ -38,11 +32,7 @@ def why_no_answer(client: ClusterClient) -> str:
 
 
 def why_pushes_wait(client: ClusterClient) -> str:
-    """Say why pushes are not answered.
-
-    Args:
-        client: The cluster's client.
-    """
+    """Say why pushes are not answered."""
     replies = client.statuses(timeout_secs=ASK_SECS, brief=True)
     answered = [reply for reply in replies if not isinstance(reply, OpError)]
     if len(answered) < len(replies):
@@ -62,9 +52,6 @@ def why_pushes_wait(client: ClusterClient) -> str:
 
 def why_unreached(address: str) -> str:
     """Look what is in the way of an address, and say what is likeliest then.
-
-    Args:
-        address: "host:port".
 
     Returns:
         What was found, and up to three reasons, the likeliest first.

@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy.typing as npt
 
-from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import planned_faults
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 from globalstep.security.credentials import new_client_id
-from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
+from globalstep.wire.declarations import Push, Read
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.calls import ControlCalls, Retrying
@@ -36,7 +34,7 @@ from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.leaving import note_client
 from globalstep.worker.client.membership import Membership
-from globalstep.worker.client.run_view import CONTROL_SECS, RunView
+from globalstep.worker.client.run_view import RunView
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.row_merging import MergedReads, RowMerging
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
     from globalstep.worker.waits.asking import Ways
     from globalstep.worker.waits.bounded_lead import BoundedLead
     from globalstep.worker.waits.contributing import Contributing
-
-__all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
 _P = TypeVar("_P")
@@ -97,7 +93,11 @@ class ClusterClient:
         task: As given.
         closed: Whether this client has left.
         run: What it knows of the run.
+        where: Declared Variable -> index of its PS task; of a split one, that of its first part, and each part's too.
+        variables: Declared Variables, as this client last heard of them.
+        refresh, statuses: See RunView.
         membership: Its part in the run.
+        begin, declare, open, finish: See Membership.
         heartbeat: Keeps its lease, and hears how the run stands.
         chief_lease: Its way to the chief's lease.
         shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
@@ -133,12 +133,16 @@ class ClusterClient:
         self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
+        self.where: Mapping[str, int] = joined.where
+        self.variables, self.refresh, self.statuses = self.run.variables, self.run.refresh, self.run.statuses
         self._clock = clock
         self.queue_options: dict[str, Any] = {"task": task}
         # What is made when it is first asked for, by name.
         self._parts: dict[str, Any] = {}
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
         self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy)
+        self.begin, self.declare = self.membership.begin, self.membership.declare
+        self.open, self.finish = self.membership.open, self.membership.finish
         self.shutdown = joined.shutdown
         self.journal: JournalStore | None = None
         self.retries = retrying.count
@@ -174,24 +178,6 @@ class ClusterClient:
         """The run's policy; before this client knows a run, that of the runs that it begins."""
         return self._joined.policy
 
-    @property
-    def where(self) -> Mapping[str, int]:
-        """Declared Variable -> index of its PS task; of a split one, that of its first part, and each part's too."""
-        return self._joined.where
-
-    @property
-    def variables(self) -> Mapping[str, VariableDecl]:
-        """Declared Variables, as this client last heard of them."""
-        return self.run.variables
-
-    def refresh(self, timeout_secs: float = CONTROL_SECS) -> list[pb.StatusReply]:
-        """Learn the run's incarnation and Variables from all PS tasks; see RunView.refresh."""
-        return self.run.refresh(timeout_secs)
-
-    def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:
-        """Ask every PS task what it is, at once; see RunView.statuses."""
-        return self.run.statuses(timeout_secs, brief)
-
     def job_done(self) -> bool:
         """Whether the job has been declared done, as last heard (at most some seconds ago)."""
         return self.heartbeat.job_done
@@ -214,40 +200,6 @@ class ClusterClient:
             request = pb.GetGlobalStepRequest(incarnation=incarnation, floors=floors, task=task)
             reply: pb.GetGlobalStepReply = self._calls.one("GetGlobalStep", self._joined.sequencer, request)
             return reply
-
-    # ---- Its part in the run --------------------------------------------------------------------
-
-    def begin(
-        self,
-        *,
-        sequencer: int = 0,
-        open: bool,
-        expected_tasks: Sequence[str] = (),
-        ledger: bytes = b"",
-        run: RunIdentity = NO_RUN,
-        take_over: bool = False,
-    ) -> int:
-        """Begin a new incarnation on all PS tasks, dropping what they hold; see Membership.begin."""
-        return self.membership.begin(
-            sequencer=sequencer,
-            open=open,
-            expected_tasks=expected_tasks,
-            ledger=ledger,
-            run=run,
-            take_over=take_over,
-        )
-
-    def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
-        """Make Variables and optimizers known to the PS tasks that hold them; see Membership.declare."""
-        self.membership.declare(variables, optimizers)
-
-    def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
-        """Let everybody in, with these stop limits in force from that moment; see Membership.open."""
-        return self.membership.open(limits)
-
-    def finish(self) -> list[str]:
-        """Declare the job done, and give the tasks that are still there; see Membership.finish."""
-        return self.membership.finish()
 
     def close(self) -> None:
         """Leave the run, and the chief's lease where that was asked for. Safe to call twice.

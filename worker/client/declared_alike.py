@@ -20,8 +20,6 @@ from globalstep.worker.protocol.splitting import whole_name
 if TYPE_CHECKING:
     from globalstep.worker.client.run_view import RunSide
 
-__all__ = ["check_optimizers", "check_variables"]
-
 #: Kinds of optimizers that follow Variables, and train none.
 _AVERAGES = frozenset({"moving_average", "zero_debias_moving_average"})
 

@@ -22,8 +22,6 @@ from globalstep.worker.client.joined_run import SHUTDOWN_SECS, Shutdown
 from globalstep.worker.client.leaving import leave_at_exit
 from globalstep.worker.client.retry import POLICIES
 
-__all__ = ["Heartbeat"]
-
 _log = logging.getLogger("globalstep")
 
 #: Seconds of silence after which a PS takes a client for gone.
@@ -102,9 +100,6 @@ class Heartbeat:
 
         They have not answered a few times, and had said that the job is done, or need not have waited for this
         client, which slept past its lease.
-
-        Args:
-            shard: The one that is asked about; None for all.
         """
         silent_beats = self._silent_beats if shard is None else self._unanswered[shard]
         return silent_beats >= _SILENT_BEATS and (self.job_done or self._overslept)

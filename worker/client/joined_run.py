@@ -16,8 +16,6 @@ from globalstep.errors import FailedPreconditionError, LostStateError, OpError, 
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
 
-__all__ = ["SHUTDOWN_SECS", "JoinedRun", "Shutdown"]
-
 #: How long a process that has been asked to end waits for an answer that a task which is well gives at once.
 SHUTDOWN_SECS = 3.0
 
@@ -85,10 +83,6 @@ class JoinedRun:
 
     def recover_from(self, error: OpError, shard: int) -> OpError:
         """Do what can be done about an error before its call is tried again.
-
-        Args:
-            error: Of a call.
-            shard: Which PS task was called.
 
         Returns:
             Why the call is to be tried again: `error`, or what is in the way of recovering from it.

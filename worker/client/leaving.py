@@ -18,8 +18,6 @@ from typing import Protocol
 
 from globalstep.errors import OutOfRangeError
 
-__all__ = ["close_clients", "ends_unfinished", "has_been_client", "is_client", "leave_at_exit", "note_client"]
-
 _log = logging.getLogger("globalstep")
 
 #: Ends of a block that are as good as any: an input that has ended, a job that is done, a process that has nothing to

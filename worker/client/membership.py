@@ -27,9 +27,6 @@ from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.client.run_view import RunView
 from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
 
-__all__ = ["Membership"]
-
-
 #: How often Finish is sent to a PS task without its state: twice, more often if it is started again in between.
 _FINISH_TRIES = 4
 #: How often one looks whether another client has begun a run on all PS tasks, before it begins one itself.
@@ -54,12 +51,7 @@ class Membership:
     """
 
     def __init__(
-        self,
-        run: RunView,
-        calls: ControlCalls,
-        heartbeat: Heartbeat,
-        chief_lease: ChiefLeaseClient,
-        policy: RunPolicy,
+        self, run: RunView, calls: ControlCalls, heartbeat: Heartbeat, chief_lease: ChiefLeaseClient, policy: RunPolicy
     ) -> None:
         self._run = run
         self._joined = run.joined
@@ -115,10 +107,6 @@ class Membership:
 
     def begin_first(self, sequencer: int, expected_tasks: Sequence[str] = ()) -> None:
         """Begin a run, open to everybody, on PS tasks that hold nothing; join the one that another client began first.
-
-        Args:
-            sequencer: As for `begin`.
-            expected_tasks: As for `begin`.
 
         Raises:
             FailedPreconditionError: If the PS tasks serve a run that is not this client's.
@@ -312,9 +300,7 @@ class Membership:
         # The process that was heard to be draining: the one in its place later is to go on.
         requests = {
             shard: pb.StopRequest(
-                force=True,
-                process=self._heartbeat.processes.get(shard, ""),
-                chief_term=self._chief_lease.acting_term,
+                force=True, process=self._heartbeat.processes.get(shard, ""), chief_term=self._chief_lease.acting_term
             )
             for shard in shards
         }

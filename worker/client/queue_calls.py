@@ -22,8 +22,6 @@ from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
 
-__all__ = ["QueueCalls"]
-
 _log = logging.getLogger("globalstep")
 
 #: Bytes of an element, and of the elements of one message.
@@ -259,9 +257,6 @@ class _Wait:
 
     def millis(self, reply: pb.QueueReply) -> int:
         """Give how long the PS task may wait with its next answer.
-
-        Args:
-            reply: What it said last.
 
         Raises:
             DeadlineExceededError: If the run's limit has passed.

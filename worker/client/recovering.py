@@ -26,8 +26,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.transports import Transport, ask_all
 from globalstep.worker.client.retry import POLICIES
 
-__all__ = ["find_logs", "recover_lost"]
-
 _log = logging.getLogger("globalstep")
 
 #: What says that no later try will find the log whole, and that it is meant for this task.

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from globalstep.errors import OpError, ResourceExhaustedError
 from globalstep.runtime.clock import Clock
 
-__all__ = ["POLICIES", "Retry", "RetryCount", "RetryPolicy"]
-
 _log = logging.getLogger(__name__)
 
 _SAY_AFTER_SECS = 1.0
@@ -144,9 +142,6 @@ class Retry:
 
     def wait(self, error: OpError) -> None:
         """Wait before the next try.
-
-        Args:
-            error: Why the last one failed.
 
         Raises:
             OpError: One of the type of `error`, once the limit has passed.

@@ -17,8 +17,6 @@ from globalstep.wire.declarations import Op, OpKind, Push, Read, nbytes_of
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["pieces_of", "pull_table", "push_rows"]
-
 Array = npt.NDArray[Any]
 
 

@@ -24,8 +24,6 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.splitting import Splitter, whole_name
 
-__all__ = ["CONTROL_SECS", "RunSide", "RunView"]
-
 #: Deadline of a control call.
 CONTROL_SECS = 10.0
 
@@ -77,6 +75,7 @@ class RunView:
         session_tasks: Names of all tasks of the ClusterSpec that run sessions; empty where not known.
         lock: The client's.
         splitter: What is known of split Variables. Used under the lock.
+        variables: Declared Variables, as this client last heard of them; may grow.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class RunView:
         self._heartbeat = heartbeat
         self._task = task
         self.splitter = Splitter()
-        self._variables: dict[str, VariableDecl] = {}
+        self.variables: dict[str, VariableDecl] = {}
         # The run's, as a PS task has them, and who declared them.
         self._optimizers: Sequence[pb.OptimizerDecl] = ()
         self._declared_by = ""
@@ -115,11 +114,6 @@ class RunView:
         return self.joined.known_progress
 
     @property
-    def variables(self) -> Mapping[str, VariableDecl]:
-        """Declared Variables, as this client last heard of them; may grow."""
-        return self._variables
-
-    @property
     def labels(self) -> list[str]:
         """What messages call the PS tasks, in order."""
         return [transport.label for transport in self.joined.transports]
@@ -131,10 +125,6 @@ class RunView:
 
     def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:
         """Ask every PS task what it is, at once.
-
-        Args:
-            timeout_secs: How long one may take.
-            brief: Leave out Variables and optimizers.
 
         Returns:
             In order of tasks: its answer, or why there is none.
@@ -198,7 +188,7 @@ class RunView:
             mine = f"{self._task or f'client {self.joined.client}'} on {socket.gethostname()}"
             theirs = self._declared_by or "another program"
             optimizers = [codec.decode_optimizer(item) for item in self._optimizers]
-            return RunSide(mine, theirs, dict(self._variables), optimizers)
+            return RunSide(mine, theirs, dict(self.variables), optimizers)
 
     def know(self, decl: VariableDecl) -> None:
         """Take note of a Variable as a PS task has it. Caller holds the lock."""
@@ -207,14 +197,14 @@ class RunView:
         if whole is not None:
             self.joined.where[whole.name] = whole.shard
         if whole is not None or not decl.whole:
-            self._variables[(whole or decl).name] = whole or decl
+            self.variables[(whole or decl).name] = whole or decl
 
     def adopt(self, incarnation: int, sequencer: int, run: RunIdentity) -> None:
         """Become a member of an incarnation. Caller holds the lock."""
         joined = self.joined
         if incarnation != joined.incarnation:
             joined.where.clear()
-            self._variables.clear()
+            self.variables.clear()
             self.splitter.clear()
             self._protocol.start_over()
         joined.incarnation = incarnation

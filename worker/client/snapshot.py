@@ -25,8 +25,6 @@ from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
-__all__ = ["Releases", "Snapshot"]
-
 Array = npt.NDArray[Any]
 
 
@@ -135,9 +133,6 @@ class Snapshot:
 
     def read(self, names: Sequence[str]) -> list[Array]:
         """Give values of the snapshot.
-
-        Args:
-            names: Variables.
 
         Returns:
             Their values, in order.

@@ -116,7 +116,7 @@ def test_nobody_takes_the_place_of_a_chief_that_has_ended_the_job(ps, heard):
         assert first.chief_lease.candidate.claim(first)
         initialize(first)
         other.refresh()
-        other.chief_lease.candidate._due = True  # of silence that it has heard of before
+        other.chief_lease.candidate.due = True  # of silence that it has heard of before
         first.finish()
         first.chief_lease.given_up_on_leaving = True
         first.close()
