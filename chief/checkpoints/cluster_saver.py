@@ -180,11 +180,7 @@ class ClusterSaver:
             return prefix
 
     def restore(
-        self,
-        cluster: ClusterClient,
-        program: Callable[[], Program],
-        saveables: Sequence[Saveable],
-        prefix: str,
+        self, cluster: ClusterClient, program: Callable[[], Program], saveables: Sequence[Saveable], prefix: str
     ) -> None:
         """Give Variables their values from a checkpoint, all at once.
 

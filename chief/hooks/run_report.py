@@ -19,12 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.run_joining import files_of
 from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
@@ -166,12 +161,7 @@ class RunReport(SessionRunHook):
             self._last_known = step_now(session, self._step)
 
     def conclude(self, stopped: bool = False, failed: type[BaseException] | None = None) -> None:
-        """Tell how the run ended. Does nothing the second time, or where this task never was the chief.
-
-        Args:
-            stopped: Whether the process was asked to end.
-            failed: What it failed with.
-        """
+        """Tell how the run ended. Does nothing the second time, or where this task never was the chief."""
         if self._concluded:
             return
         self._concluded = True

@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.events.events import WRITERS
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.chief.sessions.run_model import RunSession, step_now
 from globalstep.errors import OpError
@@ -209,10 +204,6 @@ def _tag_of(task: str) -> str:
 
 def staleness_histogram(before: pb.Statistics, now: pb.Statistics) -> HistogramProto | None:
     """Give the staleness of the pushes between two readings of a sequencer.
-
-    Args:
-        before: The earlier one.
-        now: The later one.
 
     Returns:
         A histogram whose buckets are [0, 1), [1, 2), [2, 4), [4, 8), ...; `num`, `sum` and `sum_squares` are

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.run_model import RunSession, step_now
 from globalstep.wire.declarations import StopLimit
 
@@ -50,9 +45,6 @@ class StopAtStep(SessionRunHook):
     def store_limit(self, step_name: str) -> StopLimit:
         """Give the limit as the parameter servers take it.
 
-        Args:
-            step_name: Name of the step.
-
         Returns:
             An absolute limit once it is known, else a number of steps from now.
         """
@@ -61,11 +53,7 @@ class StopAtStep(SessionRunHook):
         return StopLimit(step_name, num_steps=self._num_steps)
 
     def adopt_limit(self, last_step: int) -> None:
-        """Take over the limit that the parameter servers enforce, in place of counting `num_steps`.
-
-        Args:
-            last_step: The absolute limit in force.
-        """
+        """Take over the limit that the parameter servers enforce, in place of counting `num_steps`."""
         if self._last_step is None:
             self._last_step = last_step
 

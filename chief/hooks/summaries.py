@@ -10,12 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.events.events import WRITERS
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.chief.sessions.run_model import RunSession, step_now
 from globalstep.files.tensorboard_protos import SessionLog, Summary

@@ -27,10 +27,7 @@ class SecondOrStepTimer:
     """
 
     def __init__(
-        self,
-        every_secs: float | None = None,
-        every_steps: int | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, every_secs: float | None = None, every_steps: int | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         if every_secs is None and every_steps is None:
             raise ValueError("Either every_secs or every_steps should be provided.")

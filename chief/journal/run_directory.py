@@ -92,11 +92,6 @@ def keep_incarnation(run: RunIdentity, incarnation: int, addresses: Sequence[str
     Where all PS tasks are lost and come back with clocks of an earlier day, the next chief knows from this that the
     number has been: messages and members of an incarnation are never taken for those of another.
 
-    Args:
-        run: The run, with its id and its directory.
-        incarnation: Its number.
-        addresses: Of the PS tasks, in order; empty where they are in the chief's own process.
-
     Raises:
         OpError: If the directory cannot be written to.
     """

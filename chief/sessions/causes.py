@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
-
 #: A chief gives a sign of life every few seconds.
 _SILENT_SECS = 15.0
 #: So does each client, every second.
@@ -26,11 +24,7 @@ _QUIET_SECS = 5.0
 
 
 def why_no_chief(statuses: Sequence[pb.StatusReply]) -> str:
-    """Say why the chief has not made the model ready.
-
-    Args:
-        statuses: What each PS task says of itself.
-    """
+    """Say why the chief has not made the model ready."""
     lease = statuses[0].chief
     chief = lease.task or lease.holder
     if not chief:
@@ -55,11 +49,7 @@ def why_no_chief(statuses: Sequence[pb.StatusReply]) -> str:
 
 
 def why_not_ended(client: ClusterClient) -> str:
-    """Say why the chief has not saved the last step and ended the job.
-
-    Args:
-        client: A worker's, which waits for that.
-    """
+    """Say why the chief has not saved the last step and ended the job."""
     statuses = client.statuses(timeout_secs=ASK_SECS, brief=True)
     if isinstance(statuses[0], OpError):
         return why_no_answer(client)
@@ -79,12 +69,7 @@ def why_not_ended(client: ClusterClient) -> str:
 
 
 def why_not_left(client: ClusterClient, tasks: Sequence[str]) -> str:
-    """Say why tasks have not left a job that is done.
-
-    Args:
-        client: The chief's.
-        tasks: Their names.
-    """
+    """Say why tasks have not left a job that is done."""
     statuses = client.statuses(timeout_secs=ASK_SECS, brief=True)
     answers = [status for status in statuses if not isinstance(status, OpError)]
     if len(answers) < len(statuses):
@@ -115,12 +100,7 @@ def why_not_left(client: ClusterClient, tasks: Sequence[str]) -> str:
 
 
 def why_not_written(client: ClusterClient, directory: str) -> str:
-    """Say why a checkpoint is not written yet.
-
-    Args:
-        client: The chief's.
-        directory: Where it goes.
-    """
+    """Say why a checkpoint is not written yet."""
     found = why_no_answer(client)
     if found:
         return found

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["Found", "announce_return", "come_back", "not_serving", "nothing_left", "stop_limits", "survey"]
-
 _log = logging.getLogger("globalstep")
 
 _SERVING = (pb.STATE_READY, pb.STATE_DONE)
@@ -46,14 +44,7 @@ class Found(enum.Enum):
 
 
 def survey(statuses: Sequence[pb.StatusReply]) -> Found:
-    """Judge the state of a cluster.
-
-    Args:
-        statuses: What each PS task says of itself.
-
-    Returns:
-        The case.
-    """
+    """Judge the state of a cluster."""
     if all(status.state == pb.STATE_VACANT for status in statuses):
         return Found.VACANT
     one_life = len({status.incarnation for status in statuses}) == 1
@@ -67,9 +58,6 @@ def nothing_left(statuses: Sequence[pb.StatusReply]) -> str:
 
     Once the job is declared done no task initializes or restores anything: neither a Variable that only one task's
     program has, nor a PS task that lost its state.
-
-    Args:
-        statuses: What each PS task says of itself.
     """
     empty = [str(at) for at, s in enumerate(statuses) if not s.incarnation]
     if all(s.state == pb.STATE_DONE for s in statuses) and not empty:
@@ -81,10 +69,6 @@ def nothing_left(statuses: Sequence[pb.StatusReply]) -> str:
 
 def not_serving(statuses: Sequence[pb.StatusReply], labels: Sequence[str]) -> str:
     """Say which PS tasks are not ready to serve, and why.
-
-    Args:
-        statuses: What each PS task says of itself.
-        labels: What to call them.
 
     Returns:
         A text for people; "" when all are ready.
@@ -165,13 +149,7 @@ def announce_return(
     whose = "its" if len(lost) == 1 else "their"
     cause = f"{', '.join(lost)} lost {whose} state." if lost else "An earlier start had not come to its end."
     source = f"checkpoint {prefix}" if prefix else "the initial values, since there is no checkpoint"
-    _log.warning(
-        "%s All PS tasks go back together, from %s to step %d, to %s.",
-        cause,
-        before,
-        step_after,
-        source,
-    )
+    _log.warning("%s All PS tasks go back together, from %s to step %d, to %s.", cause, before, step_after, source)
 
 
 def come_back(

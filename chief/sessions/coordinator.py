@@ -43,9 +43,7 @@ class Coordinator:
     """
 
     def __init__(
-        self,
-        clean_stop_exception_types: Sequence[type[BaseException]] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, clean_stop_exception_types: Sequence[type[BaseException]] | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._clean_types: tuple[type[BaseException], ...] = (
             (OutOfRangeError,) if clean_stop_exception_types is None else tuple(clean_stop_exception_types)
@@ -228,14 +226,7 @@ class LooperThread(threading.Thread):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """Make a LooperThread and start it.
-
-        Args:
-            coord: See LooperThread.
-            timer_interval_secs: See LooperThread.
-            target: See LooperThread.
-            args: See LooperThread.
-            kwargs: See LooperThread.
+        """Make a LooperThread, of these arguments, and start it.
 
         Returns:
             The started thread; `coord.join()` waits for it.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["EXIT_DRAINED", "Drain", "InterruptedRun"]
-
 _log = logging.getLogger("globalstep")
 
 #: How long threads of a process that has been asked to end may take to do so.
@@ -120,11 +118,7 @@ class Drain:
 
     @contextlib.contextmanager
     def interruptible(self, doing: str) -> Iterator[None]:
-        """Exit at once, within the block, when asked: no step is running that could be finished.
-
-        Args:
-            doing: What the task does meanwhile, for the log.
-        """
+        """Exit at once, within the block, when asked: no step is running that could be finished."""
         before = self._interruptible
         try:
             if self.asked:

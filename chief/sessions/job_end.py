@@ -22,19 +22,6 @@ from globalstep.worker.waits.polling_wait import PollingWait
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = [
-    "IDLE_SECS",
-    "TO_COME_SECS",
-    "OtherTasks",
-    "await_last_save",
-    "await_others",
-    "await_rest",
-    "is_at_limit",
-    "is_done",
-    "look",
-    "others_that_train",
-]
-
 _log = logging.getLogger("globalstep")
 
 #: How long a chief that is through with its own data waits for tasks that never came, or may be started again. As long
@@ -46,9 +33,6 @@ IDLE_SECS = 30.0
 
 def look(cluster: ClusterClient) -> list[pb.StatusReply]:
     """Ask every PS task how the run stands.
-
-    Args:
-        cluster: A client that has joined the run.
 
     Raises:
         UnavailableError: If one does not answer.
@@ -196,12 +180,6 @@ def await_rest(
     cluster: ClusterClient, clock: Clock, goes_on: Callable[[], bool], keep_watch: Callable[[], None]
 ) -> None:
     """Wait, as a task that has had its last batches, until the step limit is reached or nobody trains to it.
-
-    Args:
-        cluster: The task's client.
-        clock: Where time comes from.
-        goes_on: Says whether to wait any longer.
-        keep_watch: Called after each step of the others.
 
     Raises:
         AbortedError: If a PS task has lost its state meanwhile: this task may have batches to train again.

@@ -29,8 +29,6 @@ from globalstep.wire.known_progress import Known
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["RunFiles", "absolute", "why_no_checkpoint"]
-
 _log = logging.getLogger("globalstep")
 
 
@@ -118,11 +116,7 @@ def absolute(directory: str | None) -> str:
 
 
 def why_no_checkpoint(directory: str) -> str:
-    """Say why there is no checkpoint in a directory.
-
-    Args:
-        directory: Path or URL.
-    """
+    """Say why there is no checkpoint in a directory."""
     storage = storage_for(directory)
     if not storage.is_directory(directory):
         return (

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["RunOfTask", "files_of"]
-
 _log = logging.getLogger("globalstep")
 
 _POLL_SECS = 0.2
@@ -32,11 +30,7 @@ _SERVING = (pb.STATE_INITIALIZING, pb.STATE_READY)
 
 
 def files_of(directory: str) -> RunFiles:
-    """Return what a run keeps in its directory; only runs that have one load the code for it.
-
-    Args:
-        directory: Path or URL.
-    """
+    """Return what a run keeps in its directory; only runs that have one load the code for it."""
     from globalstep.chief.sessions.run_files import RunFiles
 
     return RunFiles(directory)
@@ -73,11 +67,6 @@ class RunOfTask:
 
     def look(self, client: ClusterClient, statuses: Sequence[pb.StatusReply], mine: TaskRun) -> bool:
         """Look whether the PS tasks hold another run than this task's.
-
-        Args:
-            client: The cluster's client.
-            statuses: What each PS task says of itself.
-            mine: What the task knows of its run.
 
         Returns:
             Whether they hold another one, which is to be dropped by who may begin.

@@ -15,8 +15,6 @@ from globalstep.wire.known_progress import KnownProgress
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["GlobalStep", "RunModel", "RunSession", "step_now", "why_uninitialized"]
-
 
 class GlobalStep(Protocol):
     """A global step: a node of a graph, or its name alone."""
@@ -137,25 +135,13 @@ def step_now(session: RunSession, step: GlobalStep) -> int:
 
     A session may answer a run from the values that came back with its own last push; other workers push
     meanwhile, so the sequencer itself is asked.
-
-    Args:
-        session: The session below the hooks.
-        step: The step.
-
-    Returns:
-        Its value now.
     """
     steps = session.cluster.global_steps()
     return int(steps[step.op_name] if step.op_name in steps else session.run(step))
 
 
 def why_uninitialized(cluster: ClusterClient, names: list[str]) -> str:
-    """Say that Variables have no value, and what they are where no program of the run has initialized them.
-
-    Args:
-        cluster: The client.
-        names: The Variables.
-    """
+    """Say that Variables have no value, and what they are where no program of the run has initialized them."""
     text, known = f"Variables not initialized: {', '.join(names)}", cluster.variables
     if not known or all(name in known for name in names):
         return text

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["SessionMaking"]
-
 _log = logging.getLogger("globalstep")
 
 #: A push that is not answered is sent again, under its own id, until the PS task is back: one that comes

@@ -17,12 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from globalstep.chief.hooks.run_report import RunReport
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.job_end import await_rest
@@ -30,8 +25,6 @@ from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["HookedSession", "MAX_RECOVERIES", "PREEMPTION_ERRORS", "StopRequested", "TrainLoop", "let_go_of"]
 
 _log = logging.getLogger("globalstep")
 
@@ -173,9 +166,6 @@ def _check_disjoint(one: Mapping[Any, Any], other: Mapping[Any, Any], message: s
 
 def nothing_for(fetches: Any) -> Any:
     """Give the structure of `fetches` with None for every value.
-
-    Args:
-        fetches: A node, or dicts, lists, tuples and namedtuples of them.
 
     >>> nothing_for({"a": ["x", ("y",)]})
     {'a': [None, (None,)]}

@@ -18,8 +18,6 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.training_model import described, part_seed, seed_torch
 
-__all__ = ["Share", "are_own", "check_batches", "parts_of", "share_of"]
-
 #: What a function that gives batches may ask for by its arguments' names.
 _ASKED = ("rank", "world_size", "seed", "epoch", "start")
 #: In place of a rank, where all workers are to draw the same numbers.

@@ -229,14 +229,7 @@ class Evaluations:
         return any(entry["step"] == step for entry in self.history)
 
     def of_checkpoint(self, prefix: str) -> dict[str, float]:
-        """Evaluate a checkpoint, and write down what came of it.
-
-        Args:
-            prefix: The checkpoint.
-
-        Returns:
-            Name -> number.
-        """
+        """Evaluate a checkpoint, and write down what came of it."""
         step = saved_step(prefix)
         self.bring(prefix)
         metrics = self._evaluate.of_model(self.model, self._loss_fn)
@@ -292,11 +285,7 @@ class Evaluations:
         )
 
     def bring(self, prefix: str) -> None:
-        """Bring the values of a checkpoint into the model that is evaluated.
-
-        Args:
-            prefix: The checkpoint.
-        """
+        """Bring the values of a checkpoint into the model that is evaluated."""
         values = read_model(prefix, self._evaluate.ema)
         if not self._is_copy and framework_of(self.model) == "torch":
             from globalstep.worker.frameworks.torch_embedding import copied_without_tables

@@ -24,8 +24,6 @@ from globalstep.wire.declarations import OptimizerDecl
 from globalstep.wire.expressions import Expr
 from globalstep.worker.waits.polling_wait import PollingWait
 
-__all__ = ["Following", "note_training"]
-
 _log = logging.getLogger("globalstep")
 
 _FILE = "training.json"

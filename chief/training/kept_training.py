@@ -39,8 +39,6 @@ from globalstep.worker.step.stepping import TrainedModel
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import Trainer
 
-__all__ = ["KeptTraining", "ModelSaver"]
-
 _log = logging.getLogger("globalstep")
 _log_progress = logging.getLogger("globalstep.progress")
 
@@ -104,12 +102,7 @@ class KeptTraining:
                 stack.callback(WRITERS.close, written)
 
     def read_evaluations(self, model: Any, loss_fn: Any) -> None:
-        """Read what was evaluated before.
-
-        Args:
-            model: The model, a copy of which is evaluated.
-            loss_fn: Its loss function.
-        """
+        """Read what was evaluated before."""
         if self.evaluate is not None and self.directory is not None:
             self.evaluations = Evaluations(self.evaluate, self.directory, model, loss_fn)
             self._reported = {entry["step"] for entry in self.evaluations.history}
@@ -119,13 +112,7 @@ class KeptTraining:
         return ModelSaver(trained, self._max_to_keep)
 
     def hooks(self, saver: ModelSaver, step: Named, shared: bool) -> list[SessionRunHook]:
-        """Return the chief's hooks, which save, evaluate and write summaries.
-
-        Args:
-            saver: The model's.
-            step: The global step.
-            shared: Whether a step is made of several contributions.
-        """
+        """Return the chief's hooks, which save, evaluate and write summaries."""
         hooks: list[SessionRunHook] = []
         if self.directory is not None:
             steps = self._checkpoint_steps

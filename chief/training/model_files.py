@@ -17,8 +17,6 @@ from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import atomic_write, directory_of, storage_for
 from globalstep.worker.frameworks.training_model import require_extra
 
-__all__ = ["FORMATS", "export_model"]
-
 #: Ending of the file's name -> what it is.
 FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".npz": "numpy"}
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from globalstep.chief.training.kept_training import ModelSaver
     from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
 
-__all__ = ["LOSS", "ModelRun", "ModelSession", "Named", "Replicas", "StepCall", "replicas_of", "trained_model"]
-
 _SCOPE = f"{SCOPE}/"
 
 
@@ -276,21 +274,12 @@ class Replicas:
         return -(-self.count // self.workers)
 
     def among(self, workers: int) -> Replicas:
-        """Give the same, of the workers that there are: where they are fewer, each gives more gradients.
-
-        Args:
-            workers: How many there are.
-        """
+        """Give the same, of the workers that there are: where they are fewer, each gives more gradients."""
         return replace(self, workers=min(self.workers, workers))
 
 
 def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits | None) -> Replicas | None:
     """Say whose gradients make a step; None where each worker's make one, and for units of work.
-
-    Args:
-        optimizer: As given to `gs.fit`.
-        local_steps: The same.
-        units: The same.
 
     Raises:
         InvalidArgumentError: If a SyncReplicasOptimizer does not go with the rest.

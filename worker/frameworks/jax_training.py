@@ -31,8 +31,6 @@ from globalstep.worker.frameworks.training_model import (
 )
 from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
 
-__all__ = ["JaxTraining", "put_into_pytree"]
-
 
 class JaxTraining:
     """A model of jax arrays; see Model.

@@ -12,8 +12,6 @@ import numpy as np
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.training_model import HALVES, Array
 
-__all__ = ["array_of", "half_of"]
-
 
 def array_of(jax: Any, path: str, leaf: Any) -> Array:
     """Give a leaf as an array; bfloat16 and float16 as float32.

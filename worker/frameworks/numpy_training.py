@@ -26,8 +26,6 @@ from globalstep.worker.frameworks.training_model import (
 )
 from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, TableParameter, Values
 
-__all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
-
 _form_of = attrgetter("shape", "dtype")
 _PLAIN = {np.ndarray}
 #: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.

@@ -139,12 +139,6 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
 def take_unit(cluster: ClusterClient, step: str, count: int, known: int) -> UnitOfWork:
     """Ask for a unit of work, and wait for one; see Contributing.take_unit.
 
-    Args:
-        cluster: The worker's client.
-        step: Name of the step.
-        count: How many units make one.
-        known: The step as far as the caller knows.
-
     Returns:
         The unit; none at the known step where the job has ended.
     """

@@ -125,9 +125,6 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
     def rows(self, ids: Any) -> tuple[Any, Any]:
         """Look rows up.
 
-        Args:
-            ids: Integer tensor.
-
         Returns:
             The rows, [n, width], and where in them the row of each id is, in the shape of the ids. While it is trained,
             rows of `padding_idx` are one of zeros, or as they were given, at the end.

@@ -19,8 +19,6 @@ from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.training_model import HALVES, Array, Evaluation
 from globalstep.worker.step.model import Parameter
 
-__all__ = ["DeviceCopies", "TorchModule"]
-
 
 class TorchModule:
     """A module: how values come in and gradients go out. It holds the values of one evaluation at a time.

@@ -37,8 +37,6 @@ from globalstep.worker.step.model import Lookups, MoreLookupsError, StepResult, 
 
 _log = logging.getLogger("globalstep")
 
-__all__ = ["TorchTraining", "put_into_module"]
-
 
 #: From here on it is said that a sparse embedding of torch's own is dense.
 _LARGE_SPARSE_BYTES = 4 << 20

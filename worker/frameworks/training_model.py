@@ -22,32 +22,6 @@ import numpy.typing as npt
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.step.model import Model
 
-__all__ = [
-    "Array",
-    "Evaluation",
-    "Evaluator",
-    "HALVES",
-    "SCOPE",
-    "TABLE_BYTES",
-    "arguments",
-    "checked_loss",
-    "checked_names",
-    "described",
-    "framework_of",
-    "mean_of",
-    "mean_of_parts",
-    "number_of_at_least",
-    "part_number",
-    "part_seed",
-    "parted",
-    "put_values",
-    "require_extra",
-    "seed_torch",
-    "takes_rng",
-    "training_model",
-    "where_rows_are",
-]
-
 #: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
 TABLE_BYTES = 256 << 20
 #: The name scope of a model's Variables, and what their names begin with in a checkpoint.
@@ -154,12 +128,7 @@ def part_seed(seed: int, rank: int, step: int, part: int = 0) -> int:
 
 
 def seed_torch(torch: Any, seed: int) -> None:
-    """Seed PyTorch's generators; `torch.manual_seed` takes milliseconds where CUDA is not in use.
-
-    Args:
-        torch: PyTorch.
-        seed: The seed.
-    """
+    """Seed PyTorch's generators; `torch.manual_seed` takes milliseconds where CUDA is not in use."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
@@ -316,10 +285,6 @@ def framework_of(model: Any) -> str:
 def training_model(model: Any, loss_fn: Callable[..., Any]) -> Model:
     """Give a model of the framework that its parameters are of.
 
-    Args:
-        model: A torch module, or parameters of jax or numpy.
-        loss_fn: Its loss function.
-
     Raises:
         InvalidArgumentError: If it is no model, or the function no function.
     """
@@ -344,10 +309,6 @@ def training_model(model: Any, loss_fn: Callable[..., Any]) -> Model:
 
 def put_values(into: Any, values: Mapping[str, npt.NDArray[Any]]) -> Any:
     """Put values into a model.
-
-    Args:
-        into: See `load`.
-        values: Name in the model -> value.
 
     Returns:
         The module, or new parameters.

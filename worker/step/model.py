@@ -14,18 +14,6 @@ import numpy.typing as npt
 
 from globalstep.wire.draws import Draw
 
-__all__ = [
-    "Array",
-    "Lookups",
-    "Model",
-    "MoreLookupsError",
-    "Parameter",
-    "Rows",
-    "StepResult",
-    "TableParameter",
-    "Values",
-]
-
 Array = npt.NDArray[Any]
 
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from globalstep.worker.step.step_push import decayed
 
-__all__ = ["OwnOptimizer", "OwnState", "apply_rule", "moved_scalars", "rule_of"]
-
 Array = npt.NDArray[Any]
 
 
@@ -93,11 +91,7 @@ class OwnOptimizer:
 
 
 def apply_rule(
-    kind: str,
-    arrays: tuple[Array, ...],
-    gradient: Array,
-    indices: Array | None,
-    hypers: Mapping[str, float],
+    kind: str, arrays: tuple[Array, ...], gradient: Array, indices: Array | None, hypers: Mapping[str, float]
 ) -> None:
     """Apply a gradient to a value and its slots, in place.
 

@@ -16,8 +16,6 @@ from globalstep.optimizers.declared import DeclaredModel
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
 from globalstep.worker.step.model import Array, Rows
 
-__all__ = ["GradientRules", "StepPush", "clipped", "decayed"]
-
 
 @dataclass(frozen=True, eq=False)
 class StepPush:

@@ -17,8 +17,6 @@ from globalstep.wire.declarations import Push, Read
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
 
-__all__ = ["Asking", "Ways"]
-
 Array = npt.NDArray[Any]
 
 #: Pauses between questions: the first; the longest, which grows with the wait; the part of the wait that it is then.

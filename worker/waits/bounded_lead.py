@@ -16,8 +16,6 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.waits.asking import Asking, Ways
 
-__all__ = ["BoundedLead"]
-
 
 class BoundedLead:
     """Waits for a client after its pushes, where the run's policy says so.

@@ -19,8 +19,6 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.waits.asking import Asking, Ways
 
-__all__ = ["CLAIMED", "Contributing", "UnitOfWork"]
-
 #: As the unit of an Increment: the one that the client was given last.
 CLAIMED = -1
 
@@ -65,11 +63,6 @@ class Contributing:
         """Ask for a unit of work, and wait until there is one, or the step has moved on.
 
         The values that it is computed from must be read after this.
-
-        Args:
-            step: Of which step.
-            units: How many make one.
-            known: The step's value as the caller knows it.
 
         Returns:
             What to compute.

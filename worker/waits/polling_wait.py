@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["PollingWait", "wait_for_answers"]
-
 _log = logging.getLogger("globalstep")
 
 _QUIET_SECS = 5.0
@@ -82,14 +80,6 @@ class PollingWait:
 
 def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
     """Ask every PS task for its status, and wait for those that do not answer.
-
-    Args:
-        client: The cluster's client.
-        clock: Where time comes from.
-        max_wait_secs: When to give up.
-
-    Returns:
-        The status of each PS task.
 
     Raises:
         DeadlineExceededError: If some never answered; the text names them.
