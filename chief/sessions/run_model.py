@@ -22,7 +22,6 @@ class GlobalStep(Protocol):
     @property
     def op_name(self) -> str:
         """What the PS tasks call it."""
-        ...
 
 
 class RunSession(Protocol):
@@ -41,24 +40,19 @@ class RunSession(Protocol):
     @property
     def last_outcome(self) -> Outcome | None:
         """What became of the last push; None before the first."""
-        ...
 
     @property
     def pushes_in_flight(self) -> int:
         """How many pushes a run need not wait for."""
-        ...
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         """Run what is asked for, the caller's and the hooks', as one."""
-        ...
 
     def forget_values(self) -> None:
         """Read anew in the next run."""
-        ...
 
     def close(self) -> None:
         """Leave the cluster; a second call does nothing."""
-        ...
 
 
 S = TypeVar("S", bound=RunSession)
@@ -78,12 +72,10 @@ class RunModel(Protocol[S]):
     @property
     def step(self) -> GlobalStep | None:
         """The global step that pushes move on; None without one."""
-        ...
 
     @property
     def restores(self) -> bool:
         """Whether there is anything that a checkpoint could give back."""
-        ...
 
     def complete(self) -> None:
         """Make what is missing before the first session; nothing can be added to the model after it."""
@@ -95,23 +87,18 @@ class RunModel(Protocol[S]):
 
     def session(self, target: Any, task: str, retry_secs: float) -> S:
         """Connect to a cluster."""
-        ...
 
     def declarations(self, shards: int) -> Declarations:
         """Give what is declared to so many PS tasks."""
-        ...
 
     def compare_with_run(self, session: S) -> None:
         """Refuse a model that declares a Variable or an optimizer otherwise than the run has it."""
-        ...
 
     def initialize(self, session: S) -> None:
         """Give all Variables their first values."""
-        ...
 
     def restore(self, session: S, prefix: str, others: list[str] | None) -> None:
         """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
-        ...
 
     def initialize_rest(self, session: S) -> str:
         """Give values to what a run that is ready has none for; says what they wait for, "" for nothing."""
@@ -123,11 +110,9 @@ class RunModel(Protocol[S]):
 
     def why_not_ready(self, session: S) -> str:
         """Say what is not initialized; "" when the model is ready."""
-        ...
 
     def make_ready(self, session: S) -> None:
         """Initialize what is this task's alone, and raise RuntimeError where something is not initialized then."""
-        ...
 
 
 def step_now(session: RunSession, step: GlobalStep) -> int:

@@ -329,14 +329,10 @@ def _quiet(model: Any) -> Iterator[None]:
         return
     import torch
 
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
+    from globalstep.worker.frameworks.torch_module import in_eval
+
+    with in_eval(model), torch.no_grad():
+        yield
 
 
 def _called(how: str, function: Callable[..., Any], *args: Any) -> Any:

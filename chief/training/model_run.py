@@ -251,7 +251,6 @@ class Synchronous(Protocol):
     @property
     def wrapped(self) -> Any:
         """The optimizer that applies the mean."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,8 @@ class ChiefSessionCreator(ChiefCreator):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         model = GraphModel(scaffold or Scaffold(), config)
-        checkpoint = checkpoint_filename_with_path
-        super().__init__(
-            model, master, max_wait_secs, checkpoint=checkpoint, checkpoint_dir=checkpoint_dir, clock=clock
-        )
+        chosen = checkpoint_filename_with_path
+        super().__init__(model, master, max_wait_secs, checkpoint=chosen, checkpoint_dir=checkpoint_dir, clock=clock)
 
 
 class WorkerSessionCreator(WorkerCreator):

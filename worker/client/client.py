@@ -63,15 +63,12 @@ class JournalStore(Protocol):
     @property
     def stored_index(self) -> int:
         """The last entry that is stored."""
-        ...
 
     def catch_up(self) -> bool:
         """Store all that there is now; gives whether that was possible."""
-        ...
 
     def stop(self) -> None:
         """Store what there is now, and end."""
-        ...
 
 
 class ClusterClient:

@@ -15,9 +15,8 @@ from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgu
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, VariableDecl
-from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
-from globalstep.wire.transports import Transport, ask_all
+from globalstep.wire.transports import ask_all
 from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -70,6 +69,8 @@ class RunView:
 
     Attributes:
         joined: As given.
+        transports: To every PS task, in order.
+        known_progress: What this process has heard of the run's decisions, in this incarnation and those before it.
         accepts: Says whether the run that the PS tasks hold may be joined; else this client knows none.
         means: The run that the client is about to join or to begin, as far as its task knows.
         session_tasks: Names of all tasks of the ClusterSpec that run sessions; empty where not known.
@@ -84,7 +85,7 @@ class RunView:
         # The client's. Guards all below, `joined` and the protocol: one push, pull or snapshot at a time. Calls are
         # made under it: it is what gives this client's pushes their order.
         self.lock = threading.RLock()
-        self.joined = joined
+        self.joined, self.transports, self.known_progress = joined, joined.transports, joined.known_progress
         self._calls = calls
         self._protocol = protocol
         self._heartbeat = heartbeat
@@ -99,19 +100,9 @@ class RunView:
         self.session_tasks: Sequence[str] = ()
 
     @property
-    def transports(self) -> Sequence[Transport]:
-        """To every PS task, in order."""
-        return self.joined.transports
-
-    @property
     def identity(self) -> RunIdentity:
         """The run that this client is a member of; without an id before it knows one."""
         return self.joined.identity
-
-    @property
-    def known_progress(self) -> KnownProgress:
-        """What this process has heard of the run's decisions, in this incarnation and those before it."""
-        return self.joined.known_progress
 
     @property
     def labels(self) -> list[str]:

@@ -57,7 +57,9 @@ class TorchModule:
     ) -> Evaluation:
         """Give the loss, the gradients by the sources at the wanted positions, and the buffers."""
         torch = self._torch
-        with self._mode(training), torch.set_grad_enabled(bool(wanted)):
+        # In training the module stays as its user has set it.
+        mode = contextlib.nullcontext() if training else in_eval(self._module)
+        with mode, torch.set_grad_enabled(bool(wanted)):
             tensors = [*self._tensors.values(), *self._buffers()]
             for tensor, value in zip(tensors, values, strict=False):
                 self._set(tensor, value)
@@ -98,19 +100,17 @@ class TorchModule:
         else:
             tensor.detach().copy_(self._torch.tensor(value))
 
-    @contextlib.contextmanager
-    def _mode(self, training: bool) -> Iterator[None]:
-        """Leave the module as its user has set it, or put all of it into `eval()` for a while."""
-        if training:
-            yield
-            return
-        modes = [(part, part.training) for part in self._module.modules()]
-        self._module.eval()
-        try:
-            yield
-        finally:
-            for part, mode in modes:
-                part.training = mode
+
+@contextlib.contextmanager
+def in_eval(module: Any) -> Iterator[None]:
+    """Put all of a module into `eval()` for a while."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _place(module: Any, name: str) -> tuple[Any, str]:
@@ -191,12 +191,6 @@ class DeviceCopies:
         """
         host = self._page_locked(tensor)
         host.copy_(tensor.detach(), non_blocking=True)
-        return self._arrival(tensor, host)
-
-    def _page_locked(self, tensor: Any) -> Any:
-        return self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-
-    def _arrival(self, tensor: Any, host: Any) -> Callable[[], Any]:
         event = self._torch.cuda.Event()
         event.record(self._torch.cuda.current_stream(tensor.device))
 
@@ -205,3 +199,6 @@ class DeviceCopies:
             return host
 
         return arrived
+
+    def _page_locked(self, tensor: Any) -> Any:
+        return self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

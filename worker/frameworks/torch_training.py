@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,8 +132,8 @@ class TorchTraining:
             return torch.zeros(len(ids), part.embedding_dim, device=ids.device)
 
         seed_torch(torch, seed)
-        with torch.no_grad(), self._served(record), contextlib.suppress(_EnoughError):
-            self._call(batch)
+        with torch.no_grad(), contextlib.suppress(_EnoughError):
+            self._call_served(record, batch)
         return seen
 
     def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
@@ -201,8 +201,7 @@ class TorchTraining:
                 begin, at_row[at] = at_row[at], at_row[at] + ids.numel()
                 return rows[at][begin : at_row[at]]
 
-            with self._served(serve):
-                value, beside = parted(self._call(batch))
+            value, beside = parted(self._call_served(serve, batch))
             logged.append({name: part_number(name, part) for name, part in beside.items()})
             return _scalar(value)
 
@@ -254,12 +253,11 @@ class TorchTraining:
             return f"{text} {called}"
         return text
 
-    @contextlib.contextmanager
-    def _served(self, serve: Callable[[int, TableModule, Any], Any]) -> Iterator[None]:
+    def _call_served(self, serve: Callable[[int, TableModule, Any], Any], batch: Any) -> Any:
         for at, part in enumerate(self._embeddings.values()):
             part.serve(functools.partial(serve, at, part))
         try:
-            yield
+            return self._call(batch)
         finally:
             for part in self._embeddings.values():
                 part.serve(None)

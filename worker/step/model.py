@@ -130,12 +130,10 @@ class Model(Protocol):
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Its parameters, and what it keeps beside them, by name."""
-        ...
 
     @property
     def tables(self) -> Mapping[str, TableParameter]:
         """Its embeddings, by name."""
-        ...
 
     def lookups(self, batches: Sequence[Any], seeds: Sequence[int], *, all_of_them: bool = False) -> Lookups:
         """Find out which rows the batches look up.
@@ -145,7 +143,6 @@ class Model(Protocol):
             seeds: A seed for each.
             all_of_them: Go to the end of the loss, where lookups usually come first.
         """
-        ...
 
     def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
         """Compute the loss of batches, averaged, and its gradients.
@@ -158,8 +155,6 @@ class Model(Protocol):
         Raises:
             MoreLookupsError: If a batch looks up more rows than were given.
         """
-        ...
 
     def put(self, values: Mapping[str, Array]) -> Any:
         """Give the model with these values: a module is changed in place, parameters are made anew."""
-        ...
