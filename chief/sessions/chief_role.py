@@ -242,18 +242,7 @@ def train_loop_parts(
     max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[SessionCreator, list[SessionRunHook]]:
-    """Give a task's session creator, and the hooks that its loop begins with.
-
-    Args:
-        model: What is trained.
-        place: What the task is.
-        chief_hooks: The hooks of the task that acts as chief.
-        own_hooks: Hooks of every task.
-        checkpoint_dir: Where checkpoints are.
-        failover_secs: The chief's silence after which this task acts as chief; None for never.
-        max_wait_secs: How long a worker waits for the chief, and the chief for the parameter servers.
-        clock: Where time comes from.
-    """
+    """Give a task's session creator, and the hooks that its loop begins with."""
     worker = WorkerCreator(
         model, place.target, max_wait_secs, task=place.task, checkpoint_dir=checkpoint_dir, clock=clock
     )

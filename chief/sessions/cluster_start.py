@@ -125,14 +125,6 @@ def announce_return(
 
     From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
     this process has heard, what other clients have heard, and what the journal has.
-
-    Args:
-        client: The chief's, in the new incarnation.
-        statuses: What each PS task said of itself before that began.
-        step: Name of the global step.
-        step_after: Its value that training goes on from.
-        prefix: The checkpoint; None for a start from the initial values.
-        files: The run's, of which the journal is one; None for none.
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):

@@ -154,14 +154,7 @@ def _described(optimizers: Iterable[OptimizerDecl]) -> Noted:
 
 
 def _log_changes(run_dir: str, step: int, before: Noted, now: Noted) -> None:
-    """Say what is another one than before in a run that goes on.
-
-    Args:
-        run_dir: The run's directory.
-        step: From which it goes on.
-        before: As the directory has it; empty where it does not say.
-        now: As the program has it.
-    """
+    """Say what is another one than before in a run that goes on."""
     changes = [
         f"{key} of {name}: {now[name].get(key, 'none')} now, {before[name].get(key, 'none')} before"
         for name in now

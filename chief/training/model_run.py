@@ -309,14 +309,6 @@ def trained_model(
 ) -> TrainedModel:
     """Give what a model declares, and what its pushes are.
 
-    Args:
-        model: The model.
-        optimizer: An optimizer, or a dict from patterns of names to optimizers.
-        known_step: Gives the step that this worker knows of.
-        rules: What is done to gradients.
-        replicas: Whose gradients make a step; None for each worker's to make one.
-        units: How many units of work make a step; None for none.
-
     Raises:
         InvalidArgumentError: If the optimizer is none, or not for the model.
     """

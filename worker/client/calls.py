@@ -119,11 +119,6 @@ class ControlCalls:
     def each(self, method: str, requests: Mapping[int, Any], deadline_secs: float | None = None) -> dict[int, Any]:
         """Call several tasks at once and wait for all; try each again that is not reached.
 
-        Args:
-            method: The RPC.
-            requests: Shard -> message.
-            deadline_secs: Of a try; default the method's.
-
         Returns:
             Shard -> reply, in the order of the requests.
 

@@ -40,13 +40,6 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
     Participants come first: the client tells the sequencer what they have applied, so that a visible step stays
     so. It comes back when all others are there.
 
-    Args:
-        transports: To all PS tasks, in order.
-        incarnation: The run's.
-        sequencer: Index of the task that orders pushes.
-        directory: The run's.
-        run: Its id.
-
     Raises:
         UnavailableError: If some task cannot be reached now, or has no disk space for its log; try again.
         LostStateError: If a task's state is lost for good: its log is gone, or damaged. The text says why.
@@ -120,11 +113,6 @@ def find_logs(transports: Sequence[Transport], directory: str, run: str) -> list
     """Find the lives of a run that all PS tasks have a log of and that have not ended.
 
     Lives of which only some have one are named in this process's log.
-
-    Args:
-        transports: To all PS tasks, which hold nothing.
-        directory: The run's.
-        run: Its id.
 
     Returns:
         Incarnation and sequencer of each, the newest first.
