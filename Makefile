@@ -109,11 +109,6 @@ format: $(VENV)/.installed-dev ## put the code into its standard form
 proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 	$(BIN)/python scripts/generate_proto.py
 
-.PHONY: namespaces
-namespaces: $(VENV)/.installed-dev ## regenerate the lists of names and commands
-	$(BIN)/python scripts/compatibility.py
-	$(BIN)/python scripts/cli_page.py
-
 .PHONY: docs
 docs: $(VENV)/.installed-docs ## build the documentation as a site: build/site/index.html
 	$(BIN)/python scripts/cli_page.py --check

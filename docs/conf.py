@@ -2,7 +2,7 @@
 
 The source folder is the repository, so that the links between its Markdown files hold on the site as they do on a
 code host. The table of contents is what docs/index.md links to, section by section, by the names of the links; the API
-reference is made from the docstrings at each build.
+reference is made from the docstrings at each build, the tables of names from what there is.
 """
 
 import builtins
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import api_pages
+import compatibility
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 
@@ -99,6 +100,8 @@ def _read(app, docname, source):
     elif docname == "docs/api":
         pages = [f"api/{api_pages.page_name(page)}" for page in api_pages.MODULES]
         source[0] += "\n".join(["", "", "```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
+    elif docname == "docs/compatibility":
+        source[0] += "\n" + compatibility.tables()
 
 
 def _missing(app, env, node, contnode):

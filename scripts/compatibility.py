@@ -1,14 +1,13 @@
-"""Writes the tables of docs/compatibility.md: the names that public programs use, and those that are there.
+"""Prints the tables that docs/conf.py adds to docs/compatibility.md: the names that public programs use, and all there.
 
 tests/compatibility/names.json holds what was read: the programs, and of each the names of TensorFlow that it
-uses. What stands above the mark in the page is written by hand.
+uses.
 
-Usage: python scripts/compatibility.py [--check]
+Usage: python scripts/compatibility.py
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import importlib
 import inspect
@@ -26,7 +25,6 @@ from globalstep.tf1.module_paths import ModulePath
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ROOT / "tests" / "compatibility" / "names.json"
 PAGE = ROOT / "docs" / "compatibility.md"
-MARK = "<!-- From here on made by scripts/compatibility.py. -->"
 #: Modules whose public names are listed, as a program spells them.
 MODULES = (
     "",
@@ -156,25 +154,22 @@ def hint(name: str) -> str:
     return problem(name).partition(": ")[2]
 
 
-def page() -> str:
-    """Give the text of docs/compatibility.md."""
-    by_hand, mark, _ = PAGE.read_text().partition(MARK)
-    if not mark:
-        raise ValueError(f"{PAGE.name} has no line {MARK!r}")
-    parts = [*_shares(), *_used(), *_without_effect(), *_absent(), *_present(), *_paths(), *_read()]
-    return "\n".join([by_hand.rstrip(), "", MARK, "", *parts])
+def tables() -> str:
+    """Give the Markdown that follows what docs/compatibility.md says by hand."""
+    parts = (_shares(), _used(), _without_effect(), _absent(), _present(), _paths(), _read())
+    return "\n".join(line for part in parts for line in part)
 
 
 def _shares() -> Iterator[str]:
     by_use, by_name = share()
-    yield "## How much works\n"
+    yield "### How much works\n"
     yield f"- {len(programs())} programs were read; they use {len(counts())} names."
     yield f"- {by_use:.1%} of the uses work, counting each name once for each program that has it."
     yield f"- {by_name:.1%} of the names work.\n"
 
 
 def _used() -> Iterator[str]:
-    yield "## The names that the programs use\n"
+    yield "### The names that the programs use\n"
     yield from _table(("name", "programs", "here"), ((f"`{n}`", c, _state(n)) for n, c in counts().items()))
 
 
@@ -187,13 +182,13 @@ def _state(name: str) -> str:
 
 
 def _without_effect() -> Iterator[str]:
-    yield "## Accepted without effect\n"
+    yield "### Accepted without effect\n"
     yield 'Arguments that a docstring calls "Accepted as in TensorFlow" have none either.\n'
     yield from _table(("name", "what happens"), ((f"`{n}`", text) for n, text in absent.WITHOUT_EFFECT.items()))
 
 
 def _absent() -> Iterator[str]:
-    yield "## Absent, and what to use instead\n"
+    yield "### Absent, and what to use instead\n"
     yield "The `AttributeError` says the same. What is in no table of this page is absent without a hint.\n"
     rows = [
         (f"`{_joined(module, name)}`", text)
@@ -204,7 +199,7 @@ def _absent() -> Iterator[str]:
 
 
 def _present() -> Iterator[str]:
-    yield "## Everything there is\n"
+    yield "### Everything there is\n"
     for module in MODULES:
         namespace = importlib.import_module("globalstep" + (f".{module}" if module else ""))
         if namespace is gs and module:
@@ -219,13 +214,13 @@ def _paths() -> Iterator[str]:
     for name in ("core", "examples", "python"):
         importlib.import_module(f"globalstep.{name}")
     found = [(name, module) for name, module in sys.modules.items() if isinstance(module, ModulePath)]
-    yield "## Paths of TensorFlow's own modules\n"
+    yield "### Paths of TensorFlow's own modules\n"
     yield "Programs import from them what has a public name; a name that is not here says so.\n"
     yield f"{', '.join(f'`{name}`' for name, module in sorted(found) if module.sources)}\n"
 
 
 def _read() -> Iterator[str]:
-    yield "## The programs that were read\n"
+    yield "### The programs that were read\n"
     for program in programs():
         yield f"- [{program['repository']}](https://github.com/{program['repository']}), {program['path']}"
     yield ""
@@ -244,19 +239,5 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
     yield ""
 
 
-def main() -> int:
-    """Write the page, or with --check say whether it differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not up to date")
-    check = parser.parse_args().check
-    text = page()
-    stale = PAGE.read_text() != text
-    if stale and not check:
-        PAGE.write_text(text)
-    if stale:
-        print(f"{'not up to date' if check else 'written'}: {PAGE.relative_to(ROOT)}")
-    return 1 if check and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(tables())

