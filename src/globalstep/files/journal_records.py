@@ -1,7 +1,7 @@
 """The records of a run's journal: who pushed what and what became of it, without any gradient.
 
 The sequencer writes them (`ps/ledger/journal.py`), the chief stores them (`chief/journal/journal_files.py`), and
-`globalstep audit` reads them. A record is 44 bytes, little-endian; docs/audit.md describes it for other programs.
+`globalstep audit` reads them. A record is 44 bytes, little-endian; docs/audit.md says what the files are.
 
 Layer: shared. Imports nothing of globalstep.
 """
