@@ -10,44 +10,25 @@ from typing import Any
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Hypers
 
 __all__ = ["RULE", "Adadelta"]
 
 
 @kernel
-def _dense(
-    values: Array,
-    accum: Array,
-    accum_update: Array,
-    grad: Array,
+def _step(
+    value: Any,
+    accum: Any,
+    accum_update: Any,
+    grad: Any,
     learning_rate: Any,
     rho: Any,
     one_minus_rho: Any,
     epsilon: Any,
-) -> None:
-    for i in range(values.size):
-        accum[i] = accum[i] * rho + grad[i] * grad[i] * one_minus_rho
-        update = np.sqrt(accum_update[i] + epsilon) / np.sqrt(accum[i] + epsilon) * grad[i]
-        values[i] -= update * learning_rate
-        accum_update[i] = accum_update[i] * rho + update * update * one_minus_rho
-
-
-@kernel
-def _rows(
-    values: Array,
-    accum: Array,
-    accum_update: Array,
-    indices: Array,
-    rows: Array,
-    learning_rate: Any,
-    rho: Any,
-    one_minus_rho: Any,
-    epsilon: Any,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(values[at], accum[at], accum_update[at], rows[i], learning_rate, rho, one_minus_rho, epsilon)
+) -> Any:
+    accum = accum * rho + grad * grad * one_minus_rho
+    update = np.sqrt(accum_update + epsilon) / np.sqrt(accum + epsilon) * grad
+    return value - update * learning_rate, accum, accum_update * rho + update * update * one_minus_rho
 
 
 class Adadelta(CompiledRule):
@@ -60,23 +41,12 @@ class Adadelta(CompiledRule):
     kind = "adadelta"
     slots = ("accum", "accum_update")
     hypers = ("learning_rate", "rho", "epsilon")
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
         rho = real(hyper["rho"])
         return real(hyper["learning_rate"]), rho, real(1) - rho, real(hyper["epsilon"])
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        learning_rate, rho, one_minus_rho, epsilon = self.numbers(hyper, values.dtype.type)
-        accum = slots[0] * rho + grad * grad * one_minus_rho
-        update = np.sqrt(slots[1] + epsilon) / np.sqrt(accum + epsilon) * grad
-        accum_update = slots[1] * rho + update * update * one_minus_rho
-        return values - update * learning_rate, (accum, accum_update)
 
 
 RULE = Adadelta()

@@ -10,22 +10,14 @@ from typing import Any
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "Adagrad"]
 
 
 @kernel
-def _dense(values: Array, accumulator: Array, grad: Array, learning_rate: Any) -> None:
-    for i in range(values.size):
-        accumulator[i] += grad[i] * grad[i]
-        values[i] -= learning_rate * grad[i] / np.sqrt(accumulator[i])
-
-
-@kernel
-def _rows(values: Array, accumulator: Array, indices: Array, rows: Array, learning_rate: Any) -> None:
-    for i in range(indices.size):
-        _dense(values[indices[i]], accumulator[indices[i]], rows[i], learning_rate)
+def _step(value: Any, accumulator: Any, grad: Any, learning_rate: Any) -> Any:
+    accumulator = accumulator + grad * grad
+    return value - learning_rate * grad / np.sqrt(accumulator), accumulator
 
 
 class Adagrad(CompiledRule):
@@ -36,16 +28,7 @@ class Adagrad(CompiledRule):
 
     kind = "adagrad"
     slots = ("accumulator",)
-    dense_kernel = _dense
-    rows_kernel = _rows
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        accumulator = slots[0] + grad * grad
-        rate = values.dtype.type(hyper["learning_rate"])
-        return values - rate * grad / np.sqrt(accumulator), (accumulator,)
+    step = _step
 
 
 RULE = Adagrad()

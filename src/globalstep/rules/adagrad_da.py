@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from globalstep.rules.rule import Array, Hypers, Rule
+from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
 
 __all__ = ["RULE", "AdagradDA"]
 
@@ -30,9 +30,7 @@ class AdagradDA(Rule):
         "l2_regularization_strength",
     )
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         real = values.dtype.type
         learning_rate, steps = real(hyper["learning_rate"]), real(hyper["global_step"])

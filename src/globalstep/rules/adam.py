@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Array, Hypers, Slots, Updated
 
-__all__ = ["RULE", "Adam", "advance_beta_powers", "bias_corrected", "lazy_rows"]
+__all__ = ["RULE", "Adam", "advance_beta_powers", "bias_corrected"]
 
 
 @kernel
-def _dense(
-    values: Array,
-    m: Array,
-    v: Array,
-    grad: Array,
+def _step(
+    value: Any,
+    m: Any,
+    v: Any,
+    grad: Any,
     rate: Any,
     beta1: Any,
     beta2: Any,
@@ -29,17 +29,10 @@ def _dense(
     one_minus_beta2: Any,
     epsilon: Any,
     decay: Any,
-) -> None:
-    for i in range(values.size):
-        # All is read before any is written: arrays that begin alike within a page make a processor take a read for one
-        # of what was just written, and wait (2.7 times as long on Zen 4).
-        g = grad[i]
-        new_m = m[i] + (g - m[i]) * one_minus_beta1
-        new_v = v[i] + (g * g - v[i]) * one_minus_beta2
-        value = values[i] - values[i] * decay
-        m[i] = new_m
-        v[i] = new_v
-        values[i] = value - new_m * rate / (np.sqrt(new_v) + epsilon)
+) -> Any:
+    m = m + (grad - m) * one_minus_beta1
+    v = v + (grad * grad - v) * one_minus_beta2
+    return value - value * decay - m * rate / (np.sqrt(v) + epsilon), m, v
 
 
 @kernel
@@ -71,30 +64,6 @@ def _rows(
         values[i] -= m[i] * rate / (np.sqrt(v[i]) + epsilon)
 
 
-@kernel
-def lazy_rows(
-    values: Array,
-    m: Array,
-    v: Array,
-    indices: Array,
-    rows: Array,
-    rate: Any,
-    beta1: Any,
-    beta2: Any,
-    one_minus_beta1: Any,
-    one_minus_beta2: Any,
-    epsilon: Any,
-    decay: Any,
-) -> None:
-    """Adam on the touched rows alone; here because numba's cache sees changes of this file only."""
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(
-            values[at], m[at], v[at], rows[i],
-            rate, beta1, beta2, one_minus_beta1, one_minus_beta2, epsilon, decay,
-        )  # fmt: skip
-
-
 class Adam(CompiledRule):
     """TensorFlow's ApplyAdam, with its "epsilon hat".
 
@@ -111,7 +80,7 @@ class Adam(CompiledRule):
     slots = ("m", "v")
     hypers: ClassVar[tuple[str, ...]] = ("learning_rate", "beta1", "beta2", "epsilon")
     scalars = ("beta1_power", "beta2_power")
-    dense_kernel = _dense
+    step = _step
     rows_kernel = _rows
     flat_rows = True
 
@@ -136,18 +105,7 @@ class Adam(CompiledRule):
             self.decay(hyper, real),
         )
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        rate, _, _, one_minus_beta1, one_minus_beta2, epsilon, decay = self.numbers(hyper, values.dtype.type)
-        m = slots[0] + (grad - slots[0]) * one_minus_beta1
-        v = slots[1] + (grad * grad - slots[1]) * one_minus_beta2
-        return values - values * decay - m * rate / (np.sqrt(v) + epsilon), (m, v)
-
-    def sparse_reference(
-        self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         rate, beta1, beta2, one_minus_beta1, one_minus_beta2, epsilon, decay = self.numbers(hyper, values.dtype.type)
         m, v = slots[0] * beta1, slots[1] * beta2

@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Array, Hypers, Slots, Updated
 
 __all__ = ["RULE", "DelayedNesterov"]
 
@@ -102,9 +102,7 @@ class DelayedNesterov(CompiledRule):
         rate, inertia, share = real(hyper["learning_rate"]), real(hyper["momentum"]), real(1) / real(hyper["delay"])
         return rate * share, share, inertia, rate * inertia, real(_moves(hyper))
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         step, share, inertia, drift, moves = self.numbers(hyper, values.dtype.type)
         values, (momentum, waiting) = values - grad * step, (slots[0], slots[1] + grad)
@@ -113,9 +111,7 @@ class DelayedNesterov(CompiledRule):
             values = values - momentum * drift
         return values, (momentum, waiting)
 
-    def sparse_reference(
-        self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         grad = np.zeros_like(values)
         grad[indices] = rows

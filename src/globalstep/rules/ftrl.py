@@ -11,17 +11,17 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Array, Hypers, Slots, Updated
 
 __all__ = ["RULE", "Ftrl"]
 
 
 @kernel
-def _dense(
-    values: Array,
-    accum: Array,
-    linear: Array,
-    grad: Array,
+def _step(
+    value: Any,
+    accum: Any,
+    linear: Any,
+    grad: Any,
     learning_rate: Any,
     power: Any,
     by_root: bool,
@@ -29,45 +29,18 @@ def _dense(
     two_l2: Any,
     two_shrinkage: Any,
     zero: Any,
-) -> None:
-    for i in range(values.size):
-        new_accum = accum[i] + grad[i] * grad[i]
-        if by_root:
-            new_root, root = np.sqrt(new_accum), np.sqrt(accum[i])
-        else:
-            new_root, root = new_accum**power, accum[i] ** power
-        shrunk = grad[i] + values[i] * two_shrinkage
-        new_linear = linear[i] + (shrunk - (new_root - root) / learning_rate * values[i])
-        if np.abs(new_linear) > l1:
-            distance = np.sign(new_linear) * l1 - new_linear
-            values[i] = distance / (new_root / learning_rate + two_l2)
-        else:
-            values[i] = zero
-        accum[i] = new_accum
-        linear[i] = new_linear
-
-
-@kernel
-def _rows(
-    values: Array,
-    accum: Array,
-    linear: Array,
-    indices: Array,
-    rows: Array,
-    learning_rate: Any,
-    power: Any,
-    by_root: bool,
-    l1: Any,
-    two_l2: Any,
-    two_shrinkage: Any,
-    zero: Any,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(
-            values[at], accum[at], linear[at], rows[i],
-            learning_rate, power, by_root, l1, two_l2, two_shrinkage, zero,
-        )  # fmt: skip
+) -> Any:
+    new_accum = accum + grad * grad
+    if by_root:
+        new_root, root = np.sqrt(new_accum), np.sqrt(accum)
+    else:
+        new_root, root = new_accum**power, accum**power
+    linear = linear + ((grad + value * two_shrinkage) - (new_root - root) / learning_rate * value)
+    if np.abs(linear) > l1:
+        value = (np.sign(linear) * l1 - linear) / (new_root / learning_rate + two_l2)
+    else:
+        value = zero
+    return value, new_accum, linear
 
 
 class Ftrl(CompiledRule):
@@ -90,8 +63,7 @@ class Ftrl(CompiledRule):
         "l2_regularization_strength",
         "l2_shrinkage_regularization_strength",
     )
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def check_hypers(self, hyper: Hypers) -> None:
         """See Rule; the learning rate must be positive, because the rule divides by it."""
@@ -115,9 +87,7 @@ class Ftrl(CompiledRule):
             real(0),
         )
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         learning_rate, power, by_root, l1, two_l2, two_shrinkage, zero = self.numbers(hyper, values.dtype.type)
         accum = slots[0] + grad * grad

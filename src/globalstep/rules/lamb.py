@@ -13,7 +13,7 @@ import numpy as np
 
 from globalstep.rules.adam import advance_beta_powers
 from globalstep.rules.compiled import check_alike, kernel, read_only
-from globalstep.rules.rule import Array, Hypers, Rule
+from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
 
 __all__ = ["RULE", "Lamb"]
 
@@ -73,7 +73,7 @@ class Lamb(Rule):
         """See Rule."""
         return advance_beta_powers(scalars, hyper)
 
-    def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
+    def dense(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> None:
         """See Rule."""
         check_alike(values, *slots, grad)
         if values.dtype == np.float16:
@@ -83,7 +83,7 @@ class Lamb(Rule):
         _moments(values, *slots, read_only(grad), step, *_numbers(hyper, values.dtype.type))
         _move(values, step, _rate(values, step, hyper))
 
-    def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
+    def sparse(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule."""
         grad = np.zeros_like(values)
         grad[indices] = rows
@@ -96,9 +96,7 @@ class Lamb(Rule):
         hyper = dict.fromkeys((*self.hypers, *self.scalars), 0.5)
         self.dense(empty, (empty, empty), empty, hyper)
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         beta1, beta2, one_minus_beta1, one_minus_beta2, correction1, correction2, epsilon, decay = _numbers(
             hyper, values.dtype.type
@@ -108,9 +106,7 @@ class Lamb(Rule):
         step = m / correction1 / (np.sqrt(v / correction2) + epsilon) + values * decay
         return values - step * _rate(values, step, hyper), (m, v)
 
-    def sparse_reference(
-        self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         grad = np.zeros_like(values)
         grad[indices] = rows

@@ -5,8 +5,8 @@ Layer: shared.
 
 from __future__ import annotations
 
-from globalstep.rules.adam import Adam, lazy_rows
-from globalstep.rules.rule import Array, Hypers, Rule
+from globalstep.rules.adam import Adam
+from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
 
 __all__ = ["RULE", "LazyAdam"]
 
@@ -20,12 +20,10 @@ class LazyAdam(Adam):
     """
 
     kind = "lazy_adam"
-    rows_kernel = lazy_rows
+    step = Adam.step
     flat_rows = False
 
-    def sparse_reference(
-        self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
         """See Rule."""
         return Rule.sparse_reference(self, values, slots, indices, rows, hyper)
 

@@ -10,48 +10,25 @@ from typing import Any
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Hypers
 
 __all__ = ["RULE", "Lion"]
 
 
 @kernel
-def _dense(
-    values: Array,
-    momentum: Array,
-    grad: Array,
+def _step(
+    value: Any,
+    momentum: Any,
+    grad: Any,
     learning_rate: Any,
     beta1: Any,
     one_minus_beta1: Any,
     beta2: Any,
     one_minus_beta2: Any,
     weight_decay: Any,
-) -> None:
-    for i in range(values.size):
-        direction = np.sign(momentum[i] * beta1 + grad[i] * one_minus_beta1)
-        values[i] -= (direction + values[i] * weight_decay) * learning_rate
-        momentum[i] = momentum[i] * beta2 + grad[i] * one_minus_beta2
-
-
-@kernel
-def _rows(
-    values: Array,
-    momentum: Array,
-    indices: Array,
-    rows: Array,
-    learning_rate: Any,
-    beta1: Any,
-    one_minus_beta1: Any,
-    beta2: Any,
-    one_minus_beta2: Any,
-    weight_decay: Any,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(
-            values[at], momentum[at], rows[i],
-            learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, weight_decay,
-        )  # fmt: skip
+) -> Any:
+    direction = np.sign(momentum * beta1 + grad * one_minus_beta1)
+    return value - (direction + value * weight_decay) * learning_rate, momentum * beta2 + grad * one_minus_beta2
 
 
 class Lion(CompiledRule):
@@ -66,23 +43,13 @@ class Lion(CompiledRule):
     kind = "lion"
     slots = ("momentum",)
     hypers = ("learning_rate", "beta1", "beta2", "weight_decay")
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
         beta1, beta2 = real(hyper["beta1"]), real(hyper["beta2"])
         rate, decay = real(hyper["learning_rate"]), real(hyper["weight_decay"])
         return rate, beta1, real(1) - beta1, beta2, real(1) - beta2, decay
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        rate, beta1, one_minus_beta1, beta2, one_minus_beta2, decay = self.numbers(hyper, values.dtype.type)
-        direction = np.sign(slots[0] * beta1 + grad * one_minus_beta1)
-        momentum = slots[0] * beta2 + grad * one_minus_beta2
-        return values - (direction + values * decay) * rate, (momentum,)
 
 
 RULE = Lion()

@@ -8,36 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Hypers
 
 __all__ = ["RULE", "Momentum"]
 
 
 @kernel
-def _dense(values: Array, momentum: Array, grad: Array, learning_rate: Any, decay: Any, use_nesterov: bool) -> None:
+def _step(value: Any, momentum: Any, grad: Any, learning_rate: Any, decay: Any, use_nesterov: bool) -> Any:
+    momentum = momentum * decay + grad
     if use_nesterov:
-        for i in range(values.size):
-            momentum[i] = momentum[i] * decay + grad[i]
-            values[i] -= grad[i] * learning_rate + momentum[i] * decay * learning_rate
-    else:
-        for i in range(values.size):
-            momentum[i] = momentum[i] * decay + grad[i]
-            values[i] -= momentum[i] * learning_rate
-
-
-@kernel
-def _rows(
-    values: Array,
-    momentum: Array,
-    indices: Array,
-    rows: Array,
-    learning_rate: Any,
-    decay: Any,
-    use_nesterov: bool,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(values[at], momentum[at], rows[i], learning_rate, decay, use_nesterov)
+        return value - (grad * learning_rate + momentum * decay * learning_rate), momentum
+    return value - momentum * learning_rate, momentum
 
 
 class Momentum(CompiledRule):
@@ -50,22 +31,11 @@ class Momentum(CompiledRule):
     kind = "momentum"
     slots = ("momentum",)
     hypers = ("learning_rate", "momentum", "use_nesterov")
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
         return real(hyper["learning_rate"]), real(hyper["momentum"]), bool(hyper["use_nesterov"])
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        learning_rate, decay, use_nesterov = self.numbers(hyper, values.dtype.type)
-        momentum = slots[0] * decay + grad
-        if use_nesterov:
-            return values - (grad * learning_rate + momentum * decay * learning_rate), (momentum,)
-        return values - momentum * learning_rate, (momentum,)
 
 
 RULE = Momentum()

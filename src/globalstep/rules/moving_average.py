@@ -11,37 +11,20 @@ from typing import Any
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Hypers
 
 __all__ = ["RULE", "ZERO_DEBIAS", "MovingAverage", "ZeroDebiasMovingAverage"]
 
 
 @kernel
-def _dense(values: Array, followed: Array, one_minus_decay: Any) -> None:
-    for i in range(values.size):
-        values[i] -= (values[i] - followed[i]) * one_minus_decay
+def _step(value: Any, followed: Any, one_minus_decay: Any) -> Any:
+    return value - (value - followed) * one_minus_decay
 
 
 @kernel
-def _rows(values: Array, indices: Array, rows: Array, one_minus_decay: Any) -> None:
-    for i in range(indices.size):
-        _dense(values[indices[i]], rows[i], one_minus_decay)
-
-
-@kernel
-def _debiased_dense(values: Array, biased: Array, followed: Array, one_minus_decay: Any, weight: Any) -> None:
-    for i in range(values.size):
-        biased[i] -= (biased[i] - followed[i]) * one_minus_decay
-        values[i] = biased[i] / weight
-
-
-@kernel
-def _debiased_rows(
-    values: Array, biased: Array, indices: Array, rows: Array, one_minus_decay: Any, weight: Any
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _debiased_dense(values[at], biased[at], rows[i], one_minus_decay, weight)
+def _debiased_step(value: Any, biased: Any, followed: Any, one_minus_decay: Any, weight: Any) -> Any:
+    biased = biased - (biased - followed) * one_minus_decay
+    return biased / weight, biased
 
 
 class MovingAverage(CompiledRule):
@@ -52,18 +35,11 @@ class MovingAverage(CompiledRule):
 
     kind = "moving_average"
     hypers = ("decay",)
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
         return (real(1) - real(hyper["decay"]),)
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        return values - (values - grad) * self.numbers(hyper, values.dtype.type)[0], ()
 
 
 class ZeroDebiasMovingAverage(CompiledRule):
@@ -79,8 +55,7 @@ class ZeroDebiasMovingAverage(CompiledRule):
     slots = ("biased",)
     hypers = ("decay",)
     scalars = ("local_step",)
-    dense_kernel = _debiased_dense
-    rows_kernel = _debiased_rows
+    step = _debiased_step
 
     def advance_scalars(self, scalars: Mapping[str, np.float32], hyper: Hypers) -> dict[str, np.float32]:
         """See Rule."""
@@ -91,14 +66,6 @@ class ZeroDebiasMovingAverage(CompiledRule):
         one_minus_decay = real(1) - real(hyper["decay"])
         steps = real(hyper["local_step"]) + real(1)
         return one_minus_decay, real(1) - (real(1) - one_minus_decay) ** steps
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        one_minus_decay, weight = self.numbers(hyper, values.dtype.type)
-        biased = slots[0] - (slots[0] - grad) * one_minus_decay
-        return biased / weight, (biased,)
 
 
 RULE = MovingAverage()

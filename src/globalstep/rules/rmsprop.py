@@ -10,84 +10,43 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers
+from globalstep.rules.rule import Hypers
 
 __all__ = ["CENTERED", "RULE", "CenteredRMSProp", "RMSProp"]
 
 
 @kernel
-def _dense(
-    values: Array,
-    rms: Array,
-    momentum: Array,
-    grad: Array,
+def _step(
+    value: Any,
+    rms: Any,
+    momentum: Any,
+    grad: Any,
     learning_rate: Any,
     one_minus_decay: Any,
     inertia: Any,
     epsilon: Any,
-) -> None:
-    for i in range(values.size):
-        rms[i] += (grad[i] * grad[i] - rms[i]) * one_minus_decay
-        momentum[i] = momentum[i] * inertia + grad[i] * learning_rate / np.sqrt(rms[i] + epsilon)
-        values[i] -= momentum[i]
+) -> Any:
+    rms = rms + (grad * grad - rms) * one_minus_decay
+    momentum = momentum * inertia + grad * learning_rate / np.sqrt(rms + epsilon)
+    return value - momentum, rms, momentum
 
 
 @kernel
-def _rows(
-    values: Array,
-    rms: Array,
-    momentum: Array,
-    indices: Array,
-    rows: Array,
+def _centered_step(
+    value: Any,
+    rms: Any,
+    mg: Any,
+    momentum: Any,
+    grad: Any,
     learning_rate: Any,
     one_minus_decay: Any,
     inertia: Any,
     epsilon: Any,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _dense(values[at], rms[at], momentum[at], rows[i], learning_rate, one_minus_decay, inertia, epsilon)
-
-
-@kernel
-def _centered_dense(
-    values: Array,
-    rms: Array,
-    mg: Array,
-    momentum: Array,
-    grad: Array,
-    learning_rate: Any,
-    one_minus_decay: Any,
-    inertia: Any,
-    epsilon: Any,
-) -> None:
-    for i in range(values.size):
-        rms[i] += (grad[i] * grad[i] - rms[i]) * one_minus_decay
-        mg[i] += (grad[i] - mg[i]) * one_minus_decay
-        variance = rms[i] - mg[i] * mg[i] + epsilon
-        momentum[i] = momentum[i] * inertia + grad[i] * learning_rate / np.sqrt(variance)
-        values[i] -= momentum[i]
-
-
-@kernel
-def _centered_rows(
-    values: Array,
-    rms: Array,
-    mg: Array,
-    momentum: Array,
-    indices: Array,
-    rows: Array,
-    learning_rate: Any,
-    one_minus_decay: Any,
-    inertia: Any,
-    epsilon: Any,
-) -> None:
-    for i in range(indices.size):
-        at = indices[i]
-        _centered_dense(
-            values[at], rms[at], mg[at], momentum[at], rows[i],
-            learning_rate, one_minus_decay, inertia, epsilon,
-        )  # fmt: skip
+) -> Any:
+    rms = rms + (grad * grad - rms) * one_minus_decay
+    mg = mg + (grad - mg) * one_minus_decay
+    momentum = momentum * inertia + grad * learning_rate / np.sqrt(rms - mg * mg + epsilon)
+    return value - momentum, rms, mg, momentum
 
 
 class RMSProp(CompiledRule):
@@ -100,8 +59,7 @@ class RMSProp(CompiledRule):
     kind = "rmsprop"
     slots: ClassVar[tuple[str, ...]] = ("rms", "momentum")
     hypers = ("learning_rate", "decay", "momentum", "epsilon")
-    dense_kernel = _dense
-    rows_kernel = _rows
+    step = _step
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
@@ -111,15 +69,6 @@ class RMSProp(CompiledRule):
             real(hyper["momentum"]),
             real(hyper["epsilon"]),
         )
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        learning_rate, one_minus_decay, inertia, epsilon = self.numbers(hyper, values.dtype.type)
-        rms = slots[0] + (grad * grad - slots[0]) * one_minus_decay
-        momentum = slots[1] * inertia + grad * learning_rate / np.sqrt(rms + epsilon)
-        return values - momentum, (rms, momentum)
 
 
 class CenteredRMSProp(RMSProp):
@@ -131,18 +80,7 @@ class CenteredRMSProp(RMSProp):
 
     kind = "centered_rmsprop"
     slots = ("rms", "mg", "momentum")
-    dense_kernel = _centered_dense
-    rows_kernel = _centered_rows
-
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """See Rule."""
-        learning_rate, one_minus_decay, inertia, epsilon = self.numbers(hyper, values.dtype.type)
-        rms = slots[0] + (grad * grad - slots[0]) * one_minus_decay
-        mg = slots[1] + (grad - slots[1]) * one_minus_decay
-        momentum = slots[2] * inertia + grad * learning_rate / np.sqrt(rms - mg * mg + epsilon)
-        return values - momentum, (rms, mg, momentum)
+    step = _centered_step
 
 
 RULE = RMSProp()

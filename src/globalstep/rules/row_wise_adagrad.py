@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InternalError
-from globalstep.rules.rule import Array, Hypers, Rule, check_alike
+from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated, check_alike
 
 __all__ = ["RULE", "RowWiseAdagrad"]
 
@@ -30,20 +30,18 @@ class RowWiseAdagrad(Rule):
     elementwise = False
     by_rows = True
 
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """See Rule; values and gradient [n, width], the slot [n, 1]."""
         rate, epsilon = (values.dtype.type(hyper[name]) for name in self.hypers)
         total = np.sum(grad * grad, axis=1, keepdims=True, dtype=values.dtype)
         accumulator = slots[0] + total / values.dtype.type(max(1, values.shape[1]))
         return values - rate * grad / (np.sqrt(accumulator) + epsilon), (accumulator,)
 
-    def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
+    def dense(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> None:
         """See Rule; a gradient of all rows comes as rows."""
         raise InternalError(f"The rule {self.kind!r} was called without rows. This is a bug: please report it.")
 
-    def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
+    def sparse(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule."""
         check_alike(values)
         check_alike(slots[0], shape=(values.shape[0], 1), dtype=values.dtype)

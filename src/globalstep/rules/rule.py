@@ -19,9 +19,12 @@ import numpy.typing as npt
 
 from globalstep.errors import InternalError, InvalidArgumentError
 
-__all__ = ["Array", "BoundRule", "Hypers", "Rule", "check_alike"]
+__all__ = ["Array", "BoundRule", "Hypers", "Rule", "Slots", "Updated", "check_alike"]
 
 Array = npt.NDArray[Any]
+Slots = tuple[Array, ...]
+#: New values and slots.
+Updated = tuple[Array, Slots]
 Hypers = Mapping[str, float]
 
 
@@ -95,9 +98,7 @@ class Rule(abc.ABC):
         return frozenset((*self.hypers, *self.scalars))
 
     @abc.abstractmethod
-    def reference(
-        self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def reference(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> Updated:
         """Give the new values and slots, computed with numpy in the dtype of `values`.
 
         Args:
@@ -110,9 +111,7 @@ class Rule(abc.ABC):
             New arrays: (values, slots). The arguments are not changed.
         """
 
-    def sparse_reference(
-        self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
         """Give what `sparse` leaves, computed with numpy; here `reference` on the touched rows alone.
 
         Args:
@@ -125,10 +124,10 @@ class Rule(abc.ABC):
         Returns:
             New arrays: (values, slots). The arguments are not changed.
         """
-        new_values, new_slots = self.reference(values[indices], tuple(slot[indices] for slot in slots), rows, hyper)
+        new = self.reference(values[indices], tuple(slot[indices] for slot in slots), rows, hyper)
         results = [values.copy(), *(slot.copy() for slot in slots)]
-        for result, new in zip(results, (new_values, *new_slots), strict=True):
-            result[indices] = new
+        for result, touched in zip(results, (new[0], *new[1]), strict=True):
+            result[indices] = touched
         return results[0], tuple(results[1:])
 
     def advance_scalars(self, scalars: Mapping[str, np.float32], hyper: Hypers) -> dict[str, np.float32]:
@@ -162,7 +161,7 @@ class Rule(abc.ABC):
                     "nothing was applied. Look at the schedule or callable that computes it."
                 )
 
-    def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
+    def dense(self, values: Array, slots: Slots, grad: Array, hyper: Hypers) -> None:
         """Apply a gradient for every element, in place.
 
         Args:
@@ -178,7 +177,7 @@ class Rule(abc.ABC):
         """Return what applies a gradient to arrays of a dtype that `check_alike` has passed; it is not asked again."""
         return BoundRule(lambda hyper: (hyper,), lambda values, *rest: self.dense(values, rest[:-2], *rest[-2:]))
 
-    def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
+    def sparse(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> None:
         """Apply a gradient for some rows, in place; the other rows stay, unless the rule says otherwise.
 
         Args:
@@ -213,6 +212,6 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _store(values: Array, slots: tuple[Array, ...], new: tuple[Array, tuple[Array, ...]]) -> None:
+def _store(values: Array, slots: Slots, new: Updated) -> None:
     for array, result in zip((values, *slots), (new[0], *new[1]), strict=True):
         array[...] = result

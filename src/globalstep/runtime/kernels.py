@@ -63,10 +63,12 @@ class Kernel:
     Args:
         function: The loop. It calls those of its own file only, since no change of another file is seen. Where its
             result is annotated as None, bool or int, it needs no numba.
+        text: The loop's text, where it was made and is not in its file.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], text: str = "") -> None:
         self.function = function
+        self._text = text
         self._name = f"{function.__module__}.{function.__qualname__}"
         self._ready: dict[tuple[Kind, ...], Callable[..., Any]] = {}
 
@@ -114,7 +116,7 @@ class Kernel:
     def _path(self, kinds: tuple[Kind, ...]) -> str:
         """Give the file of the machine code: its name has a digest of all that the code depends on."""
         with open(self.function.__code__.co_filename, "rb") as source:
-            what = [hashlib.sha256(source.read()).hexdigest(), self._name, *_machine()]
+            what = [hashlib.sha256(source.read() + self._text.encode()).hexdigest(), self._name, *_machine()]
         what += [kind.__name__ if isinstance(kind, type) else str(kind) for kind in kinds]
         name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:32]
         return os.path.join(os.environ["NUMBA_CACHE_DIR"], f"{self._name}-{name}.native")
