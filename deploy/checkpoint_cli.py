@@ -98,10 +98,15 @@ def _no_checkpoints(directory: str) -> str:
     return f"{directory} is a file." if storage.exists(directory) else f"There is no directory {directory}."
 
 
-def _show(path: str) -> int:
+def _whole(path: str) -> str:
     prefix = path if checkpoint_exists(path) else latest_checkpoint(path)
     if prefix is None:
         raise ValueError(f"{path} is neither a checkpoint nor a directory with a whole one.")
+    return prefix
+
+
+def _show(path: str) -> int:
+    prefix = _whole(path)
     with CheckpointReader(prefix) as reader:
         index = reader.index
     print(f"checkpoint  {prefix}")
@@ -151,19 +156,14 @@ def _export(args: argparse.Namespace) -> int:
     if args.tensorflow:
         if args.step or args.ema:
             raise ValueError("--tensorflow writes a whole checkpoint: name its prefix, and leave out --step and --ema.")
-        return _export_to_tensorflow(args.path, args.target)
+        prefix = _whole(args.path)
+        exported = export_checkpoint(prefix, args.target)
+        target = args.target.removesuffix(".index")
+        print(f"Exported {len(exported)} tensors of {prefix} as {target}, for TensorFlow.")
+        return 0
     step = int(args.step) if args.step and args.step.isdecimal() else args.step
     names = export_model(args.path, args.target, step=step, ema=args.ema)
     print(f"Wrote {len(names)} tensors of {args.path} to {args.target}.")
-    return 0
-
-
-def _export_to_tensorflow(path: str, tf_prefix: str) -> int:
-    prefix = path if checkpoint_exists(path) else latest_checkpoint(path)
-    if prefix is None:
-        raise ValueError(f"{path} is neither a checkpoint nor a directory with a whole one.")
-    names = export_checkpoint(prefix, tf_prefix)
-    print(f"Exported {len(names)} tensors of {prefix} as {tf_prefix.removesuffix('.index')}, for TensorFlow.")
     return 0
 
 

@@ -258,7 +258,7 @@ class RunLogs:
         folder = self.folders[shard]
         oldest = None
         for segment in reversed(bases_in(folder)):
-            oldest = _begins_after(folder, segment)
+            oldest = int(_first_record(folder, segment).base.applied)  # the last entry before the segment
             if up_to is None or oldest <= up_to:
                 return segment
         if oldest is None:
@@ -403,11 +403,6 @@ def _begin_of(folder: Path) -> pb.BeginRequest:
     segments: Sequence[int] = bases_in(folder)
     record = _first_record(folder, segments[0]) if segments else pb.LogRecord()
     return record.base.begin if record.HasField("base") else record.begin
-
-
-def _begins_after(folder: Path, segment: int) -> int:
-    """Give the last entry before a segment."""
-    return int(_first_record(folder, segment).base.applied)
 
 
 def _first_record(folder: Path, segment: int) -> pb.LogRecord:

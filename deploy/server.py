@@ -347,20 +347,11 @@ class HostedPS:
         self._task = task
         main = threading.current_thread() is threading.main_thread()
         guard = [setpriv, "--pdeathsig", "TERM"] if main and (setpriv := shutil.which("setpriv")) else []
-        command = [
-            *guard,
-            sys.executable,
-            "-m",
-            "globalstep.ps",
-            "--bind",
-            address,
-            "--metrics-port",
-            "",
-            "--log-level",
-        ]
+        command = [*guard, sys.executable, "-m", "globalstep.ps", "--bind", address]
+        command += ["--metrics-port", "", "--log-level", "WARNING"]
         environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         self._process = subprocess.Popen(
-            [*command, "WARNING"], stdout=subprocess.PIPE, env=tuned(environ), text=True, start_new_session=True
+            command, stdout=subprocess.PIPE, env=tuned(environ), text=True, start_new_session=True
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

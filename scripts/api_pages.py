@@ -77,8 +77,6 @@ MODULES = (
     "saved_model",
     "graph_util",
 )
-#: `gs.compat.v1` has every name of `gs`, and no page.
-NO_PAGE = ("compat.v1",)
 
 
 @dataclass(frozen=True)

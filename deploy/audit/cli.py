@@ -111,10 +111,9 @@ def _lost(result: Audit) -> Iterable[str]:
     lost = sum(item.lost for item in result.incarnations)
     unrecorded = sum(item.unrecorded for item in result.incarnations)
     of_them = f"; {unrecorded} of them are in no journal, but clients have heard of them" if unrecorded else ""
-    if not result.lost_at_least and lost:
-        yield f"lost        {lost} accepted pushes, which restores discarded{of_them}"
-    elif result.lost_at_least and lost:
-        yield f"lost        at least {lost} accepted pushes, which restores discarded{of_them}"
+    if lost:
+        at_least = "at least " if result.lost_at_least else ""
+        yield f"lost        {at_least}{lost} accepted pushes, which restores discarded{of_them}"
     elif result.lost_at_least:
         yield "lost        not known: a sequencer ended without telling what it had not stored (docs/audit.md)"
 

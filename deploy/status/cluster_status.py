@@ -242,21 +242,19 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
     Returns:
         The cluster. Rates are by each task's own clock, and only of one life of it.
     """
-    first: Sequence[Answer | None] = before or [None] * len(now)
-    earlier = [
-        old if isinstance(old, pb.StatusReply) and isinstance(new, pb.StatusReply) and same_life(old, new) else None
-        for old, new in zip(first, now, strict=True)
-    ]
+    earlier = earlier_of(now, before)
     shards = [_shard(*item) for item in zip(addresses, now, earlier, strict=True)]
     replies = [reply for reply in now if isinstance(reply, pb.StatusReply)]
     incarnations = sorted({reply.incarnation for reply in replies})
     problems = list(_problems(shards, replies, incarnations))
     incarnation = incarnations[0] if len(incarnations) == 1 else 0
     at = _sequencer(now)
-    answered = [
-        (address, item) for address, item in zip(addresses, now, strict=True) if isinstance(item, pb.StatusReply)
+    queues = [
+        _queue(address, info)
+        for address, item in zip(addresses, now, strict=True)
+        if isinstance(item, pb.StatusReply)
+        for info in item.queues
     ]
-    queues = [_queue(address, info) for address, item in answered for info in item.queues]
     if at is None:
         return ClusterStatus(incarnation, (), (), shards, problems=problems, queues=queues)
     reply, old = now[at], earlier[at]
@@ -292,10 +290,18 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
     )
 
 
-def same_life(old: pb.StatusReply, new: pb.StatusReply) -> bool:
-    """Whether the counters of two replies can be compared, and time has passed between them."""
-    same = (old.process, old.incarnation) == (new.process, new.incarnation)
-    return same and new.statistics.secs > old.statistics.secs
+def earlier_of(now: Sequence[Answer], before: Sequence[Answer]) -> list[pb.StatusReply | None]:
+    """Give what each task had answered earlier, where the counters can be compared and time has passed; None else."""
+    first: Sequence[Answer | None] = before or [None] * len(now)
+    return [
+        old
+        if isinstance(old, pb.StatusReply)
+        and isinstance(new, pb.StatusReply)
+        and (old.process, old.incarnation) == (new.process, new.incarnation)
+        and new.statistics.secs > old.statistics.secs
+        else None
+        for old, new in zip(first, now, strict=True)
+    ]
 
 
 def _secs(old: pb.StatusReply, new: pb.StatusReply) -> float:

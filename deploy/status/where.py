@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from globalstep.deploy.status.cli import UNREACHABLE, add_addresses, exit_code, say_ended, screen
-from globalstep.deploy.status.cluster_status import Answer, read_cluster, same_life
+from globalstep.deploy.status.cluster_status import Answer, earlier_of, read_cluster
 from globalstep.deploy.status.cluster_watch import watch_of
 from globalstep.deploy.status.view import cell, human_bytes, rate_of, table_of, text_of
 from globalstep.errors import GlobalStepError
@@ -60,11 +60,9 @@ def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> li
         before: What each had answered some time earlier; empty for none.
     """
     pieces: dict[str, list[tuple[pb.VariableDecl, int, bool, int, float | None]]] = {}
-    first: Sequence[Answer | None] = before or [None] * len(now)
-    for place, (reply, old) in enumerate(zip(now, first, strict=True)):
+    for place, (reply, known) in enumerate(zip(now, earlier_of(now, before), strict=True)):
         if not isinstance(reply, pb.StatusReply):
             continue
-        known = old if isinstance(old, pb.StatusReply) and same_life(old, reply) else None
         missing = set(reply.uninitialized)
         for decl in reply.variables:
             pushes, rate = _pushes(decl, reply, known)

@@ -104,12 +104,9 @@ def uid_of_connection(peer: str, host: str, port: int) -> int | None:
     own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
     try:
         ends = socket.inet_pton(kind, found.host), socket.inet_pton(kind, own)
-        answer = _ask_kernel(kind, *ends, found.port, port)
+        return _ask_kernel(kind, *ends, found.port, port, _ESTABLISHED)
     except (OSError, struct.error):
         return uid_of_peer(peer)  # a kernel, or a sandbox, without that way of asking
-    if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != _ESTABLISHED:
-        return None
-    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
 
 
 def _is_address(family: int, host: str) -> bool:
@@ -119,8 +116,8 @@ def _is_address(family: int, host: str) -> bool:
         return False
 
 
-def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: int) -> bytes:
-    """Ask for the socket that has one end here and the other there; gives the kernel's answer."""
+def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: int, state: int) -> int | None:
+    """Ask for the user of the socket that has one end here and the other there; None for none in that state."""
     question = _QUESTION.pack(
         family,
         socket.IPPROTO_TCP,
@@ -139,7 +136,9 @@ def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: 
         asking.sendto(head + question, (0, 0))
         answer = asking.recv(4096)
     # Anything else is an error: there is no such connection.
-    return answer if _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY else b""
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY or len(answer) < _LEAST_ANSWER:
+        return None
+    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0]) if answer[_ANSWER_STATE] == state else None
 
 
 def uid_of_listener(host: str, port: int) -> int | None:
@@ -151,21 +150,13 @@ def uid_of_listener(host: str, port: int) -> int | None:
     for family, _, _, _, address in found:
         try:
             # One question: the kernel's table takes some 10 ms to read where it has room for many connections.
-            uid = _listening(family, str(address[0]), port)
+            here = socket.inet_pton(family, str(address[0]))
+            uid = _ask_kernel(family, here, bytes(len(here)), port, 0, int(_LISTENS, 16))
         except (OSError, struct.error):  # a kernel, or a sandbox, without that way of asking
             uid = _find(family, str(address[0]), port, listening=True)
         if uid is not None:
             return uid
     return None
-
-
-def _listening(family: int, host: str, port: int) -> int | None:
-    """Ask the kernel for the user of the socket that takes connections to an address; None for no such socket."""
-    here = socket.inet_pton(family, host)
-    answer = _ask_kernel(family, here, bytes(len(here)), port, 0)
-    if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != int(_LISTENS, 16):
-        return None
-    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
 
 
 @functools.cache
