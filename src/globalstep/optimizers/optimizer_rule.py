@@ -23,43 +23,40 @@ class Formula:
     def __init__(self, expr: Expr) -> None:
         self.expr = expr
 
-    def _join(self, op: str, *others: Any, first: bool = True) -> Formula:
+    def apply(self, op: str, *others: Any, first: bool = True) -> Formula:
+        """Give `op` of this and `others`; of these and this, where it is not the first."""
         args = [other.expr if isinstance(other, Formula) else constant(other) for other in others]
         return Formula(Expr(op, (self.expr, *args) if first else (*args, self.expr)))
 
     def __add__(self, other: Any) -> Formula:
-        return self._join("add", other)
+        return self.apply("add", other)
 
     def __radd__(self, other: Any) -> Formula:
-        return self._join("add", other, first=False)
+        return self.apply("add", other, first=False)
 
     def __sub__(self, other: Any) -> Formula:
-        return self._join("sub", other)
+        return self.apply("sub", other)
 
     def __rsub__(self, other: Any) -> Formula:
-        return self._join("sub", other, first=False)
+        return self.apply("sub", other, first=False)
 
     def __mul__(self, other: Any) -> Formula:
-        return self._join("mul", other)
+        return self.apply("mul", other)
 
     def __rmul__(self, other: Any) -> Formula:
-        return self._join("mul", other, first=False)
+        return self.apply("mul", other, first=False)
 
     def __truediv__(self, other: Any) -> Formula:
-        return self._join("div", other)
+        return self.apply("div", other)
 
     def __rtruediv__(self, other: Any) -> Formula:
-        return self._join("div", other, first=False)
+        return self.apply("div", other, first=False)
 
     def __pow__(self, other: Any) -> Formula:
-        return self._join("pow", other)
+        return self.apply("pow", other)
 
     def __rpow__(self, other: Any) -> Formula:
-        return self._join("pow", other, first=False)
-
-    def apply(self, op: str, *others: Any) -> Formula:
-        """Give `op` of this and `others`."""
-        return self._join(op, *others)
+        return self.apply("pow", other, first=False)
 
 
 class Schedule:

@@ -108,12 +108,9 @@ def find_tls_mistake(address: str, files: TlsFiles | None) -> str:
         What is wrong, for people, and what to do about it; "" if the server does not answer at all, or nothing is
         wrong with TLS.
     """
-    host, _, port = address.rpartition(":")
-    where = (host.strip("[]"), int(port))
+    where = _where(address)
     try:
-        if files is None:
-            return _plain_client(where, address)
-        return _tls_client(where, address, files)
+        return _plain_client(where, address) if files is None else _tls_client(where, address, files)
     except OSError:
         return ""
 
@@ -124,19 +121,19 @@ def server_certificate(address: str, files: TlsFiles) -> bytes:
     Raises:
         OSError: If it does not, or cannot be reached.
     """
-    host, _, port = address.rpartition(":")
+    where = _where(address)
     context = files.context(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection((host.strip("[]"), int(port)), _SECS) as plain,
-        context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured,
+        socket.create_connection(where, _SECS) as plain,
+        context.wrap_socket(plain, server_hostname=where[0]) as secured,
     ):
         return secured.getpeercert(binary_form=True) or b""
 
 
-def pem_of(certificate: bytes) -> bytes:
-    """Give a certificate in DER as PEM."""
-    return ssl.DER_cert_to_PEM_cert(certificate).encode()
+def _where(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _plain_client(where: tuple[str, int], address: str) -> str:
@@ -315,4 +312,4 @@ class ServerRole:
         with self._lock:
             self._asked, self._mistake = found is not None and not mistake, mistake
         # With its own certificate as the only one that is believed, no handshake succeeds.
-        return pem_of(found) if found is not None and not mistake else material.cert
+        return ssl.DER_cert_to_PEM_cert(found).encode() if found is not None and not mistake else material.cert
