@@ -7,6 +7,7 @@ Layer: deploy. Does not import Ray. Threads: Ray calls `run` on one thread and `
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -163,20 +164,14 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
             elif not has_ended:
                 has_ended = True
                 poll.unregister(ended)
-                _kill_group(process)
+                # What the task left running goes with it. It was not waited for, so its group's id is still its own.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
     finally:
         os.close(ended)
         process.stdout.close()
     if rest:
         yield [_text(rest)]
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # What the task left running goes with it. It has not been waited for, so its group's id is still its own.
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _text(line: bytes) -> str:
