@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import GlobalStepError, OpError, UnavailableError, error_from_code
@@ -57,12 +58,12 @@ class LocalPS:
         return [LocalTransport(control, index) for index, control in enumerate(self.controls)]
 
 
+@dataclass(slots=True, eq=False)
 class _Done:
     """A call that has been carried out."""
 
-    def __init__(self, value: Any, error: GlobalStepError | None) -> None:
-        self._value = value
-        self._error = error
+    _value: Any
+    _error: GlobalStepError | None = None
 
     def result(self) -> Any:
         if self._error is not None:
@@ -110,7 +111,7 @@ class LocalTransport:
         for piece in answer:
             data += piece
             data += bytes(-len(data) % 8)
-        return _Done(Message(0, None, reply, memoryview(data)), None)
+        return _Done(Message(0, None, reply, memoryview(data)))
 
     def tell(self, request: pb.Request) -> None:
         """See Transport."""
@@ -119,7 +120,7 @@ class LocalTransport:
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Done:
         """See Transport."""
         try:
-            return _Done(self._control.call(method, request), None)
+            return _Done(self._control.call(method, request))
         except ConnectionCutError as error:
             return _Done(None, UnavailableError(f"{self.label}: {error}"))
         except GlobalStepError as error:

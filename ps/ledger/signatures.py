@@ -39,13 +39,11 @@ class Floor:
     signature: bytes = b""
 
 
+@dataclass(slots=True, eq=False)
 class Decision:
     """What is the same in all entries of a push; see `Signer.decision`."""
 
-    __slots__ = ("_hash",)
-
-    def __init__(self, hashed: hashlib.blake2b) -> None:
-        self._hash = hashed
+    _hash: hashlib.blake2b
 
     def for_shard(self, shard: int, previous: int) -> bytes:
         """Give the signature of the entry for a participant, which follows its entry `previous`."""

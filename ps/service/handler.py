@@ -260,8 +260,8 @@ class Handler:
     def _pull(
         self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        check_counts(self.shard.variable_count, reads=message.reads)
-        reads = [codec.decode_read(item, data) for item in message.reads]
+        check_counts(self.shard.now.store.variable_count, reads=message.reads)
+        reads = codec.decode_reads(message.reads, data)
         floors = floors_of(message.floors) if message.floors else None
         who = message.incarnation, message.client
         memory.account.name = message.client or memory.account.name
@@ -297,8 +297,7 @@ class Handler:
             memory.remember()
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         for shard, pending in admission.pending.items():
-            item = reply.push.pending.add(shard=shard)
-            item.entries.extend(entries.encode(entry) for entry in pending)
+            reply.push.pending.add(shard=shard, entries=map(entries.encode, pending))
         reply.push.as_of = admission.answer.as_of
         _encode_answer(admission.answer, reply.push, tensors)
         if message.patience_ms:
@@ -379,11 +378,6 @@ def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
 def floors_of(floors: Iterable[pb.Floor]) -> Mapping[int, Floor]:
     """Read what shards are said to have applied."""
     return {floor.shard: Floor(floor.index, floor.signature) for floor in floors}
-
-
-def _padded(pieces: Sequence[memoryview]) -> Iterable[bytes]:
-    for piece in pieces:
-        yield bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes)
 
 
 def push_ids(messages: Iterable[pb.PushId]) -> list[PushId]:

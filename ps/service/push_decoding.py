@@ -81,8 +81,8 @@ def parts_of(
         known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
         return PushParts((), layout.reads, data, layout, known, account=memory.account)
     memory.account.name = message.id.client
-    check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
-    reads = [codec.decode_read(read, data) for read in message.reads]
+    check_counts(shard.now.store.variable_count, changes=message.ops, reads=message.reads)
+    reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])
     layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes)
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
@@ -163,7 +163,7 @@ def _nbytes(ref: pb.TensorRef) -> int:
 
 def decision_of(message: pb.PushRequest, shard: Shard) -> Decision:
     """Decode the increments and uses of a push that has them."""
-    check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
+    check_counts(shard.now.store.variable_count, increments=message.increments, uses=message.uses)
     if len({(use.optimizer, use.after_increment) for use in message.uses}) < len(message.uses):
         raise InvalidArgumentError("A push uses an optimizer once before its increments, and once after them.")
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]

@@ -291,9 +291,9 @@ class Sequencer:
         after = dict(ledger.steps)
         for item in increments:
             step = item.step
-            store.scalar(step)
+            held = store.step(step)
             after[step] += item.by
-            check_step(step, store.step(step), ledger.steps[step], after[step])
+            check_step(step, held, ledger.steps[step], after[step])
         if asked.not_finite:
             # Nothing is going to be applied, and nothing has been kept but this name.
             if store.declaration(asked.not_finite) is None and not store.trained_by(asked.not_finite):

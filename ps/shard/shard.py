@@ -36,7 +36,6 @@ from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.shard.statistics import LoadView, ShardView, Statistics
 from globalstep.ps.store.checking import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
-from globalstep.ps.store.reading import bytes_of
 from globalstep.rules import check_declaration, get_rule
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId
@@ -174,7 +173,7 @@ class Shard:
         if parts.reads and account is not None:
             plan, store = parts.layout.plan if parts.layout is not None else None, self.now.store
             if plan is None:
-                nbytes = bytes_of(parts.reads, store.declaration, store.most_read_bytes)
+                nbytes = store.bytes_of(parts.reads)
             else:
                 nbytes = plan.copied_bytes
             if nbytes >= SMALL_BYTES and not account.budget.has_room(Kind.REPLY, account, nbytes):
@@ -184,7 +183,7 @@ class Shard:
         """Have room ready for what is read."""
         if event.buffer is not None:
             store = self.now.store
-            event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
+            event.buffer.prepare(lambda: store.bytes_of(event.reads))
 
     def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:
@@ -381,11 +380,6 @@ class Shard:
                 sum(data.nbytes for data in staged if data is not None) + self.now.contributions.nbytes,
                 {} if brief else self.resources.changes.by_variable(),
             )
-
-    @property
-    def variable_count(self) -> int:
-        """How many Variables are held, slots included."""
-        return self.now.store.variable_count
 
     @property
     def value_bytes(self) -> int:

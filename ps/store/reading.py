@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.wire.declarations import Read, VariableDecl, padded
+from globalstep.wire.declarations import ALIGNMENT
 
-__all__ = ["ReplyBuffer", "bytes_of", "copies"]
+__all__ = ["ReplyBuffer", "copies"]
 
 Array = npt.NDArray[Any]
 
@@ -39,24 +39,6 @@ class ReplyBuffer(Protocol):
         ...
 
 
-def bytes_of(reads: Sequence[Read], declaration: Callable[[str], VariableDecl | None], most_bytes: int) -> int:
-    """Give what `copies` of reads takes of a buffer; 0 where they will be refused, as far as that is known before.
-
-    Args:
-        reads: What is wanted.
-        declaration: Gives a Variable's; None where there is none.
-        most_bytes: The most that one message may read.
-    """
-    total = 0
-    for read in reads:
-        found = declaration(read.variable)
-        if found is None:
-            return 0
-        shape = found.shape if read.indices is None else (*read.indices.shape, *found.shape[1:])
-        total += padded(math.prod(shape) * np.dtype(found.dtype).itemsize)
-    return total if total <= most_bytes else 0
-
-
 def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | None = None) -> list[Array]:
     """Copy arrays, or rows of them.
 
@@ -67,22 +49,24 @@ def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | N
     Returns:
         A copy each: of the array's shape, or [n, ...].
     """
-    shapes = [source.shape if rows is None else (*rows.shape, *source.shape[1:]) for source, rows in wanted]
-    memory = None
+    places: list[tuple[tuple[int, ...], int]] = []
+    memory, at = None, 0
     if buffer is not None:
-        sizes = [math.prod(shape) * source.itemsize for (source, _), shape in zip(wanted, shapes, strict=True)]
-        memory = buffer.take(sum(map(padded, sizes)))
+        for source, rows in wanted:
+            shape = source.shape if rows is None else (*rows.shape, *source.shape[1:])
+            places.append((shape, at))
+            nbytes = math.prod(shape) * source.itemsize
+            at += nbytes + -nbytes % ALIGNMENT
+        memory = buffer.take(at)
     if memory is None:
         return [source.copy() if rows is None else np.take(source, rows, axis=0) for source, rows in wanted]
     out: list[Array] = []
-    at = 0
-    for (source, rows), shape in zip(wanted, shapes, strict=True):
+    for (source, rows), (shape, at) in zip(wanted, places, strict=True):
         place: Array = np.ndarray(shape, source.dtype, memory.data, at)
         if rows is None:
             np.copyto(place, source)
         else:
             # Clipping changes nothing, since all rows are there; raising would make numpy copy twice.
             np.take(source, rows, axis=0, out=place, mode="clip")
-        at += padded(place.nbytes)
         out.append(place)
     return out

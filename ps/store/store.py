@@ -39,7 +39,7 @@ from globalstep.ps.store.reading import ReplyBuffer, copies
 from globalstep.rules import merge_rows
 from globalstep.rules.rule import Hypers, Rule
 from globalstep.runtime.memory import address_of
-from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
+from globalstep.wire.declarations import ALIGNMENT, Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.wire.draws import Draw
 from globalstep.wire.names import shown
 
@@ -66,10 +66,12 @@ class VariableStore:
         version: Changes whenever a check that has passed might come out otherwise; of no other store.
         most_read_bytes: The most that one message may read.
         value_bytes: Of all Variables and slots.
+        variable_count: How many Variables are declared, slots included.
     """
 
     most_read_bytes: int = 1 << 62
     value_bytes: int = 0
+    variable_count: int = 0
 
     version: int = field(default_factory=_FIRST_VERSIONS.__next__)
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
@@ -121,14 +123,9 @@ class VariableStore:
             raise no_memory_to_hold(fresh.values()) from None
         self._optimizers.adopt(growth)
         self._held.update(laid)
-        self.value_bytes = self.nbytes()
+        self.value_bytes, self.variable_count = self.nbytes(), len(self._held)
         self._run_plans.clear()
         self.version += 1
-
-    @property
-    def variable_count(self) -> int:
-        """How many Variables are declared, slots included."""
-        return len(self._held)
 
     def declaration(self, name: str) -> VariableDecl | None:
         """Give a Variable's declaration; None where there is none of that name."""
@@ -371,10 +368,23 @@ class VariableStore:
 
     # ---- Reads ------------------------------------------------------------------------------
 
+    def bytes_of(self, reads: Sequence[Read]) -> int:
+        """Give what `read` takes of a buffer; 0 where it will be refused, as far as that is known before."""
+        total = 0
+        for read in reads:
+            held = self._held.get(read.variable)
+            if held is None:
+                return 0
+            nbytes = held.flat.nbytes
+            if read.indices is not None:
+                nbytes = read.indices.size * math.prod(held.decl.shape[1:]) * held.flat.itemsize
+            total += nbytes + -nbytes % ALIGNMENT
+        return total if total <= self.most_read_bytes else 0
+
     def _check_reads(self, reads: Sequence[Read], assigned: Collection[str] = ()) -> None:
         nbytes = 0
         for read in reads:
-            held = self._find(read.variable, "A read")
+            held = self._held.get(read.variable) or self._find(read.variable, "A read")
             if not held.initialized and read.variable not in assigned:
                 raise FailedPreconditionError(f"Attempting to use uninitialized value {read.variable}")
             if read.indices is not None:
@@ -407,16 +417,8 @@ class VariableStore:
             raise no_memory_to_read(len(reads)) from None
 
     def scalar(self, name: str) -> float:
-        """Give a scalar Variable as a float, for hyper-parameter expressions.
-
-        Raises:
-            NotFoundError: If it is not held here.
-            FailedPreconditionError: If it has no value, or is not a scalar.
-        """
-        held = self._find(name, "A hyper-parameter")
-        if not held.initialized or held.flat.size != 1:
-            raise FailedPreconditionError(f"Hyper-parameter {name!r} is not an initialized scalar.")
-        return float(held.flat[0])
+        """Give a scalar Variable as a float, for hyper-parameter expressions; raises as `step`."""
+        return float(self.step(name)[0])
 
     def arenas(self) -> list[Array]:
         """What a snapshot copies: the arenas in which some Variable has a value."""
@@ -438,8 +440,16 @@ class VariableStore:
         }
 
     def step(self, name: str) -> Array:
-        """Give a step's array, of one element."""
-        return self._held[name].flat
+        """Give the array of a step, or of another scalar: of one element.
+
+        Raises:
+            NotFoundError: If it is not held here.
+            FailedPreconditionError: If it has no value, or is not a scalar.
+        """
+        held = self._held.get(name) or self._find(name, "A hyper-parameter")
+        if not held.initialized or held.flat.size != 1:
+            raise FailedPreconditionError(f"Hyper-parameter {name!r} is not an initialized scalar.")
+        return held.flat
 
     def set_steps(self, steps: Mapping[str, int]) -> None:
         """Set the arrays of steps that have been initialized to the sequencer's numbers."""

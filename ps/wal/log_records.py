@@ -174,8 +174,7 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
         )
         for last in kept.values():
             item = message.kept.add(id=codec.encode_push_id(last.push), index=last.index)
-            for read in last.reads:
-                codec.encode_read(read, item.reads.add(), tensors)
+            codec.encode_reads(last.reads, item.reads, tensors)
         for held in contributed:
             aggregate = message.aggregates.add(step=held.step, folded=held.folded, unit=held.unit)
             for op in held.ops:
@@ -192,16 +191,14 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
         if not layout.logged:
             message = pb.LogPart(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were sent, or logged
             tensors = TensorWriter()
-            for read in layout.reads:
-                codec.encode_read(read, message.reads.add(), tensors)
+            codec.encode_reads(layout.reads, message.reads, tensors)
             layout.logged = message.SerializeToString()
         record.part = layout.logged
         return [parts.data]
     message, tensors = pb.LogPart(), TensorWriter()
     for op in parts.ops:
         codec.encode_op(op, message.ops.add(), tensors)
-    for read in parts.reads:
-        codec.encode_read(read, message.reads.add(), tensors)
+    codec.encode_reads(parts.reads, message.reads, tensors)
     record.part = message.SerializeToString()
     return tensors.pieces
 
@@ -223,9 +220,7 @@ def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]
         ledger_of_image(base.ledger, begin.shards, begin.sequencer) if base.ledger else None,
         base.applied,
         [
-            Kept(
-                codec.decode_push_id(kept.id), kept.index, [codec.decode_read(read, data) for read in kept.reads], None
-            )
+            Kept(codec.decode_push_id(kept.id), kept.index, codec.decode_reads(kept.reads, data), None)
             for kept in base.kept
         ],
         [
@@ -314,7 +309,7 @@ class Records:
         if layout is not None and layout.data_bytes == data.nbytes:
             return PushParts((), layout.reads, data, layout)
         message = pb.LogPart.FromString(part)
-        reads = [codec.decode_read(read, data) for read in message.reads]
+        reads = codec.decode_reads(message.reads, data)
         dense = all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
         if dense and message.ops and all(read.indices is None for read in reads):
             if len(self._layouts) >= _MOST_LAYOUTS:

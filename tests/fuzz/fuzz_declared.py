@@ -111,7 +111,7 @@ class DeclaredUse:
             codec.encode_op(op, message.ops.add(), tensors)
         for name in told.shapes:
             if rng.randrange(3) == 0:
-                codec.encode_read(Read(name), message.reads.add(), tensors)
+                codec.encode_reads([Read(name)], message.reads, tensors)
         use = message.uses.add(optimizer=told.optimizer.name, finish=bool(rng.randrange(2)))
         for name in get_rule(told.optimizer.kind).hypers:
             if name not in told.optimizer.hypers:

@@ -252,8 +252,7 @@ class FuzzedTasks:
         message.incarnation, message.id.client, message.id.sequence = 7, client, sequence
         for op in ops:
             codec.encode_op(op, message.ops.add(), tensors)
-        for read in reads:
-            codec.encode_read(read, message.reads.add(), tensors)
+        codec.encode_reads(reads, message.reads, tensors)
         return request, b"".join(bytes(p) + bytes(padded(p.nbytes) - p.nbytes) for p in tensors.pieces)
 
     def _dense(self, client: str, shard: int, layout: int, known: bool, stage: bool) -> tuple[pb.Request, bytes]:

@@ -117,8 +117,8 @@ def test_ops_and_reads_come_back():
     for op in ops:
         messages.append(pb.Op())
         codec.encode_op(op, messages[-1], tensors)
-    read = pb.Read()
-    codec.encode_read(Read("e", ids), read, tensors)
+    reads = pb.PullRequest().reads
+    codec.encode_reads([Read("e", ids)], reads, tensors)
     data = packed(tensors)
     sparse, fill, source = (codec.decode_op(message, data) for message in messages)
     np.testing.assert_array_equal(sparse.value, value)
@@ -126,7 +126,7 @@ def test_ops_and_reads_come_back():
     assert (sparse.kind, sparse.optimizer, sparse.unique, sparse.after_increment) == (OpKind.APPLY, "sgd", True, True)
     assert (fill.fill, fill.value, fill.source) == (0.0, None, "")
     assert (source.source, source.fill, source.kind) == ("b", None, OpKind.ASSIGN_SUB)
-    np.testing.assert_array_equal(codec.decode_read(read, data).indices, ids)
+    np.testing.assert_array_equal(codec.decode_reads(reads, data)[0].indices, ids)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_row_ids_cross_the_wire_in_half_the_bytes_where_they_fit(top, packed):
     ids = np.arange(300, dtype=np.int64)
     ids[7] = top
     tensors = codec.TensorWriter()
-    read, op = pb.Read(), pb.Op()
-    codec.encode_read(Read("table", ids), read, tensors)
+    reads, op = pb.PullRequest().reads, pb.Op()
+    codec.encode_reads([Read("table", ids)], reads, tensors)
     codec.encode_op(Op(OpKind.APPLY, "table", np.ones((300, 1)), indices=ids, optimizer="o"), op, tensors)
     data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in tensors.pieces))
 
-    assert read.indices.dtype == op.indices.dtype == packed
-    for found in (codec.decode_read(read, data).indices, codec.decode_op(op, data).indices):
+    assert reads[0].indices.dtype == op.indices.dtype == packed
+    for found in (codec.decode_reads(reads, data)[0].indices, codec.decode_op(op, data).indices):
         assert found.dtype == np.int64
         np.testing.assert_array_equal(found, ids)

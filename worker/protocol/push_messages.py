@@ -142,8 +142,7 @@ class PushMessages:
         order = _in_arena_order(push.ops, part.ops, self._run.where)
         for at in order:
             codec.encode_op(push.ops[at], message.ops.add(), tensors)
-        for at in part.reads:
-            codec.encode_read(push.reads[at], message.reads.add(), tensors)
+        codec.encode_reads(map(push.reads.__getitem__, part.reads), message.reads, tensors)
         if split is not None and split.named is not None and _has_rows(push, part.ops, part.reads):
             if self._may_tell_rows(push):
                 if rows is None:

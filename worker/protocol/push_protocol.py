@@ -159,8 +159,10 @@ class PushProtocol:
         if not shards:
             return []
         if len(shards) > 1:
-            tries = (self._pull_at_once(reads, shards) for _ in range(_READ_TRIES))
-            return next(filter(None, tries), None) or self.push(Push(reads=list(reads))).values
+            for _ in range(_READ_TRIES):
+                if values := self._pull_at_once(reads, shards):
+                    return values
+            return self.push(Push(reads=list(reads))).values
         shard = shards.pop()
         return self._pulled(self.call({shard: self._pulling(reads)})[shard])
 
@@ -188,8 +190,7 @@ class PushProtocol:
         pull.cut_with.extend(cut_with)
         if not cut_with:  # its steps are as admitted, whatever is known to be applied
             pull.floors.extend(self._floors.values())
-        for read in reads:
-            codec.encode_read(read, pull.reads.add(), tensors)
+        codec.encode_reads(reads, pull.reads, tensors)
         return request, tensors.pieces
 
     def _pulled(self, message: Message) -> list[Array]:

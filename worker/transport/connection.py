@@ -33,22 +33,20 @@ from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMes
 __all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionTicket:
     """A data-plane call in flight; see transports.Ticket."""
 
-    __slots__ = ("_connection", "awaited", "call", "error", "load", "message", "overdue_at")
-
-    def __init__(self, connection: Connection, call: int, load: Any, overdue_at: float) -> None:
-        self._connection = connection
-        self.call = call
-        #: What the request needs until the reply is there.
-        self.load = load
-        self.overdue_at = overdue_at
-        #: Whether a thread is held up by it: sends it, or waits for its reply. A reply that no thread has asked
-        #: for yet may lie unread as long as it likes.
-        self.awaited = True
-        self.message: Message | None = None
-        self.error: OpError | None = None
+    _connection: Connection
+    call: int
+    #: What the request needs until the reply is there.
+    load: Any
+    overdue_at: float
+    #: Whether a thread is held up by it: sends it, or waits for its reply. A reply that no thread has asked for yet
+    #: may lie unread as long as it likes.
+    awaited: bool = True
+    message: Message | None = None
+    error: OpError | None = None
 
     def result(self) -> Message:
         """See transports.Ticket: read replies until this call's is among them."""

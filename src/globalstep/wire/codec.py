@@ -62,6 +62,7 @@ _MOST_AXES = 64
 _LARGEST_AXIS = 2**40
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class TensorWriter:
     """Collects the tensors of a message: gives each its reference, keeps the bytes as views.
 
@@ -71,10 +72,9 @@ class TensorWriter:
         size: Bytes so far, padding included.
     """
 
-    def __init__(self) -> None:
-        self.pieces: list[memoryview] = []
-        self.dtypes: list[str] = []
-        self.size = 0
+    pieces: list[memoryview] = dataclasses.field(default_factory=list[memoryview])
+    dtypes: list[str] = dataclasses.field(default_factory=list[str])
+    size: int = 0
 
     def add(self, array: Array, into: pb.TensorRef) -> None:
         """Take in a tensor and fill its reference.
@@ -326,17 +326,20 @@ def _draw(message: pb.Draw) -> Draw:
     return Draw(message.law, message.first, message.second, message.seed, message.row)
 
 
-def encode_read(read: Read, into: pb.Read, tensors: TensorWriter) -> None:
-    """Write a wish to read."""
-    into.variable = read.variable
-    if read.indices is not None:
-        tensors.add(packed_ids(read.indices), into.indices)
+def encode_reads(reads: Iterable[Read], into: Any, tensors: TensorWriter) -> None:
+    """Write what is wanted into a message's `reads`."""
+    for read in reads:
+        message = into.add(variable=read.variable)
+        if read.indices is not None:
+            tensors.add(packed_ids(read.indices), message.indices)
 
 
-def decode_read(message: pb.Read, data: memoryview) -> Read:
-    """Read a wish to read."""
-    indices = _unpacked(message.indices, data) if message.HasField("indices") else None
-    return Read(message.variable, indices)
+def decode_reads(messages: Iterable[pb.Read], data: memoryview) -> list[Read]:
+    """Read what is wanted."""
+    return [
+        Read(message.variable, _unpacked(message.indices, data) if message.HasField("indices") else None)
+        for message in messages
+    ]
 
 
 def encode_use(use: OptimizerUse) -> pb.OptimizerUse:

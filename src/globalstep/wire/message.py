@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -11,25 +13,15 @@ NO_CALL = 0
 REPLY_LIMIT_BYTES = 1 << 40
 
 
+@dataclass(slots=True, eq=False)
 class Message:
     """A whole message: the protobuf part and the bytes of its tensors."""
 
-    __slots__ = ("call", "claim", "data", "refused", "reply", "request")
-
-    def __init__(
-        self,
-        call: int,
-        request: pb.Request | None,
-        reply: pb.Reply | None,
-        data: memoryview,
-        refused: ResourceExhaustedError | None = None,
-        claim: object = None,
-    ) -> None:
-        self.call = call
-        self.request = request
-        self.reply = reply
-        self.data = data
-        #: Why its data was not taken in; None for a message that is whole.
-        self.refused = refused
-        #: What stands for the memory that the parsed part takes; None where that is not counted.
-        self.claim = claim
+    call: int
+    request: pb.Request | None
+    reply: pb.Reply | None
+    data: memoryview
+    #: Why its data was not taken in; None for a message that is whole.
+    refused: ResourceExhaustedError | None = None
+    #: What stands for the memory that the parsed part takes; None where that is not counted.
+    claim: object = None

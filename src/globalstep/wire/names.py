@@ -23,6 +23,7 @@ QUEUE_CHARACTERS = 256
 
 #: TensorFlow's characters of names, and those that globalstep's own names have besides: "#" of a Variable's parts.
 _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
+_NAME_SAYS = r"letters, digits and _.\/>#:-"
 #: Clients choose their ids; none of these characters ends a line, or is a terminal's.
 _ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
 #: Controls of C0 and C1, ends of lines, and marks that change the direction of writing.
@@ -59,8 +60,15 @@ def check_name(name: str, what: str) -> None:
     Raises:
         InvalidArgumentError: If it is empty, too long, or has other characters than names have.
     """
-    if len(name) > NAME_CHARACTERS or _NAME.fullmatch(name) is None:
-        raise _refusal(name, what, NAME_CHARACTERS, r"letters, digits and _.\/>#:-")
+    if not name:
+        raise _refusal(name, what, NAME_CHARACTERS, _NAME_SAYS)
+    check_name_if_any(name, what)
+
+
+def check_name_if_any(name: str, field: str) -> None:
+    """Refuse what cannot be such a name; none at all may be. Raises as `check_name`."""
+    if name and (len(name) > NAME_CHARACTERS or _NAME.fullmatch(name) is None):
+        raise _refusal(name, field, NAME_CHARACTERS, _NAME_SAYS)
 
 
 def check_task(name: str, field: str = "") -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.wire.names import check_id, check_name, check_queue_name, check_task, printable, shown
+from globalstep.wire.names import check_id, check_name_if_any, check_queue_name, check_task, printable, shown
 
 #: Most characters of a word (a dtype, a rule, an operation), of a text, and of a path or URL.
 WORD_CHARACTERS = 64
@@ -32,11 +32,6 @@ class _Check(Protocol):
     """Refuses a text of a field."""
 
     def __call__(self, value: Any, /, field: str) -> None: ...
-
-
-def _name(value: str, field: str) -> None:
-    if value:
-        check_name(value, field)
 
 
 def _printable(most: int) -> _Check:
@@ -72,26 +67,26 @@ LIMITS: dict[str, _Check] = {
     "RunIdentity.name": _text,
     "RunIdentity.directory": _path,
     "DeclareRequest.client": check_id,
-    "VariableDecl.name": _name,
+    "VariableDecl.name": check_name_if_any,
     "VariableDecl.dtype": _word,
-    "VariableDecl.primary": _name,
-    "VariableDecl.optimizer": _name,
-    "VariableDecl.slot": _name,
-    "VariableDecl.whole": _name,
-    "OptimizerDecl.name": _name,
+    "VariableDecl.primary": check_name_if_any,
+    "VariableDecl.optimizer": check_name_if_any,
+    "VariableDecl.slot": check_name_if_any,
+    "VariableDecl.whole": check_name_if_any,
+    "OptimizerDecl.name": check_name_if_any,
     "OptimizerDecl.kind": _word,
-    "OptimizerDecl.scalars": _name,
-    "OptimizerDecl.HypersEntry.key": _name,
-    "OptimizerDecl.SlotsEntry.key": _name,
-    "SlotNames.names": _name,
+    "OptimizerDecl.scalars": check_name_if_any,
+    "OptimizerDecl.HypersEntry.key": check_name_if_any,
+    "OptimizerDecl.SlotsEntry.key": check_name_if_any,
+    "SlotNames.names": check_name_if_any,
     "Expression.op": _word,
-    "Expression.name": _name,
+    "Expression.name": check_name_if_any,
     "OpenRequest.client": check_id,
-    "StopLimit.step": _name,
+    "StopLimit.step": check_name_if_any,
     "HeartbeatRequest.client": check_id,
     "HeartbeatRequest.task": check_task,
     "HeartbeatRequest.candidate": check_id,
-    "Told.StepsEntry.key": _name,
+    "Told.StepsEntry.key": check_name_if_any,
     "ProcessInfo.host": _text,
     "ProcessInfo.place": _text,
     "ProcessInfo.started": _word,
@@ -105,26 +100,26 @@ LIMITS: dict[str, _Check] = {
     "FinishRequest.process": _text,
     "Floor.signature": _secret,
     "PullRequest.client": check_id,
-    "Read.variable": _name,
+    "Read.variable": check_name_if_any,
     "TensorRef.dtype": _word,
     "PushId.client": check_id,
     "Draw.law": _word,
-    "Op.variable": _name,
-    "Op.source": _name,
-    "Op.optimizer": _name,
-    "Increment.step": _name,
-    "OptimizerUse.optimizer": _name,
-    "OptimizerUse.OverridesEntry.key": _name,
-    "PushRequest.SeenStepsEntry.key": _name,
-    "StageRequest.step": _name,
-    "PushRequest.not_finite": _name,
+    "Op.variable": check_name_if_any,
+    "Op.source": check_name_if_any,
+    "Op.optimizer": check_name_if_any,
+    "Increment.step": check_name_if_any,
+    "OptimizerUse.optimizer": check_name_if_any,
+    "OptimizerUse.OverridesEntry.key": check_name_if_any,
+    "PushRequest.SeenStepsEntry.key": check_name_if_any,
+    "StageRequest.step": check_name_if_any,
+    "PushRequest.not_finite": check_name_if_any,
     "Entry.signature": _secret,
-    "Entry.step": _name,
-    "HyperValues.optimizer": _name,
-    "HyperValues.ValuesEntry.key": _name,
-    "ReadSnapshotRequest.variables": _name,
+    "Entry.step": check_name_if_any,
+    "HyperValues.optimizer": check_name_if_any,
+    "HyperValues.ValuesEntry.key": check_name_if_any,
+    "ReadSnapshotRequest.variables": check_name_if_any,
     "AwaitStepRequest.client": check_id,
-    "AwaitStepRequest.step": _name,
+    "AwaitStepRequest.step": check_name_if_any,
     "AwaitSlowerRequest.client": check_id,
     "OpenLaneRequest.unused": _secret,
     "WriteSnapshotRequest.directory": _path,
@@ -132,7 +127,7 @@ LIMITS: dict[str, _Check] = {
     "WriteSnapshotRequest.probe_file": _text,
     "WriteSnapshotRequest.probe_text": _path,
     "WriteSnapshotRequest.NamesEntry.key": _path,  # of a part, as the file names it: "w 6 2 0,3:-"
-    "WriteSnapshotRequest.NamesEntry.value": _name,
+    "WriteSnapshotRequest.NamesEntry.value": check_name_if_any,
     "ReadJournalRequest.client": check_id,
     "ReadJournalRequest.life": _text,
     "GetGlobalStepRequest.task": check_id,

@@ -52,8 +52,7 @@ class Run:
         message.id.client, message.id.sequence = "x", sequence
         for op in ops:
             codec.encode_op(op, message.ops.add(), tensors)
-        for read in reads:
-            codec.encode_read(read, message.reads.add(), tensors)
+        codec.encode_reads(reads, message.reads, tensors)
         for name, value in more.items():
             setattr(message, name, value)
         return request, b"".join(bytes(p) + bytes(padded(p.nbytes) - p.nbytes) for p in tensors.pieces)

@@ -84,8 +84,7 @@ class Job:
             codec.encode_op(gradient, push.ops.add(), tensors)
         push.increments.extend(codec.encode_increments([Increment("global_step", 1, wanted)]))
         push.uses.extend(codec.encode_use(use) for use in USES)
-        for read in reads:
-            codec.encode_read(read, push.reads.add(), tensors)
+        codec.encode_reads(reads, push.reads, tensors)
         push.seen_steps["global_step"] = base
         push.patience_ms = patience_ms
         if memory is not None:

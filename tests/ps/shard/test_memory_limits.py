@@ -56,7 +56,7 @@ def test_reads_that_name_a_variable_again_and_again(run, kind, rows):
         message.id.CopyFrom(pb.PushId(client="x", sequence=1))
     for _ in range(8 if rows is None else 1):
         ids = None if rows is None else np.zeros(rows, np.int64)
-        codec.encode_read(Read("table", ids), message.reads.add(), tensors)
+        codec.encode_reads([Read("table", ids)], message.reads, tensors)
     data = b"".join(map(bytes, tensors.pieces))
     before = tasks.servers[0].control.handler.budget.used_bytes
     said = asked(tasks, request, data).message
@@ -275,8 +275,7 @@ def test_what_is_kept_of_reads_for_a_retry_has_a_limit(run, reads):
         request.push.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
         request.push.ops.add(kind=pb.OP_ASSIGN, variable="b", fill=float(number))
         tensors = TensorWriter()
-        for read in reads:
-            codec.encode_read(read, request.push.reads.add(), tensors)
+        codec.encode_reads(reads, request.push.reads, tensors)
         handler = tasks.servers[0].control.handler
         data = memoryview(b"".join(map(bytes, tensors.pieces)))
         return handler.begin(request, data, handler.stream_memory(Caller(Role.WORKER)))[0].push

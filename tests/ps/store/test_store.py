@@ -7,7 +7,6 @@ import pytest
 
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.store.reading import bytes_of
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.codec import TensorWriter, decode_op, encode_op
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
@@ -162,9 +161,10 @@ def test_what_reads_take_of_a_buffer_is_known_before(store):
 
     for reads in ([Read("w")], [Read("e"), Read("b"), Read("e", np.asarray([3, 0, 3]))]):
         store.read(reads, Buffer())
-        assert bytes_of(reads, store.declaration, 1000) == taken.pop()
-    assert bytes_of([Read("e"), Read("missing")], store.declaration, 1000) == 0
-    assert bytes_of([Read("e")], store.declaration, 16) == 0
+        assert store.bytes_of(reads) == taken.pop()
+    assert store.bytes_of([Read("e"), Read("missing")]) == 0
+    store.most_read_bytes = 16
+    assert store.bytes_of([Read("e")]) == 0
 
 
 def test_a_snapshot_does_not_move_with_the_values(store):
