@@ -21,16 +21,18 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import ResourceExhaustedError
-from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "MemoryClaim", "Kind", "ReplyMemory"]
+__all__ = [
+    "PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "Kind", "MemoryClaim", "ReplyBuffer",
+    "ReplyMemory",
+]  # fmt: skip
 
 Array = npt.NDArray[np.uint8]
 
@@ -416,8 +418,28 @@ class Budget:
         return ""
 
 
+class ReplyBuffer(Protocol):
+    """Memory for the values of one reply."""
+
+    def prepare(self, nbytes: Callable[[], int]) -> None:
+        """Have as much ready as will be taken, so that `take` need not have any made; the lock is not held yet.
+
+        Args:
+            nbytes: Says how much that will be, where it needs to be known.
+        """
+        ...
+
+    def take(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Give so many bytes; None where they may be taken anywhere.
+
+        Raises:
+            ResourceExhaustedError: If there are none.
+        """
+        ...
+
+
 class ReplyMemory:
-    """Memory for the values of an account's replies; see reading.ReplyBuffer. It never waits: the shard is locked.
+    """Memory for the values of an account's replies; see ReplyBuffer. It never waits: the shard is locked.
 
     Args:
         account: For whom.
@@ -428,11 +450,11 @@ class ReplyMemory:
         self._account, self._first = account, first
 
     def prepare(self, nbytes: Callable[[], int]) -> None:
-        """See reading.ReplyBuffer."""
+        """See ReplyBuffer."""
         if self._first is not None:
             self._first.prepare(nbytes)
 
     def take(self, nbytes: int) -> Array | None:
-        """See reading.ReplyBuffer."""
+        """See ReplyBuffer."""
         found = self._first.take(nbytes) if self._first is not None else None
         return self._account.budget.reply(self._account, nbytes) if found is None and nbytes >= SMALL_BYTES else found

@@ -87,7 +87,6 @@ PURE = (
         "ps.store.store",
         "ps.store.arena",
         "ps.store.checking",
-        "ps.store.reading",
         "ps.store.snapshots",
         "rules",
         "ps.store.optimizer_table",

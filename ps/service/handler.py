@@ -64,7 +64,7 @@ class Handler:
         limit_bytes: Largest tensor bytes of one message, unpacked.
 
     Attributes:
-        shard: As given.
+        shard, faults: As given.
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
         step_waits: Calls that wait for a step.
@@ -75,7 +75,7 @@ class Handler:
         self._limit_bytes = limit_bytes
         self.authorization: Authorization | Everybody = Everybody()
         self.traffic = Traffic()
-        self._faults = shard.resources.faults = faults
+        self.faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard, _encode_answer)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
@@ -89,16 +89,6 @@ class Handler:
             "await_step": self.step_waits.await_step,
             "push": self._push,
         }
-
-    @property
-    def faults(self) -> Faults:
-        """What a test makes fail."""
-        return self._faults
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
-        return self.shard.now.log is not NO_LOG or self._faults is not NO_FAULTS
 
     @property
     def budget(self) -> Budget:
@@ -153,8 +143,8 @@ class Handler:
                 raise InvalidArgumentError(
                     f"A message has {data.nbytes} bytes of data; every tensor must be padded to {ALIGNMENT} bytes."
                 )
-            if self._faults is not NO_FAULTS:
-                self._faults.at(BEFORE, method)
+            if self.faults is not NO_FAULTS:
+                self.faults.at(BEFORE, method)
             reply, message = pb.Reply(), getattr(request, method)
             check_texts(message)
             if memory.caller.role is not None:
@@ -177,8 +167,8 @@ class Handler:
             if not (log is self.shard.now.log is NO_LOG):
                 self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
-            if self._faults is not NO_FAULTS:
-                self._faults.at(AFTER, method)
+            if self.faults is not NO_FAULTS:
+                self.faults.at(AFTER, method)
         except (ConnectionCutError, TokenRevokedError):
             raise
         except Exception as error:

@@ -26,7 +26,9 @@ from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
 from globalstep.ps.service.turns import Turn
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.runtime.faults import NO_FAULTS
 from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, proof
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import padded
@@ -196,7 +198,10 @@ class ServedConnection:
         self._socket.close()
         # Another object may refer to this one yet; the memory goes now.
         self._incoming.close()
-        self._forget_unsent()
+        while self._unsent:
+            _, descriptor = self._unsent.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
         self.blocks = self._message = self._failed = None
         self._memory = LayoutMemory()
 
@@ -299,8 +304,9 @@ class ServedConnection:
         return True
 
     def _takes_time(self, message: SocketMessage) -> bool:
-        if self._handler.may_wait:
-            return True
+        handler = self._handler
+        if handler.shard.now.log is not NO_LOG or handler.faults is not NO_FAULTS:
+            return True  # the answer may wait for more than other pushes: for a disk, or for a test
         # Where memory is shared, nothing but changing the values takes long, and that is done for one at a time.
         return self.blocks is None and max(message.nbytes, self._replied_bytes) >= _MUCH_BYTES
 
@@ -396,18 +402,12 @@ class ServedConnection:
     def _send_rest(self, flags: int = 0) -> bool:
         """Send what has not been sent; gives whether there is some left."""
         while self._unsent:
+            outgoing, descriptor = self._unsent[0]
             try:
-                self._unsent[0][0].send(self._socket, flags)
+                outgoing.send(self._socket, flags)
             except BlockingIOError:
                 return True
-            self._forget_first()
+            self._unsent.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
         return False
-
-    def _forget_unsent(self) -> None:
-        while self._unsent:
-            self._forget_first()
-
-    def _forget_first(self) -> None:
-        _, descriptor = self._unsent.popleft()
-        if descriptor is not None:
-            os.close(descriptor)

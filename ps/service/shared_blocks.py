@@ -144,7 +144,7 @@ class SharedBlocks:
         return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
 
     def prepare(self, nbytes: Callable[[], int]) -> None:
-        """See reading.ReplyBuffer: make a block where none that is offered fits."""
+        """See budget.ReplyBuffer: make a block where none that is offered fits."""
         # What is read is most often as large as before; then nobody needs to count.
         if self._unannounced is not None or (self._wanted and self._fitting(self._wanted) is not None):
             return

@@ -17,7 +17,7 @@ from globalstep.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from globalstep.ps.budget import Account
+from globalstep.ps.budget import Account, ReplyBuffer
 from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
 from globalstep.ps.shard.incarnation import Incarnation
@@ -27,7 +27,6 @@ from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.arena import Total
 from globalstep.ps.store.hypers import advance_scalars, check_covered
 from globalstep.ps.store.ignoring import ignoring_float_errors
-from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS

@@ -19,6 +19,7 @@ from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
 from globalstep.ps.aggregates.contributions import HeldOps
+from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.ledger.journal import JournalPart
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Floor
@@ -27,7 +28,6 @@ from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.layouts import Layout, PushParts
 from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, OpenStep, StepMade, StepWait
-from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
     OptimizerDecl,
@@ -203,11 +203,6 @@ class Push(Event[Admission]):
     others_read: bool = True
     #: PUSH or SNAPSHOT.
     kind: EntryKind = EntryKind.PUSH
-
-    @property
-    def reads_only(self) -> bool:
-        """Whether no shard changes anything: it is counted as a read."""
-        return self.others_read and not (self.increments or self.uses or self.parts.changes)
 
 
 @dataclass(slots=True)

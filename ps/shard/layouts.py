@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
-from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
+from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim, ReplyBuffer
 from globalstep.ps.shard.statistics import ChangeCount
-from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.store.store import PushPlan
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read

@@ -388,8 +388,8 @@ class Sequencer:
         entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
         if counted is not None:
             counted.write_down(ledger, push, outcome.index)
-        if asked.reads_only:
-            statistics.read()
+        if asked.others_read and not (asked.increments or asked.uses or asked.parts.changes):
+            statistics.read()  # no shard changes anything
         elif asked.kind is EntryKind.PUSH:
             statistics.accept(lag)
             if increments or contribution is not None:

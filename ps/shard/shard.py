@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from globalstep.cluster.task_state import State
@@ -183,7 +184,7 @@ class Shard:
         """Have room ready for what is read."""
         if event.buffer is not None:
             store = self.now.store
-            event.buffer.prepare(lambda: store.bytes_of(event.reads))
+            event.buffer.prepare(partial(store.bytes_of, event.reads))
 
     def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:

@@ -11,6 +11,7 @@ Layer: ps. Threads: functions are pure; the arrays are the store's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.rules.rule import BoundRule, Rule, check_alike
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 
-__all__ = ["Held", "ReadSpan", "PushPlan", "ApplySpan", "Total", "lay_out", "padded_count", "plan_reads", "plan_runs"]
+__all__ = [
+    "ApplySpan", "Held", "PushPlan", "ReadSpan", "Total", "copies", "lay_out", "padded_count", "plan_reads",
+    "plan_runs",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -333,3 +338,36 @@ def _widened(held: Held, total: int, count: int) -> Array:
     """The `total` elements of the arena that end with this Variable's `count`."""
     end = held.start + count
     return held.arena[end - total : end]
+
+
+def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | None = None) -> list[Array]:
+    """Copy arrays, or rows of them.
+
+    Args:
+        wanted: Each array with the rows that are wanted of it, int64 [n] and within it; None for all of it.
+        buffer: Where to put them, one behind the other, each from a multiple of 8 bytes.
+
+    Returns:
+        A copy each: of the array's shape, or [n, ...].
+    """
+    places: list[tuple[tuple[int, ...], int]] = []
+    memory, at = None, 0
+    if buffer is not None:
+        for source, rows in wanted:
+            shape = source.shape if rows is None else (*rows.shape, *source.shape[1:])
+            places.append((shape, at))
+            nbytes = math.prod(shape) * source.itemsize
+            at += nbytes + -nbytes % ALIGNMENT
+        memory = buffer.take(at)
+    if memory is None:
+        return [source.copy() if rows is None else np.take(source, rows, axis=0) for source, rows in wanted]
+    out: list[Array] = []
+    for (source, rows), (shape, at) in zip(wanted, places, strict=True):
+        place: Array = np.ndarray(shape, source.dtype, memory.data, at)
+        if rows is None:
+            np.copyto(place, source)
+        else:
+            # Clipping changes nothing, since all rows are there; raising would make numpy copy twice.
+            np.take(source, rows, axis=0, out=place, mode="clip")
+        out.append(place)
+    return out

@@ -23,7 +23,8 @@ from globalstep.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, ReadSpan, Total, lay_out, plan_reads, plan_runs
+from globalstep.ps.budget import ReplyBuffer
+from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, copies, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
     check_memory,
@@ -35,7 +36,6 @@ from globalstep.ps.store.checking import (
 )
 from globalstep.ps.store.cores import ONE_CORE, Cores
 from globalstep.ps.store.optimizer_table import OptimizerTable, check_slot
-from globalstep.ps.store.reading import ReplyBuffer, copies
 from globalstep.rules import merge_rows
 from globalstep.rules.rule import Hypers, Rule
 from globalstep.runtime.memory import address_of
@@ -291,8 +291,8 @@ class VariableStore:
             ResourceExhaustedError: If there is no memory for them now.
         """
         if data.readonly:
-            return _copies(plan.reads, buffer)
-        copied = iter(_copies(plan.copied, buffer) if plan.copied else ())
+            return copies([(piece.view, None) for piece in plan.reads], buffer)
+        copied = iter(copies([(piece.view, None) for piece in plan.copied], buffer) if plan.copied else ())
         values: list[Array] = []
         for piece in plan.reads:
             if piece.left_at is None:
@@ -481,24 +481,9 @@ def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
         ResourceExhaustedError: If there is no memory for them now.
     """
     try:
-        return _copies(plan.reads, buffer)
+        return copies([(piece.view, None) for piece in plan.reads], buffer)
     except MemoryError:
         raise no_memory_to_read(len(plan.places)) from None
-
-
-def _copies(pieces: Sequence[ReadSpan], buffer: ReplyBuffer | None) -> list[Array]:
-    """Copy what pieces are of, one behind the other where there is a buffer."""
-    memory = buffer.take(sum(piece.view.nbytes for piece in pieces)) if buffer is not None else None
-    if memory is None:
-        return [piece.view.copy() for piece in pieces]
-    found: list[Array] = []
-    at = 0
-    for piece in pieces:
-        place: Array = np.ndarray(piece.view.shape, piece.view.dtype, memory.data, at)
-        np.copyto(place, piece.view)
-        at += place.nbytes
-        found.append(place)
-    return found
 
 
 def apply_rows(rule: Rule, table: Array, slots: tuple[Array, ...], op: Op, hyper: Hypers) -> None:

@@ -89,7 +89,7 @@ class SharedConnection(SocketConnection):
             return None  # the connection is broken; the request will say so
         except OpError as error:
             self._grows = False
-            if not len(self._pool):
+            if not self._pool.blocks:
                 self.kind = "unix"
             _log.info("No more shared memory with %s, its data goes over the unix socket: %s", self._label, error)
             return None
@@ -99,7 +99,7 @@ class SharedConnection(SocketConnection):
         """See Connection: have the tensors in shared memory, if there are many bytes of them."""
         pool = self._pool
         nbytes = sum(map(_NBYTES, pieces))
-        if nbytes < SHARED_FROM_BYTES and not len(pool):
+        if nbytes < SHARED_FROM_BYTES and not pool.blocks:
             return Load(pieces)
         kind, load = request.WhichOneof("kind"), Load(pieces)
         number = offset = 0
@@ -196,7 +196,7 @@ class BlockPool:
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         #: Number -> the block; longest unused first.
-        self._blocks: dict[int, Array] = {}
+        self.blocks: dict[int, Array] = {}
         #: Where each begins and ends in this process.
         self._spans: dict[int, tuple[int, int]] = {}
         self._dropped: list[int] = []
@@ -204,21 +204,18 @@ class BlockPool:
         self._staged: dict[_PushKey, tuple[int, Array]] = {}
         self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     def add(self, number: int, block: Array) -> None:
         """Take in a block that the PS task has made."""
         with self._lock:
             if not self._closed:
-                self._blocks[number] = block
+                self.blocks[number] = block
                 begin = address_of(block)
                 self._spans[number] = begin, begin + block.nbytes
 
     def get(self, number: int) -> Array | None:
         """Give a block; None where there is none of that number."""
         with self._lock:
-            return self._blocks.get(number)
+            return self.blocks.get(number)
 
     def take(self, nbytes: int) -> tuple[int, Array] | None:
         """Give a free block of at least so many bytes; a reference to the array holds the block.
@@ -228,21 +225,21 @@ class BlockPool:
         """
         need = block_bytes(nbytes)
         with self._lock:
-            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
+            idle = list(compress(self.blocks, are_unused(self.blocks.values())))
             # A much larger block is left alone: a small value that is kept must not hold a large one.
-            fitting = [number for number in idle if need <= self._blocks[number].nbytes <= 2 * need]
+            fitting = [number for number in idle if need <= self.blocks[number].nbytes <= 2 * need]
             if not fitting:
-                if len(idle) >= _MOST_IDLE or (idle and len(self._blocks) >= MOST_BLOCKS):
+                if len(idle) >= _MOST_IDLE or (idle and len(self.blocks) >= MOST_BLOCKS):
                     self._drop(idle[0])
                 return None
             number = fitting[-1]
-            block = self._blocks[number] = self._blocks.pop(number)
+            block = self.blocks[number] = self.blocks.pop(number)
             return number, block
 
     @property
     def is_full(self) -> bool:
         """Whether no block may be added: the program keeps values that lie in all of them."""
-        return self._closed or len(self._blocks) >= MOST_BLOCKS
+        return self._closed or len(self.blocks) >= MOST_BLOCKS
 
     def locate(self, piece: memoryview) -> tuple[int, Array, int] | None:
         """Find out whether the tensors of a message lie in a block already, in memory that `buffer` gave.
@@ -258,14 +255,14 @@ class BlockPool:
         with self._lock:
             for number, (begin, end) in self._spans.items():
                 if begin <= address < end:
-                    return number, self._blocks[number], address - begin
+                    return number, self.blocks[number], address - begin
         return None
 
     def offer(self, most: int = 2) -> dict[int, Array]:
         """Give free blocks by number, those used last first, that a reply may be put into."""
         with self._lock:
-            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
-            return {number: self._blocks[number] for number in reversed(idle[-most:])}
+            idle = list(compress(self.blocks, are_unused(self.blocks.values())))
+            return {number: self.blocks[number] for number in reversed(idle[-most:])}
 
     def dropped(self) -> tuple[int, ...]:
         """Give the numbers of blocks that have been given up since the last time."""
@@ -300,7 +297,7 @@ class BlockPool:
 
     def _drop(self, number: int) -> None:
         """Give a block up. Caller holds the lock."""
-        if self._blocks.pop(number, None) is not None:
+        if self.blocks.pop(number, None) is not None:
             del self._spans[number]
             self._dropped.append(number)
 
@@ -308,7 +305,7 @@ class BlockPool:
         """Give all blocks up; what refers to one keeps it."""
         with self._lock:
             self._closed = True
-            self._blocks.clear()
+            self.blocks.clear()
             self._spans.clear()
             self._staged.clear()
 

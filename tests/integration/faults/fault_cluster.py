@@ -177,7 +177,7 @@ class FaultCluster:
             self._transports = ps.transports
             self.controls = ps.controls
             for control, door in zip(self.controls, self.doors, strict=True):
-                control.handler._faults = control.handler.shard.resources.faults = door
+                control.handler.faults = control.handler.shard.resources.faults = door
             return
         for door in self.doors:
             self._servers.append(PSServer(PSOptions(grace_secs=0.2), clock=self.clock, faults=door))

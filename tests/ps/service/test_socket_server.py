@@ -247,7 +247,7 @@ def test_layouts_belong_to_a_connection(serve, kind):
 
 def test_the_end_lets_a_call_under_way_finish(serve, kind):
     served = serve()
-    held = served.ps.controls[0].handler._faults = Held("pull")
+    held = served.ps.controls[0].handler.faults = Held("pull")
     busy, idle = served.welcomed(kind), served.welcomed(kind)
     ask(busy, served.request())
     assert held.reached.wait(20.0)

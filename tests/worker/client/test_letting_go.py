@@ -68,7 +68,7 @@ def train(client):
 
 def blocks_of(client):
     """Weak references to the blocks that a client has now."""
-    found = [weakref.ref(block) for block in client.run.transports[0]._connection._pool._blocks.values()]
+    found = [weakref.ref(block) for block in client.run.transports[0]._connection._pool.blocks.values()]
     assert found
     return found
 
@@ -92,7 +92,7 @@ def test_a_call_that_is_not_answered_holds_nothing_once_its_error_is_dealt_with(
     declared(client)
     train(client)
     blocks = blocks_of(client)
-    server.control.handler._faults = Cut(server, BEFORE, method)
+    server.control.handler.faults = Cut(server, BEFORE, method)
     failed = ""
     try:
         if method == "push":

@@ -99,12 +99,12 @@ def test_lost_requests_and_lost_replies_change_no_row_twice(shards, connected, p
     client = connected(ps)
     initialize(client)
     for control in ps.controls:
-        control.handler._faults = FaultPlan(point, METHODS)
+        control.handler.faults = FaultPlan(point, METHODS)
     for ids in ROWS * 4:
         expected.push(ids)
         (rows, _) = client.push(rows_push(ids, read=[0, 1])).values
         np.testing.assert_array_equal(rows, expected.e[:2])
-    assert sum(control.handler._faults.fired for control in ps.controls) > 10
+    assert sum(control.handler.faults.fired for control in ps.controls) > 10
     assert state(client)["e"] == expected.e.tolist()
 
 

@@ -27,7 +27,7 @@ def test_idle_blocks_of_other_sizes_are_given_up_one_by_one():
     assert pool.dropped() == (1,)
     assert pool.dropped() == ()
     assert pool.get(1) is None
-    assert len(pool) == 3
+    assert len(pool.blocks) == 3
 
 
 def test_the_blocks_of_pushes_whose_end_is_never_heard_of_are_given_up_and_never_used_again():
@@ -41,7 +41,7 @@ def test_the_blocks_of_pushes_whose_end_is_never_heard_of_are_given_up_and_never
     assert sorted(used) == [1, 2, 3, 4, 5, 6]
     assert pool.dropped() == tuple(used[:2])
     assert pool.take(NBYTES) is None
-    assert len(pool) == 4
+    assert len(pool.blocks) == 4
 
 
 def test_a_closed_pool_gives_nothing():
@@ -49,7 +49,7 @@ def test_a_closed_pool_gives_nothing():
     held = pool.take(NBYTES)
     pool.close()
     pool.add(9, np.zeros(block_bytes(NBYTES), np.uint8))
-    assert (pool.take(NBYTES), len(pool), pool.offer(), pool.is_full) == (None, 0, {}, True)
+    assert (pool.take(NBYTES), len(pool.blocks), pool.offer(), pool.is_full) == (None, 0, {}, True)
     held[1][:] = 1
 
 

@@ -231,7 +231,7 @@ def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
 def test_small_tensors_are_sent(train):
     client = train().client()
     client.push(Push([Op(OpKind.ASSIGN, "global_step", np.asarray(3, np.int64))], reads=[Read("global_step")]))
-    assert len(pool_of(client)) == 0
+    assert len(pool_of(client).blocks) == 0
     assert client.run.transports[0].buffer(100) is None
 
 
@@ -243,7 +243,7 @@ def test_values_come_in_two_or_three_blocks_however_many_steps(train):
         if number % 5 == 0:
             values = client.pull([Read(name) for name in NAMES])
     assert values is not None
-    assert len(pool_of(client)) <= 3
+    assert len(pool_of(client).blocks) <= 3
     assert blocks_of(trained.servers[0]) <= 3
 
 
@@ -395,7 +395,7 @@ def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(
     for _ in range(2):
         client.push(push_of(gradients_of(-1.0)))
     server = trained.servers[shard]
-    server.control.handler._faults = Cut(server, AFTER, method)
+    server.control.handler.faults = Cut(server, AFTER, method)
     for count in range(3, 6):
         values = client.push(push_of(gradients_of(-1.0))).values
         for value in values:

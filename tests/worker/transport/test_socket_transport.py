@@ -155,7 +155,7 @@ def test_a_task_that_is_not_there_yet_is_waited_for_and_then_has_its_socket(serv
 def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport, shards, task, method, point):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
     servers = serving(shards)
-    cut = servers[task].control.handler._faults = Cut(servers[task], point, method, armed=False)
+    cut = servers[task].control.handler.faults = Cut(servers[task], point, method, armed=False)
     initialize(joined(servers, "grpc"))
     for count in range(1, 6):
         client = joined(servers, transport)
@@ -292,7 +292,7 @@ def test_rows_are_pushed_and_read_once_over_connections_that_break(serving, join
 
 def test_a_call_that_takes_too_long_is_broken_off(serving, transport):
     (server,) = serving()
-    held = server.control.handler._faults = Held("pull")
+    held = server.control.handler.faults = Held("pull")
     clock = ManualClock()
     connection = GrpcTransport(server.address, 0, transport, clock)
     try:
@@ -340,7 +340,7 @@ def test_a_reply_that_nobody_asked_for_yet_may_lie_for_long(serving, transport):
 
 def test_a_closed_transport_fails_the_calls_under_way(serving, transport):
     (server,) = serving()
-    held = server.control.handler._faults = Held("pull")
+    held = server.control.handler.faults = Held("pull")
     connection = GrpcTransport(server.address, 0, transport)
     ticket = connection.send(pb.Request(pull=pb.PullRequest()), ())
     assert held.reached.wait(20.0)

@@ -107,7 +107,7 @@ def test_a_worker_that_is_too_far_ahead_waits_for_the_slowest(run):
     for _ in range(2):
         one.push(step_push())
     asked = FaultPlan(BEFORE, frozenset({"await_slower"}), every=1 << 30)
-    run.ps.controls[-1].handler._faults = asked
+    run.ps.controls[-1].handler.faults = asked
     thread, found = run.pushing(one, 1, reads=("w", "global_step"))
     while asked.calls < 2:  # the first was answered: not yet
         thread.join(0.01)
@@ -139,7 +139,7 @@ def test_retries_move_no_clock_and_wait_no_less(run, point):
     one, two = run.clients
     plan = FaultPlan(point, frozenset({"push", "stage", "commit", "pull", "await_slower"}))
     for control in run.ps.controls:
-        control.handler._faults = plan
+        control.handler.faults = plan
     for _ in range(6):
         for client in (one, two):
             assert client.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
@@ -229,7 +229,7 @@ def test_without_the_policy_nobody_asks(shards, policy):
     run.worker()
     plan = FaultPlan(BEFORE, frozenset({"await_slower"}))
     for control in run.ps.controls:
-        control.handler._faults = plan
+        control.handler.faults = plan
     for _ in range(5):
         run.clients[0].push(step_push())
     assert not plan.calls

@@ -135,7 +135,7 @@ def test_a_retry_counts_once(shards, connected, point):
     two = connected(ps, clock=clock)
     plan = FaultPlan(point, methods)
     for control in ps.controls:
-        control.handler._faults = plan
+        control.handler.faults = plan
     for step in range(4):
         assert one.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
         assert two.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
