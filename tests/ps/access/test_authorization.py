@@ -551,8 +551,8 @@ def test_nothing_in_the_package_can_unpickle():
                     names = {word.arg for word in getattr(node, "keywords", ()) if word.arg == "allow_pickle"}
                 found += [f"{path.name}: {name}" for name in names & (forbidden | {"eval", "exec", "allow_pickle"})]
     assert looked > 200
-    # Of the worker's: a text of its own, which has nothing but numbers in it (`compiled`).
-    assert found == ["evaluation.py: exec"]
+    # Texts of its own: of a graph's steps, with nothing but numbers in it, and of the loops around a rule's step.
+    assert sorted(found) == ["compiled.py: exec", "evaluation.py: exec"]
 
 
 # ---- Sizes ----------------------------------------------------------------------------------------

@@ -9,17 +9,16 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, JobDoneError
+from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.ops.math_ops import square
 from globalstep.tf1.ops.product_ops import matmul
-from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_sum
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.wire.declarations import OpKind, Outcome, OutcomeKind, Push
 from globalstep.worker.protocol.push_result import PushResult
 
@@ -94,11 +93,6 @@ class TestReading:
         found = run(rows, {ids: [[0, 5], [5, 1]]})
         np.testing.assert_array_equal(found[:, :, 0], [[0, 10], [10, 2]])
         assert cluster.pulls == [["t[...]"]]
-
-    def test_rows_of_what_is_read_whole_anyway(self, run, cluster):
-        table = gs.Variable(np.arange(4, dtype=np.float32), name="t")
-        assert [np.asarray(v).tolist() for v in run([gather(table, [3]), reduce_sum(table)])] == [[3.0], 6.0]
-        assert cluster.pulls == [["t"]]
 
     def test_rows_whose_ids_depend_on_a_variable(self, run, cluster):
         table = gs.Variable(np.arange(4, dtype=np.float32), name="t")
@@ -207,27 +201,6 @@ class TestEvaluating:
         run(node)
         assert log == ["first", "second"]
 
-    def test_loss_and_gradients_share_the_forward_pass(self, run):
-        log = []
-        w = gs.Variable(3.0)
-
-        def noted(value):
-            log.append("forward")
-            return value * value
-
-        loss = Node("Square", (w,), noted, dtype=gs.float32, shape=[])
-        (slope,) = gs.gradients(loss, w)
-        assert run([loss, slope]) == [9.0, 6.0]
-        assert log == ["forward"]
-        assert run(loss) == 9.0
-
-    def test_two_losses_that_need_parts_of_each_other(self, run):
-        a, b = gs.Variable(2.0), gs.Variable(3.0)
-        of_a, of_b = square(a), square(b)
-        both, other = of_a * of_b, of_a * of_b + of_b
-        fetches = [gs.gradients(both, a)[0], gs.gradients(other, b)[0], both, other]
-        assert run(fetches) == [36.0, 30.0, 36.0, 45.0]
-
 
 class TestPushing:
     def test_a_training_step_is_one_pull_and_one_push(self, run, cluster):
@@ -334,29 +307,6 @@ class TestPushing:
         assert len(cluster.pushes) == 1
         assert run([w, mean]) == [-3.0, 9.0]
 
-    def test_sparse_parts(self, run, cluster):
-        table, ids = gs.Variable(np.ones((4, 2), np.float32), name="t"), placeholder(gs.int32, [None])
-        loss = reduce_sum(gather(table, ids))
-        (slope,) = gs.gradients(loss, table)
-        assert isinstance(slope, IndexedSlices)
-        spec = _sgd(slots={table: ()})
-        part = MutationPart(OpKind.APPLY, table, slope.values, slope.indices, optimizer=spec)
-        run(Mutation([part], uses=[spec]), {ids: [2, 2, 0]})
-        assert cluster.pulls == [["t[...]"]]
-        assert cluster.pushes[0].ops[0].indices.dtype == np.int64
-        assert run(table)[:, 0].tolist() == [0.0, 1.0, -1.0, 1.0]
-
-    def test_hyper_parameters_of_the_worker(self, run, cluster):
-        w, rates = gs.Variable(1.0, name="w"), iter([0.5, 0.25])
-        train = _apply(w, 1.0, spec=_sgd(lambda: next(rates)))
-        run(train)
-        run(train)
-        assert [push.uses[0].overrides for push in cluster.pushes] == [
-            {"learning_rate": 0.5},
-            {"learning_rate": 0.25},
-        ]
-        assert run(w) == 0.25
-
     def test_a_hyper_parameter_that_is_no_number(self, run, cluster):
         w = gs.Variable(1.0, name="w")
         with pytest.raises(InvalidArgumentError, match=r"learning_rate of optimizer 'sgd' must be one number"):
@@ -368,12 +318,6 @@ class TestPushing:
         run(w)
         run(_apply(w, 0.5))
         assert run(w) == 0.5
-
-    def test_nothing_happens_for_an_empty_group(self, run, cluster):
-        run(gs.Variable(1.0))
-        cluster.forget()
-        assert run([group(), gs.variables_initializer([])]) == [None, None]
-        assert (cluster.pulls, cluster.pushes) == ([], [])
 
     def test_eager_parts_are_pushed_one_by_one(self, run, cluster):
         a, b, step = gs.Variable(1.0, name="a"), gs.Variable(1.0, name="b"), gs.train.create_global_step()
@@ -408,15 +352,6 @@ class TestPushing:
 
 
 class TestOutcomes:
-    def test_job_done(self, run, cluster):
-        step = gs.train.create_global_step()
-        move = step.assign_add(1)
-        run(step)
-        cluster.results = [PushResult(Outcome(OutcomeKind.REFUSED_DONE, steps={"global_step": 7}))]
-        with pytest.raises(JobDoneError, match=r"last step \(global_step = 7\)"):
-            run(move)
-        assert run.session.last_outcome.kind is OutcomeKind.REFUSED_DONE
-
     def test_dropped_as_stale(self, run, cluster):
         w = gs.Variable(1.0, name="w")
         add = w.assign_add(1.0)
@@ -457,41 +392,6 @@ class TestReusing:
 
 
 class TestCluster:
-    @pytest.mark.parametrize("shards", [1, 3])
-    def test_same_numbers_on_any_number_of_shards(self, shards):
-        cluster = RecordingCluster(shards)
-        rng = np.random.default_rng(0)
-        x = rng.normal(size=(16, 4)).astype(np.float32)
-        y = x @ rng.normal(size=(4, 1)).astype(np.float32)
-        w, b = gs.Variable(np.zeros((4, 1), np.float32), name="w"), gs.Variable(0.0, name="b")
-        step = gs.train.create_global_step()
-        loss = reduce_mean(square(matmul(as_node(x), w) + b - as_node(y)))
-        slopes = gs.gradients(loss, [w, b])
-        spec = _sgd(0.1, slots={w: (), b: ()})
-        parts = [MutationPart(OpKind.APPLY, v, g, optimizer=spec) for v, g in zip((w, b), slopes, strict=True)]
-        train = Mutation(parts, increments=[(step, 1)], uses=[spec])
-        with gs.Session(cluster=cluster) as session:
-            session.run(gs.global_variables_initializer())
-            losses = [session.run([train, loss])[1] for _ in range(50)]
-            assert session.run(step) == 50
-        cluster.close()
-        assert set(cluster.where.values()) == set(range(shards))
-        assert losses[-1] < 1e-2 * losses[0]
-        # The same arithmetic in numpy, as the sum of what each step subtracts.
-        weights, bias = np.zeros((4, 1), np.float32), np.float32(0)
-        for expected in losses:
-            residual = x @ weights + bias - y
-            np.testing.assert_allclose(expected, np.mean(residual**2), rtol=1e-4, atol=1e-7)
-            weights -= 0.1 * 2 * x.T @ residual / len(x)
-            bias -= 0.1 * 2 * residual.mean()
-
-    def test_a_second_session_of_the_cluster_finds_the_variables(self, cluster):
-        w = gs.Variable(1.0, name="w")
-        with gs.Session(cluster=cluster) as first:
-            first.run(w.assign(4.0))
-        with gs.Session(cluster=cluster) as second:
-            assert second.run(w) == 4.0
-
     def test_a_variable_that_only_this_graph_has(self, run, cluster):
         w = gs.Variable(1.0, name="w")
         run(w)
@@ -523,32 +423,3 @@ class TestCluster:
             thread.join()
         assert failed == []
         assert run(total) == 100.0
-
-
-def test_the_gradients_of_many_variables_are_taken_out_of_their_tuple_at_once(cluster):
-    variables = [gs.get_variable(f"v{at}", [at + 1], initializer=gs.ones_initializer()) for at in range(4)]
-    loss = sum(reduce_sum(square(variable)) for variable in variables)
-    gradients = gs.gradients(loss, variables)
-    with gs.Session(cluster=cluster) as session:
-        session.run(gs.global_variables_initializer())
-        *found, _ = session.run([*gradients, loss])
-        assert [value.tolist() for value in found] == [[2.0] * (at + 1) for at in range(4)]
-        plan = session._executor._made_plan(((*gradients, loss), frozenset()))
-        taken = [step for step in plan.rounds[0].late if step.node in gradients]
-        assert [step.node for step in taken] == gradients[:1]
-        # One that is fed is left as it was fed.
-        *found, _ = session.run([*gradients, loss], {gradients[1]: np.zeros(2)})
-        assert [value.tolist() for value in found] == [[2.0], [0.0, 0.0], [2.0] * 3, [2.0] * 4]
-
-
-def test_an_answer_without_values_is_not_what_the_next_run_starts_from(cluster, clock):
-    v = gs.get_variable("v", [2], initializer=gs.zeros_initializer())
-    add = gs.assign_add(v, gs.ones([2]) + v)
-    with gs.Session(cluster=cluster, clock=clock, reuse_values=True) as session:
-        session.run(gs.global_variables_initializer())
-        session.run(add.op)
-        executor = session._executor
-        executor.keep_fresh(executor._writes, (v,), [])
-        assert executor.fresh_values((v,)) is None
-        session.run(add.op)
-        assert session.run(v).tolist() == [3.0, 3.0]

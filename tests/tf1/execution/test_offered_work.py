@@ -17,10 +17,6 @@ def own_helpers(monkeypatch):
     monkeypatch.setattr(offered_work, "_helpers", offered_work._Helpers())
 
 
-def alive():
-    return [thread for thread in threading.enumerate() if thread.name == "globalstep-helper"]
-
-
 def test_a_helper_does_it_while_the_other_goes_on():
     begun, go_on = threading.Event(), threading.Event()
 
@@ -33,29 +29,6 @@ def test_a_helper_does_it_while_the_other_goes_on():
     assert begun.wait(100)
     go_on.set()
     assert offered.result() == "globalstep-helper"
-
-
-def test_what_no_helper_has_begun_is_done_by_who_asks_for_it():
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        begun.set()
-        assert go_on.wait(100)
-
-    busy = offer(hold, 1)
-    assert begun.wait(100)
-    assert offer(threading.current_thread, 1).result() is threading.current_thread()
-    go_on.set()
-    busy.result()
-
-
-def test_it_is_done_once():
-    done = []
-    offered = Offered(lambda: done.append(0))
-    offered.help()
-    offered.help()
-    offered.result()
-    assert done == [0]
 
 
 @pytest.mark.parametrize("helps", [False, True])
@@ -79,28 +52,6 @@ def test_whoever_does_it_takes_overflows_as_the_one_who_offered_it(helps):
         if helps:
             offered.help()
         assert np.isinf(offered.result()).all()
-
-
-def test_there_are_as_many_as_are_asked_for_and_they_stay_for_the_next():
-    together = threading.Barrier(3, timeout=100)
-    for _ in range(3):
-        others = [offer(together.wait, 2) for _ in range(2)]
-        together.wait()
-        for other in others:
-            other.result()
-        assert len(alive()) <= 2
-
-
-def test_a_helper_ends_when_nothing_has_come_for_a_while(monkeypatch):
-    monkeypatch.setattr(offered_work, "_IDLE_SECS", 0.001)
-    for _ in range(3):
-        taken = threading.Event()
-        offered = offer(taken.set, 1)
-        assert taken.wait(100)
-        offered.result()
-        for thread in alive():
-            thread.join(100)
-        assert not alive()
 
 
 def test_without_a_thread_left_the_work_is_done_all_the_same(monkeypatch):

@@ -14,7 +14,6 @@ from globalstep.errors import InvalidArgumentError, JobDoneError
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.execution.executor import REUSE_SECS
 from globalstep.tf1.execution.run import SteadyRun
-from globalstep.tf1.graph.definition import place_of_program
 from globalstep.tf1.graph.graph import Node
 from globalstep.wire.declarations import Outcome, OutcomeKind
 from globalstep.worker.protocol.push_result import PushResult
@@ -112,17 +111,6 @@ def test_what_waits_for_input_comes_before_the_read_and_once(session, cluster, c
     assert len(steady) == 2
 
 
-def test_a_session_that_reads_anew_in_each_run_does(cluster, clock, steady):
-    x, _, loss, train = _program()
-    with gs.Session(cluster=cluster, clock=clock) as session:
-        _initialized(session, cluster)
-        losses = [session.run([loss, train], {x: [1.0, 1.0]})[0] for _ in range(3)]
-        assert losses == [0.0, -2.0, -4.0]
-        assert len(cluster.pulls) == 3
-        assert [push.reads for push in cluster.pushes] == [[]] * 3
-    assert len(steady) == 2
-
-
 def test_a_push_of_another_thread_is_seen(session, cluster, steady):
     x, w, loss, train = _program()
     other = gs.assign_add(w, [10.0, 10.0])
@@ -204,21 +192,6 @@ class TestErrors:
         assert "[node 'wrong' (Add), inputs of shapes (0,), (2,)" in later[1]
         assert len(steady) == 1
 
-    def test_a_function_of_the_program(self, session, cluster, steady):
-        def own(x):
-            if x[1] < 0:
-                raise ValueError("no")
-            return x
-
-        def make(x):
-            return gs.reshape(gs.py_func(own, [x], gs.float32, name="own"), [2])
-
-        first, later = self._runs(session, cluster, make, [1.0, -1.0])
-        assert first == later
-        assert later[:2] == (ValueError, "no")
-        assert later[2][0].startswith("In node 'own' (PyFunc")
-        assert len(steady) == 1
-
 
 def test_an_error_that_is_dealt_with_leaves_nothing_behind(session, cluster, steady):
     x, w, _, _ = _program()
@@ -240,12 +213,3 @@ def test_an_error_that_is_dealt_with_leaves_nothing_behind(session, cluster, ste
     finally:
         gc.enable()
     assert len(steady) == 1
-
-
-def test_the_lines_written_out_are_no_place_in_a_program(session, cluster, steady):
-    x, _, loss, train = _program()
-    place = Node("Place", (), place_of_program, dtype=gs.string, stateful=True)
-    _initialized(session, cluster)
-    places = {session.run([place, loss, train], {x: [1.0, 1.0]})[0][0].co_filename for _ in range(3)}
-    assert len(places) == 1
-    assert len(steady) == 2

@@ -1,8 +1,6 @@
 import json
 import threading
 
-import pytest
-
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.execution.tracing import Trace
 
@@ -17,27 +15,6 @@ def test_spans_are_timed_by_the_clock_in_microseconds():
     push, run = trace.events
     assert (push["name"], push["ts"], push["dur"]) == ("push", 10.5e6, 0.25e6)
     assert (run["name"], run["ts"], run["dur"], run["args"]) == ("run", 10e6, 0.75e6, {"fetches": 2})
-
-
-def test_a_block_that_fails_is_recorded_too():
-    trace = Trace()
-    with pytest.raises(KeyError), trace.span("pull"):
-        raise KeyError
-    assert [event["name"] for event in trace.events] == ["pull"]
-
-
-def test_the_file_names_process_and_threads():
-    trace = Trace("/job:worker/task:1")
-    thread = threading.Thread(target=lambda: trace.add("apply", 1.0, 2.0), name="applier")
-    thread.start()
-    thread.join()
-    content = json.loads(trace.to_json())
-    assert {event["args"]["name"] for event in content["traceEvents"] if event["ph"] == "M"} == {
-        "/job:worker/task:1",
-        "applier",
-    }
-    (span,) = [event for event in content["traceEvents"] if event["ph"] == "X"]
-    assert (span["name"], span["cat"], span["ts"], span["dur"]) == ("apply", "apply", 1e6, 2e6)
 
 
 def test_a_row_of_another_task_has_one_number_that_is_no_threads():

@@ -8,8 +8,6 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.ops.file_writer import FileWriterCache
 
 jax = pytest.importorskip("jax", reason="jax is not installed; `pip install jax` runs these tests")
 jnp = jax.numpy
@@ -134,19 +132,6 @@ class TestHalfPrecision:
         np.testing.assert_allclose(value, master, rtol=1e-6)
         assert value.dtype == np.float32
 
-    def test_the_function_gets_rounded_values(self, session, dtype):
-        seen = []
-
-        def kept(p):
-            seen.append(p["w"].dtype.name)
-            return p["w"].sum().astype("float32")
-
-        loss = gs.jax({"w": jnp.ones(2, dtype)}, kept)
-        initialized(session)
-        session.run(gs.assign(loss.variables["w"], np.full(2, 1 + 2**-12, np.float32)))
-        assert session.run(loss) == 2
-        assert set(seen) == {dtype}
-
 
 class TestTraining:
     @pytest.mark.parametrize("jit", [True, False])
@@ -159,58 +144,6 @@ class TestTraining:
         assert value == pytest.approx(float(expected), rel=1e-6)
         for found, slope in zip(gradients, jax.tree_util.tree_leaves(slopes), strict=True):
             np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-6)
-
-    @pytest.mark.parametrize(
-        "optimizer",
-        [
-            lambda: gs.train.GradientDescentOptimizer(0.1),
-            lambda: gs.train.MomentumOptimizer(0.1, 0.9),
-            lambda: gs.train.AdamOptimizer(0.05),
-        ],
-        ids=["sgd", "momentum", "adam"],
-    )
-    def test_it_trains_as_the_graphs_own(self, optimizer):
-        losses = []
-        for kind in ("jax", "graph"):
-            with gs.Graph().as_default(), gs.Session() as sess:
-                x, y = gs.placeholder(gs.float32, [None, 4]), gs.placeholder(gs.float32, [None, 3])
-                if kind == "jax":
-                    loss = gs.jax(parameters(), squares, [x, y])
-                else:
-                    one, two = (Layer(*map(gs.Variable, layer)) for layer in parameters()["layers"])
-                    hidden = gs.tanh(gs.matmul(x, one.kernel) + one.bias)
-                    loss = gs.reduce_mean(gs.square(gs.matmul(hidden, two.kernel) + two.bias - y))
-                step = gs.train.get_or_create_global_step()
-                train_op = optimizer().minimize(loss, global_step=step)
-                sess.run(gs.global_variables_initializer())
-                losses.append([sess.run([loss, train_op], {x: X, y: Y})[0] for _ in range(6)])
-                assert sess.run(step) == 6
-        np.testing.assert_allclose(*losses, rtol=1e-4)
-        assert losses[0][-1] < losses[0][0]
-
-    def test_gradients_are_pushed_from_jaxs_memory(self, session, cluster, data, feed, monkeypatch):
-        given = []
-        value_and_grad = jax.value_and_grad
-
-        def remembering(function, argnums):
-            inner = jax.jit(value_and_grad(function, argnums=argnums))
-
-            def call(*values):
-                loss, gradients = inner(*values)
-                given.extend(gradients)
-                return loss, gradients
-
-            return call
-
-        monkeypatch.setattr(jax, "value_and_grad", remembering)
-        loss = gs.jax(parameters(), squares, data, jit=False)
-        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
-        initialized(session)
-        cluster.forget()
-        session.run(train_op, feed)
-        (push,) = cluster.pushes
-        assert len(given) == 4
-        assert all(np.shares_memory(op.value, np.asarray(g)) for op, g in zip(push.ops, given, strict=True))
 
     def test_it_is_compiled_once_for_each_shape(self, session, data):
         traced = []
@@ -225,49 +158,6 @@ class TestTraining:
         for rows in (8, 8, 4, 8):
             session.run([train_op, loss], {data[0]: X[:rows], data[1]: Y[:rows]})
         assert traced == [(8, 4), (4, 4)]
-
-    def test_only_wanted_gradients_and_the_chain_rule(self, session, data, feed):
-        loss = gs.jax(parameters(), squares, data)
-        w = loss.variables["layers"][1].kernel
-        (decayed,) = gs.gradients(3.0 * loss + gs.reduce_sum(gs.square(w)), [w])
-        (plain,) = gs.gradients(loss, [w])
-        both, alone, value = initialized(session).run([decayed, plain, w], feed)
-        np.testing.assert_allclose(both, 3 * alone + 2 * value, rtol=1e-5)
-
-    def test_rows_of_an_embedding_on_the_ps(self, session, cluster):
-        table = gs.Variable(np.ones((4, 2), np.float32), name="table")
-        rows = gs.nn.embedding_lookup(table, gs.constant([1, 3, 1]))
-        loss = gs.jax({}, lambda params, r: jnp.sum(r**2), [rows])
-        train_op = gs.train.GradientDescentOptimizer(0.25).minimize(loss)
-        initialized(session)
-        cluster.forget()
-        session.run(train_op)
-        assert cluster.pulls == [["table[...]"]]
-        assert session.run(table).tolist() == [[1, 1], [0, 0], [1, 1], [0.5, 0.5]]
-
-    def test_a_loss_that_is_no_scalar(self, session, data, feed):
-        loss = gs.jax(parameters(), lambda params, x, y: x, data)
-        with pytest.raises(InvalidArgumentError, match=r"'model/loss' must be a scalar; .* shape \(8, 4\)"):
-            initialized(session).run(loss, feed)
-        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
-        with pytest.raises(TypeError, match="Gradient only defined for scalar-output functions"):
-            session.run(train_op, feed)
-
-
-def test_in_a_monitored_session_with_checkpoints(tmp_path, data, feed):
-    loss = gs.jax(parameters(), squares, data)
-    step = gs.train.get_or_create_global_step()
-    train_op = gs.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
-    hooks = [gs.train.StopAtStepHook(last_step=5)]
-    with gs.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as sess:
-        first = sess.run(loss, feed)
-        while not sess.should_stop():
-            sess.run(train_op, feed)
-    FileWriterCache.clear()
-    with gs.Session() as sess:
-        gs.train.Saver().restore(sess, gs.train.latest_checkpoint(str(tmp_path)))
-        assert sess.run(step) == 5
-        assert sess.run(loss, feed) < first
 
 
 def test_without_jax_the_extra_is_named(monkeypatch):

@@ -6,7 +6,6 @@ from recording_cluster import RecordingCluster
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.ops.file_writer import FileWriterCache
 
 W = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 X = np.array([[1.0, 2.0], [3.0, -1.0], [0.0, 1.0]], np.float32)
@@ -113,40 +112,6 @@ def test_gradients_are_pushed_from_the_functions_own_memory(session, cluster):
     (push,) = cluster.pushes
     assert [np.shares_memory(op.value, gradient) for op, gradient in zip(push.ops, given, strict=True)] == [True] * 2
     given[0][:] = 7  # only the view that was pushed is read-only
-
-
-def test_a_fetched_gradient_is_the_callers(session, model):
-    initialized(session)
-    gradient = session.run(gs.gradients(model.loss, model.w)[0], model.feed)
-    gradient[:] = 0
-
-
-OPTIMIZERS = {
-    "sgd": lambda: gs.train.GradientDescentOptimizer(0.01),
-    "momentum": lambda: gs.train.MomentumOptimizer(0.01, 0.9, use_nesterov=True),
-    "adagrad": lambda: gs.train.AdagradOptimizer(0.1),
-    "adam": lambda: gs.train.AdamOptimizer(0.05),
-    "rmsprop": lambda: gs.train.RMSPropOptimizer(0.01, centered=True),
-    "ftrl": lambda: gs.train.FtrlOptimizer(0.1),
-    "adadelta": lambda: gs.train.AdadeltaOptimizer(1.0),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_trains_it_as_the_graphs_own(name):
-    trajectories = []
-    for which in ("loss", "same"):
-        with gs.Graph().as_default(), gs.Session() as sess:
-            model = Model()
-            step = gs.train.get_or_create_global_step()
-            train_op = OPTIMIZERS[name]().minimize(getattr(model, which), global_step=step)
-            sess.run(gs.global_variables_initializer())
-            for _ in range(5):
-                sess.run(train_op, model.feed)
-            trajectories.append(sess.run([model.w, model.b, step]))
-    for one, other in zip(*trajectories, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
-    assert trajectories[0][2] == 5
 
 
 def test_gradients_can_be_clipped_before_they_are_applied(session, model):
@@ -271,19 +236,3 @@ def test_a_gradient_in_a_loss_is_a_value_like_others(session, model):
 
 def test_its_variables_are_those_given(model):
     assert model.loss.variables == [model.w, model.b]
-
-
-def test_in_a_monitored_session_with_checkpoints(tmp_path):
-    model = Model()
-    step = gs.train.get_or_create_global_step()
-    train_op = gs.train.AdamOptimizer(0.1).minimize(model.loss, global_step=step)
-    hooks = [gs.train.StopAtStepHook(last_step=7)]
-    with gs.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as sess:
-        first = sess.run(model.loss, model.feed)
-        while not sess.should_stop():
-            sess.run(train_op, model.feed)
-    FileWriterCache.clear()
-    with gs.Session() as sess:
-        gs.train.Saver().restore(sess, gs.train.latest_checkpoint(str(tmp_path)))
-        assert sess.run(step) == 7
-        assert sess.run(model.loss, model.feed) < first

@@ -87,13 +87,6 @@ class TestVariables:
         other = gs.torch(network(), cross_entropy, data)
         assert other.variables["0.weight"].op_name == "model_2/0.weight"
 
-    def test_another_graph_has_variables_of_its_own(self, data):
-        net = network()
-        one = gs.torch(net, cross_entropy, data)
-        with gs.Graph().as_default():
-            two = gs.torch(net, lambda n: n[0].weight.sum())
-        assert one.variables["0.weight"].graph is not two.variables["0.weight"].graph
-
     def test_tied_parameters_are_one(self):
         net = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
         net[1].weight = net[0].weight
@@ -202,24 +195,6 @@ class TestTraining:
             np.testing.assert_allclose(value, alone.state_dict()[name], rtol=1e-4, atol=1e-6)
         assert session.run(step) == 10
 
-    def test_gradients_are_pushed_from_torchs_memory(self, session, cluster, data, feed, monkeypatch):
-        given = []
-        grad = torch.autograd.grad
-
-        def remembered(*args, **options):
-            given.extend(grad(*args, **options))
-            return given
-
-        loss = gs.torch(network(), cross_entropy, data)
-        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
-        initialized(session)
-        cluster.forget()
-        monkeypatch.setattr(torch.autograd, "grad", remembered)
-        session.run(train_op, feed)
-        (push,) = cluster.pushes
-        assert len(given) == 4
-        assert all(np.shares_memory(op.value, g.numpy()) for op, g in zip(push.ops, given, strict=True))
-
     def test_the_module_keeps_the_values_of_the_last_run(self, session, data, feed):
         net = network()
         weight = net[0].weight
@@ -232,29 +207,6 @@ class TestTraining:
         assert weight.requires_grad
         assert weight.grad is None
         assert session.run(loss.variables["0.weight"]).tolist() == weight.tolist()
-
-    def test_one_forward_pass_serves_loss_and_gradients(self, session, data, feed):
-        calls = []
-
-        def counted(net, x, labels):
-            calls.append(torch.is_grad_enabled())
-            return cross_entropy(net, x, labels)
-
-        loss = gs.torch(network(), counted, data)
-        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
-        initialized(session)
-        session.run([train_op, loss], feed)
-        assert calls == [True]
-        session.run(loss, feed)
-        assert calls == [True, False]
-
-    def test_the_chain_rule_goes_on(self, session, data, feed):
-        loss = gs.torch(network(), cross_entropy, data)
-        w = loss.variables["2.weight"]
-        decayed = gs.gradients(2.0 * loss + gs.reduce_sum(gs.square(w)), [w])[0]
-        plain = gs.gradients(loss, [w])[0]
-        both, alone, value = initialized(session).run([decayed, plain, w], feed)
-        np.testing.assert_allclose(both, 2 * alone + 2 * value, rtol=1e-6)
 
     def test_a_parameter_that_the_run_does_not_use(self, session, data, feed):
         loss = gs.torch(network(), lambda net, x, labels: net[0](x).mean(), data)
@@ -272,24 +224,6 @@ class TestTraining:
             before["table.weight"] - after["table.weight"], [[0] * 2, [2] * 2, [0] * 2, [1] * 2], rtol=1e-5
         )
         np.testing.assert_allclose(before["line.weight"] - after["line.weight"], np.ones((3, 2)), rtol=1e-5)
-
-    def test_rows_of_an_embedding_on_the_ps(self, session, cluster):
-        table = gs.Variable(np.ones((4, 2), np.float32), name="table")
-        rows = gs.nn.embedding_lookup(table, gs.constant([1, 3, 1]))
-        loss = gs.torch(nn.Identity(), lambda net, r: net(r).square().sum(), [rows])
-        train_op = gs.train.GradientDescentOptimizer(0.25).minimize(loss)
-        initialized(session)
-        cluster.forget()
-        session.run(train_op)
-        assert cluster.pulls == [["table[...]"]]
-        assert session.run(table).tolist() == [[1, 1], [0, 0], [1, 1], [0.5, 0.5]]
-
-    def test_inputs_are_the_functions_own(self, session):
-        rows = gs.placeholder(gs.float32, [None])
-        loss = gs.torch(nn.Identity(), lambda net, r: r.mul_(2).sum(), [rows])
-        given = np.array([1.0, 2.0], np.float32)
-        assert session.run(loss, {rows: given[::-1]}) == 6
-        assert given.tolist() == [1, 2]
 
     def test_several_threads_share_a_module(self, session):
         net = nn.Linear(1, 1, bias=False)
@@ -364,15 +298,6 @@ class TestBuffers:
         assert found["1.num_batches_tracked"] == 3
         for name, value in found.items():
             np.testing.assert_allclose(value, alone.state_dict()[name], rtol=1e-4, atol=1e-6)
-
-    def test_grouped_with_the_train_op_is_one_push_too(self, net, session, cluster, data, feed):
-        loss = gs.torch(net, cross_entropy, data)
-        train_op = gs.group(gs.train.AdamOptimizer(0.1).minimize(loss), *gs.get_collection(gs.GraphKeys.UPDATE_OPS))
-        initialized(session)
-        cluster.forget()
-        session.run(train_op, feed)
-        assert [len(push.ops) for push in cluster.pushes] == [9]
-        assert session.run(loss.variables["1.num_batches_tracked"]) == 1
 
     def test_a_loss_that_is_not_for_training(self, net, session, data, feed):
         loss = gs.torch(net, cross_entropy, data)

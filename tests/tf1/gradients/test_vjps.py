@@ -6,8 +6,6 @@ from evaluate import evaluate
 
 import globalstep as gs
 from globalstep.tf1 import losses
-from globalstep.tf1.execution import products
-from globalstep.tf1.gradients import backward_schedule
 from globalstep.tf1.gradients.backward_schedule import schedule_of
 from globalstep.tf1.gradients.gradients import gradients
 from globalstep.tf1.graph.graph import Node
@@ -158,48 +156,6 @@ def test_large_arrays_with_a_bias_and_without_what_is_negative(shape):
     made = relu(m.add(m.multiply(x, bias), bias))
     feeds = {x: values, bias: numbers("float32", shape[-1:], 1)}
     assert_alike(made, [x, bias], feeds, [c.constant(numbers("float32", shape, 2))])
-
-
-@pytest.fixture
-def offers(monkeypatch):
-    """What is offered to another thread: everything, to one that is there."""
-    found = []
-
-    def offered(work, multiplications):
-        found.append(products.offer(work, 1))
-        return found[-1]
-
-    monkeypatch.setattr(backward_schedule, "offered", offered)
-    return found
-
-
-def test_products_that_only_the_result_needs_are_found_by_another_thread(offers):
-    x, one, other = (c.placeholder("float32", [4, 4]) for _ in range(3))
-    feeds = {node: numbers("float32", (4, 4), seed) for seed, node in enumerate((x, one, other))}
-    assert_alike(m.tanh(matmul(m.tanh(matmul(m.tanh(x), one)), other)), [x, one, other], feeds)
-    assert len(offers) == 2
-
-
-def test_products_that_something_waits_for_are_not(offers):
-    x, weights = (c.placeholder("float32", [4, 4]) for _ in range(2))
-    feeds = {x: numbers("float32", (4, 4)), weights: numbers("float32", (4, 4), 1)}
-    # Of several terms; with another way back; without another product beside it.
-    assert_alike(matmul(m.tanh(matmul(m.tanh(x), weights)), weights), [x, weights], feeds)
-    assert_alike(matmul(m.tanh(x), m.tanh(weights)), [x, weights], feeds)
-    assert_alike(matmul(x, weights), [weights], feeds)
-    assert not offers
-
-
-def test_an_error_of_the_other_thread_comes_out(offers):
-    x, weights = (c.placeholder("float32", [4, 4]) for _ in range(2))
-    made = matmul(m.tanh(x), weights)
-    wrong = c.placeholder("float32", [4, 4])
-    found = gradients(made, [x, weights], [wrong])
-    feeds = {x: np.eye(4, dtype=np.float32), weights: np.eye(4, dtype=np.float32), wrong: np.ones((3, 3), np.float32)}
-    schedule = schedule_of(found[0].inputs[0])
-    with pytest.raises(ValueError, match="mismatch"):
-        schedule.evaluate([feeds[source] for source, _ in schedule.pairs])
-    assert len(offers) == 1
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -113,15 +113,6 @@ def test_another_error_stops_the_coordinator_and_is_raised_by_join(sess):
         sess.run(queue.dequeue())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_without_a_coordinator_errors_are_kept(sess):
-    queue = FIFOQueue(2, "int32")
-    runner = QueueRunner(queue, [queue.enqueue(failing(InvalidArgumentError("bad record")))])
-    join(runner.create_threads(sess, start=True))
-    (error,) = runner.exceptions_raised
-    assert error.message == "bad record"
-
-
 def test_a_session_gets_its_threads_once_at_a_time(sess):
     queue, enqueue = counted_to(3)
     runner = QueueRunner(queue, [enqueue])

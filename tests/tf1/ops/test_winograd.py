@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from globalstep.tf1.ops import sliding_windows, winograd
-from globalstep.tf1.ops.sliding_windows import Fit, convolve, convolved_vjp
+from globalstep.tf1.ops import winograd
+from globalstep.tf1.ops.sliding_windows import Fit, convolve
 
 
 def numbers(seed, *shape):
@@ -55,12 +55,6 @@ def test_both_are_sums_over_windows(case, block_bytes, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
-def test_fewer_results_than_there_are():
-    images, filters = numbers(0, 2, 20, 20, 3), numbers(1, 3, 3, 3, 2)
-    whole = winograd.convolved(images, filters, (1, 1), (20, 20))
-    np.testing.assert_array_equal(winograd.convolved(images, filters, (1, 1), (4, 8)), whole[:, :4, :8])
-
-
 def test_blocks_of_images_leave_nothing_behind(monkeypatch):
     """The memory of one block is used for the next; the last one is smaller."""
     images, filters = numbers(0, 7, 6, 6, 4), numbers(1, 3, 3, 4, 4)
@@ -69,44 +63,6 @@ def test_blocks_of_images_leave_nothing_behind(monkeypatch):
     np.testing.assert_allclose(
         winograd.convolved(images, filters, (1, 1), (6, 6)), np.concatenate(alone), rtol=1e-5, atol=1e-5
     )
-
-
-@pytest.mark.parametrize(("edge", "size"), [(3, 12), (5, 12), (5, 14)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_large_convolutions_of_float32_go_by_tiles(edge, size, dtype, monkeypatch):
-    calls = []
-    for name in ("convolved", "filters_gradient"):
-        true = getattr(winograd, name)
-        monkeypatch.setattr(winograd, name, lambda *args, name=name, true=true: (calls.append(name), true(*args))[1])
-    fit = Fit((1, 1), ((edge - 1) // 2,) * 2, ((edge - 1) // 2,) * 2)
-    images, filters = numbers(0, 12, size, size, 24).astype(dtype), numbers(1, edge, edge, 24, 32).astype(dtype)
-    value, (to_images, to_filters) = convolved_vjp(images, filters, fit)
-    gradient = numbers(2, *value.shape).astype(dtype)
-    found = value, to_images(gradient), to_filters(gradient)
-    assert calls == (["convolved", "convolved", "filters_gradient"] if dtype is np.float32 else [])
-    monkeypatch.setattr(sliding_windows, "_TILED", ())
-    value, (to_images, to_filters) = convolved_vjp(images, filters, fit)
-    for one, other in zip(found, (value, to_images(gradient), to_filters(gradient)), strict=True):
-        assert one.dtype == dtype
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * np.abs(other).max())
-
-
-@pytest.mark.parametrize(
-    ("images", "filters", "strides"),
-    [
-        ((50, 28, 28, 1), (5, 5, 1, 32), (1, 1)),  # few channels
-        ((50, 28, 28, 16), (5, 5, 16, 8), (1, 1)),  # few outputs
-        ((50, 28, 28, 32), (5, 5, 32, 32), (2, 2)),
-        ((50, 28, 28, 32), (3, 5, 32, 32), (1, 1)),
-        ((50, 4, 4, 64), (3, 3, 64, 64), (1, 1)),  # tiles that are mostly beyond the images
-        ((1, 8, 8, 16), (5, 5, 16, 16), (1, 1)),  # little work
-        ((0, 28, 28, 32), (5, 5, 32, 32), (1, 1)),
-    ],
-)
-def test_all_others_go_by_windows(images, filters, strides, monkeypatch):
-    monkeypatch.setattr(winograd, "convolved", None)
-    found = convolve(numbers(0, *images), numbers(1, *filters), Fit(strides, (0, 0), (0, 0)))
-    assert found.shape[0] == images[0]
 
 
 def test_the_same_bits_every_time():

@@ -149,27 +149,6 @@ def test_runs_within_a_round_send_nothing_and_see_the_copies(cluster):
         np.testing.assert_allclose(session.run(model.w), local, rtol=1e-5)
 
 
-def test_gradients_of_rows_train_a_table(cluster):
-    table = gs.Variable(np.ones((6, 2), np.float32), name="table")
-    ids = gs.placeholder(gs.int32, [None])
-    step = gs.train.get_or_create_global_step()
-    loss = gs.reduce_sum(gs.nn.embedding_lookup(table, ids))
-    optimizer = gs.train.LocalStepsOptimizer(gs.train.AdagradOptimizer(1.0), gs.train.GradientDescentOptimizer(1.0), 2)
-    train_op = optimizer.minimize(loss, global_step=step)
-    with gs.Session(cluster.target) as session:
-        session.run(gs.global_variables_initializer())
-        session.run(train_op, {ids: [1, 1, 5]})
-        session.run(train_op, {ids: [1, 0]})
-        found, steps = session.run([table, step])
-    sums = np.full(6, 0.1)
-    expected = np.ones(6)
-    for gradients in ([0, 2, 0, 0, 0, 1], [1, 1, 0, 0, 0, 0]):
-        sums += np.square(gradients)
-        expected -= np.array(gradients) / np.sqrt(sums)
-    np.testing.assert_allclose(found, np.repeat(expected[:, None], 2, axis=1), rtol=1e-5)
-    assert steps == 1
-
-
 def fail_once(monkeypatch, at, error):
     """Have push number `at` of local steps fail."""
     count, push = [0], Executor.push

@@ -11,17 +11,6 @@ def pushes(sess):
     return sum(status.applied for status in sess.cluster.refresh())
 
 
-def test_shadows_follow_by_the_formula(session):
-    w = gs.Variable([4.0, 8.0], name="w")
-    ema = gs.train.ExponentialMovingAverage(0.75)
-    follow = ema.apply([w])
-    sess = session()
-    assert sess.run(ema.average(w)).tolist() == [4.0, 8.0]
-    sess.run(gs.assign(w, [0.0, 0.0]))
-    assert sess.run(follow) is None
-    assert sess.run(ema.average(w)).tolist() == [3.0, 6.0]
-
-
 def test_names_and_collections_are_tensorflows():
     w, b = gs.Variable(0.0, name="w"), gs.Variable(0.0, name="b")
     ema = gs.train.ExponentialMovingAverage(0.9)
@@ -84,17 +73,6 @@ def test_num_updates_counts_the_step_after_the_push(session, shards):
     sess.run(follow)
     decay = 2.0 / 11.0
     assert sess.run(ema.average(w)) == pytest.approx(4.0 * decay, rel=1e-6)
-
-
-def test_a_zero_debiased_average_keeps_its_state_beside_it():
-    value = gs.placeholder("float32", [2], name="value")
-    ema = gs.train.ExponentialMovingAverage(0.9, zero_debias=True)
-    ema.apply([value])
-    assert [v.name for v in gs.global_variables()] == [
-        "value/ExponentialMovingAverage:0",
-        "value/ExponentialMovingAverage/biased:0",
-        "value/ExponentialMovingAverage/local_step:0",
-    ]
 
 
 def test_zero_debias_leaves_variables_alone(session):

@@ -14,71 +14,14 @@ from globalstep.wire.expressions import evaluate as evaluate_expr
 STEPS = [0, 1, 5, 10, 11, 15, 20, 25, 30, 37, 70, 1000]
 
 
-def restarts(rate, k, first, t, mul, alpha):
-    """SGDR, walked through fall by fall."""
-    start, length, height = 0, first, 1.0
-    while k >= start + length:
-        start, length, height = start + length, length * t, height * mul
-    cosine = 0.5 * height * (1 + math.cos(math.pi * (k - start) / length))
-    return rate * ((1 - alpha) * cosine + alpha)
-
-
-def polynomial(rate, k, n, end, power, cycle):
-    n = n * max(1, math.ceil(k / n)) if cycle else n
-    return (rate - end) * (1 - min(k, n) / n) ** power + end
-
-
 def linear_cosine(rate, k, n, periods, alpha, beta):
     k = min(k, n)
     cosine = 0.5 * (1 + math.cos(math.pi * 2 * periods * k / n))
     return rate * ((alpha + (n - k) / n) * cosine + beta)
 
 
+#: What the golden schedules do not have.
 SCHEDULES = {
-    "exponential": (lambda k: s.exponential_decay(0.1, k, 10, 0.5), lambda k: 0.1 * 0.5 ** (k / 10)),
-    "staircase": (
-        lambda k: s.exponential_decay(0.1, k, 10, 0.5, staircase=True),
-        lambda k: 0.1 * 0.5 ** (k // 10),
-    ),
-    "natural_exp": (lambda k: s.natural_exp_decay(0.1, k, 10, 0.5), lambda k: 0.1 * math.exp(-0.5 * k / 10)),
-    "natural_exp_staircase": (
-        lambda k: s.natural_exp_decay(0.1, k, 10, 0.5, True),
-        lambda k: 0.1 * math.exp(-0.5 * (k // 10)),
-    ),
-    "inverse_time": (lambda k: s.inverse_time_decay(0.1, k, 10, 0.5), lambda k: 0.1 / (1 + 0.5 * k / 10)),
-    "inverse_time_staircase": (
-        lambda k: s.inverse_time_decay(0.1, k, 10, 0.5, True),
-        lambda k: 0.1 / (1 + 0.5 * (k // 10)),
-    ),
-    "polynomial": (lambda k: s.polynomial_decay(0.1, k, 10), lambda k: polynomial(0.1, k, 10, 1e-4, 1, False)),
-    "polynomial_cycle": (
-        lambda k: s.polynomial_decay(0.1, k, 10, 0.01, 0.5, cycle=True),
-        lambda k: polynomial(0.1, k, 10, 0.01, 0.5, True),
-    ),
-    "piecewise": (
-        lambda k: s.piecewise_constant(k, [10, 20], [1.0, 0.5, 0.1]),
-        lambda k: 1.0 if k <= 10 else 0.5 if k <= 20 else 0.1,
-    ),
-    "cosine": (
-        lambda k: s.cosine_decay(0.1, k, 30, 0.2),
-        lambda k: 0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * min(k, 30) / 30)) + 0.2),
-    ),
-    "restarts": (
-        lambda k: s.cosine_decay_restarts(0.1, k, 10, 2.0, 0.9, 0.1),
-        lambda k: restarts(0.1, k, 10, 2.0, 0.9, 0.1),
-    ),
-    "restarts_equal": (
-        lambda k: s.cosine_decay_restarts(0.1, k, 10, 1.0, 0.9),
-        lambda k: restarts(0.1, k, 10, 1.0, 0.9, 0),
-    ),
-    "restarts_tripling": (
-        lambda k: s.cosine_decay_restarts(0.1, k, 5, 3.0),
-        lambda k: restarts(0.1, k, 5, 3.0, 1, 0),
-    ),
-    "linear_cosine": (
-        lambda k: s.linear_cosine_decay(0.1, k, 30, 1.5, 0.1, 0.01),
-        lambda k: linear_cosine(0.1, k, 30, 1.5, 0.1, 0.01),
-    ),
     "noisy_without_noise": (
         lambda k: s.noisy_linear_cosine_decay(0.1, k, 30, initial_variance=0.0),
         lambda k: linear_cosine(0.1, k, 30, 0.5, 0, 0.001),

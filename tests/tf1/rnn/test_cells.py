@@ -6,7 +6,6 @@ from rounding import assert_equal_but_for_rounding
 
 import globalstep as gs
 from globalstep.tf1.graph import nest
-from globalstep.tf1.ops.math_ops import tanh
 
 cells = gs.nn.rnn_cell
 TIME, BATCH, SIZE = 6, 4, 5
@@ -241,19 +240,6 @@ def test_one_cell_twice_shares_its_variables(hide):
     gs.nn.dynamic_rnn(Stepwise(row) if hide else row, x, dtype=gs.float32)
     assert len(gs.trainable_variables()) == 4
     assert all("cell_0" in variable.name for variable in gs.trainable_variables())
-
-
-def test_a_subclass_is_run_as_it_says():
-    class Doubled(cells.BasicLSTMCell):
-        def call(self, inputs, state):
-            output, new = super().call(inputs, state)
-            return output * 2, new
-
-    assert cells.BasicLSTMCell(2, activation=tanh).runs_sequences
-    assert cells.BasicLSTMCell(2, activation=gs.nn.tanh).runs_sequences
-    assert not cells.BasicLSTMCell(2, activation=gs.nn.relu).runs_sequences
-    assert not Doubled(2).runs_sequences
-    assert not cells.MultiRNNCell([cells.BasicLSTMCell(2), Doubled(2)]).runs_sequences
 
 
 def test_refusals():
