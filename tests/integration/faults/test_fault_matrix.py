@@ -298,7 +298,7 @@ NOT_TAKEN = {
         "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
-    "_take: not len(self._pool)": "no memory to share: tests/worker/transport/test_shm_transport.py",
+    "_take: not self._pool.blocks": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_put: taken is None": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "buffer: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
     "_data_of: not place.block": "a PS task names a place only where it has put something",

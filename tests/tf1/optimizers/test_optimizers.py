@@ -5,9 +5,11 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot
 from globalstep.tf1.variables.training_util import create_global_step
 from globalstep.tf1.variables.variable_scope import variable_scope
+from globalstep.wire.declarations import OpKind
 
 OPTIMIZERS = {
     "GradientDescent": {},
@@ -35,6 +37,27 @@ def loss_of(w, b):
     return gs.reduce_sum(w * w) + b
 
 
+def test_the_train_op_is_one_push_with_the_step():
+    w, b = variables()
+    step = create_global_step()
+    train_op = gs.train.GradientDescentOptimizer(0.5).minimize(loss_of(w, b), global_step=step)
+
+    assert isinstance(train_op, Mutation)
+    assert train_op.name == "GradientDescent"
+    assert train_op.is_operation
+    assert [(part.kind, part.variable) for part in train_op.parts] == [(OpKind.APPLY, w), (OpKind.APPLY, b)]
+    assert train_op.increments == ((step, 1),)
+    assert [spec.kind for spec in train_op.uses] == ["gradient_descent"]
+    assert gs.get_collection(gs.GraphKeys.TRAIN_OP) == [train_op]
+
+
+def test_adam_gives_its_powers_as_tensorflow_s_does():
+    optimizer = gs.train.AdamOptimizer()
+    assert optimizer._get_beta_accumulators() == [None, None]
+    optimizer.minimize(gs.reduce_sum(gs.Variable([1.0])))
+    assert [power.op_name for power in optimizer._get_beta_accumulators()] == ["beta1_power", "beta2_power"]
+
+
 def test_minimize_moves_variables_and_step(session):
     w, b = variables()
     step = create_global_step()
@@ -52,6 +75,31 @@ def test_without_a_step_none_moves(session):
     sess = session()
     sess.run(train_op)
     assert sess.run([b, step]) == [2.75, 0]
+
+
+def test_gradients_may_be_capped_on_the_way(session):
+    w, b = variables()
+    optimizer = gs.train.GradientDescentOptimizer(1.0)
+    pairs = optimizer.compute_gradients(loss_of(w, b), [w, b])
+    train_op = optimizer.apply_gradients([(gs.minimum(grad, 0.5), variable) for grad, variable in pairs])
+    sess = session()
+    sess.run(train_op)
+    assert sess.run(w).tolist() == [0.5, 1.5]
+    assert sess.run(b) == 2.5
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_optimizer_lowers_a_loss(session, name):
+    w, b = variables()
+    loss = gs.reduce_sum(w * w) + b * b
+    optimizer = getattr(gs.train, f"{name}Optimizer")(learning_rate=0.05, **OPTIMIZERS[name])
+    train_op = optimizer.minimize(loss)
+    sess = session(shards=2)
+    before = sess.run(loss)
+    for _ in range(5):
+        sess.run(train_op)
+    assert sess.run(loss) < before
+    assert optimizer.get_name() == ("Adam" if name == "LazyAdam" else name)
 
 
 def test_slots_are_named_as_in_tensorflow():
@@ -177,6 +225,18 @@ def test_slots_start_as_tensorflow_has_them(session):
     assert sess.run(rmsprop.get_slot(w, "momentum")).tolist() == [0.0, 0.0]
 
 
+def test_beta_powers_move_on_once_a_push(session):
+    w, b = variables()
+    optimizer = gs.train.AdamOptimizer(beta1=0.5, beta2=0.25)
+    train_op = optimizer.minimize(loss_of(w, b))
+    sess = session(shards=3)
+    powers = [v for v in optimizer.variables() if "power" in v.name]
+    assert sess.run(powers) == [0.5, 0.25]
+    sess.run(train_op)
+    sess.run(train_op)
+    assert sess.run(powers) == [0.125, 0.015625]
+
+
 @pytest.mark.parametrize("gate", [0, 1, 2])
 def test_gating_gives_the_same_values_to_one_worker(session, gate):
     w, b = variables()
@@ -238,6 +298,16 @@ def test_a_lookup_of_no_rows_is_a_push_like_any_other(session, name):
     sess.run(train_op, {rows: []})
     assert sess.run(table).tolist() == [[1, 1], [1, 1], [1, 1]]
     assert sess.run(step) == 1
+
+
+def test_adam_sums_repeated_rows_first(session):
+    """Two rows of 1 for one id are a gradient of 2: v is 4 (1 - beta2), not 2 (1 - beta2)."""
+    table = gs.Variable(np.zeros((2, 1), np.float32), name="table")
+    optimizer = gs.train.AdamOptimizer(beta2=0.5)
+    train_op = optimizer.minimize(gs.reduce_sum(gs.gather(table, [0, 0])))
+    sess = session()
+    sess.run(train_op)
+    assert sess.run(optimizer.get_slot(table, "v")).tolist() == [[2.0], [0.0]]
 
 
 def test_a_rate_may_be_a_variable_that_the_program_changes(session):
