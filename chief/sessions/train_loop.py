@@ -259,7 +259,7 @@ class TrainLoop:
         self._asks = True
         while not (self._closed or self._over or self._drain.asked):
             try:
-                hooked = self._session_for_run() if self._hooked is None or self._role_changes else self._hooked
+                hooked = self._session_for_run()
                 asked = self._coord is not None and self._coord.should_stop()
                 if asked and self._coord is not None:
                     self._coord.raise_requested_exception()
@@ -316,7 +316,7 @@ class TrainLoop:
             if self._drain.asked and not self._asks:
                 raise self._drain.exit()
             try:
-                hooked = self._session_for_run() if self._hooked is None or self._role_changes else self._hooked
+                hooked = self._session_for_run()
                 try:
                     result = act(hooked, *args)
                 except Exception as error:

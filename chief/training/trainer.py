@@ -250,8 +250,11 @@ class Trainer:
         """Whether training is over: the last step has come, `stop()` was called, or the run has ended."""
         if not self._ended and self._loop is not None:
             self._ended = self._loop.should_stop()
-        at_last_step = self._steps is not None and self._step >= self._steps
-        return self._ended or self._stopped or self._loop is None or at_last_step
+        return self._ended or self._stopped or self._loop is None or self._has_last_step
+
+    @property
+    def _has_last_step(self) -> bool:
+        return self._steps is not None and self._step >= self._steps
 
     @property
     def loss_parts(self) -> dict[str, float]:
@@ -367,7 +370,7 @@ class Trainer:
             raise RuntimeError(
                 "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
             )
-        if self._ended or self._stopped or (self._steps is not None and self._step >= self._steps):
+        if self._ended or self._stopped or self._has_last_step:
             raise RuntimeError(
                 f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
                 "`trainer.done` before each step."

@@ -199,9 +199,7 @@ class ServedConnection:
         # Another object may refer to this one yet; the memory goes now.
         self._incoming.close()
         while self._unsent:
-            _, descriptor = self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
+            self._forget_first()
         self.blocks = self._message = self._failed = None
         self._memory = LayoutMemory()
 
@@ -402,12 +400,14 @@ class ServedConnection:
     def _send_rest(self, flags: int = 0) -> bool:
         """Send what has not been sent; gives whether there is some left."""
         while self._unsent:
-            outgoing, descriptor = self._unsent[0]
             try:
-                outgoing.send(self._socket, flags)
+                self._unsent[0][0].send(self._socket, flags)
             except BlockingIOError:
                 return True
-            self._unsent.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
+            self._forget_first()
         return False
+
+    def _forget_first(self) -> None:
+        _, descriptor = self._unsent.popleft()
+        if descriptor is not None:
+            os.close(descriptor)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.ps.budget import Account, Budget, Kind
 from globalstep.runtime.memory import address_of
-from globalstep.wire.declarations import ALIGNMENT
+from globalstep.wire.declarations import ALIGNMENT, padded
 from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes, create
 from globalstep.wire.socket_messages import Place, SocketMessage
 
@@ -185,7 +185,7 @@ class SharedBlocks:
         Returns:
             Where they are; None where they are to be sent.
         """
-        sizes = [piece.nbytes + -piece.nbytes % ALIGNMENT for piece in pieces]
+        sizes = [padded(piece.nbytes) for piece in pieces]
         total = sum(sizes)
         if total < SHARED_FROM_BYTES:
             return None

@@ -123,12 +123,12 @@ class Sequencer:
         parts.claim = claim
 
     def _claim_decision(self, ledger: Ledger, asked: Push) -> MemoryClaim | None:
-        """Claim what a decision takes until other PS tasks have applied it, where many have not been applied there.
+        """Claim what a decision takes until the other PS tasks have applied it, where they have not applied many.
 
         Raises:
             ResourceExhaustedError: If there is no memory.
         """
-        if not asked.others or ledger.unfinished < _MANY_DECISIONS or self._resources.replaying:
+        if ledger.unfinished < _MANY_DECISIONS or self._resources.replaying:
             return None
         budget = self._resources.budget
         account = asked.parts.account or Account(budget, asked.push.client)
@@ -194,7 +194,7 @@ class Sequencer:
             if is_push and not event.not_finite:
                 self._take_in(now, push, event.parts)
             examined = self._examine(now, ledger, event, participants)
-            claim = self._claim_decision(ledger, event)
+            claim = self._claim_decision(ledger, event) if others else None
         except Exception:
             now.staged.pop(push, None)
             if is_push and others:

@@ -23,7 +23,7 @@ from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.rules.rule import BoundRule, Rule, check_alike
 from globalstep.runtime.memory import address_of
-from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
+from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl, padded
 
 __all__ = [
     "ApplySpan", "Held", "PushPlan", "ReadSpan", "Total", "copies", "lay_out", "padded_count", "plan_reads",
@@ -356,8 +356,7 @@ def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | N
         for source, rows in wanted:
             shape = source.shape if rows is None else (*rows.shape, *source.shape[1:])
             places.append((shape, at))
-            nbytes = math.prod(shape) * source.itemsize
-            at += nbytes + -nbytes % ALIGNMENT
+            at += padded(math.prod(shape) * source.itemsize)
         memory = buffer.take(at)
     if memory is None:
         return [source.copy() if rows is None else np.take(source, rows, axis=0) for source, rows in wanted]

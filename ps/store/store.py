@@ -39,7 +39,7 @@ from globalstep.ps.store.optimizer_table import OptimizerTable, check_slot
 from globalstep.rules import merge_rows
 from globalstep.rules.rule import Hypers, Rule
 from globalstep.runtime.memory import address_of
-from globalstep.wire.declarations import ALIGNMENT, Op, OpKind, OptimizerDecl, Read, VariableDecl
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl, padded
 from globalstep.wire.draws import Draw
 from globalstep.wire.names import shown
 
@@ -378,7 +378,7 @@ class VariableStore:
             nbytes = held.flat.nbytes
             if read.indices is not None:
                 nbytes = read.indices.size * math.prod(held.decl.shape[1:]) * held.flat.itemsize
-            total += nbytes + -nbytes % ALIGNMENT
+            total += padded(nbytes)
         return total if total <= self.most_read_bytes else 0
 
     def _check_reads(self, reads: Sequence[Read], assigned: Collection[str] = ()) -> None:
@@ -446,7 +446,7 @@ class VariableStore:
             NotFoundError: If it is not held here.
             FailedPreconditionError: If it has no value, or is not a scalar.
         """
-        held = self._held.get(name) or self._find(name, "A hyper-parameter")
+        held = self._find(name, "A hyper-parameter")
         if not held.initialized or held.flat.size != 1:
             raise FailedPreconditionError(f"Hyper-parameter {name!r} is not an initialized scalar.")
         return held.flat

@@ -42,7 +42,7 @@ def rows({arrays}, indices, rows, {numbers}) -> None:
 
 
 class CompiledRule(Rule):
-    """A rule whose updates are kernels: either a step, of which all else is made, or loops and a reference.
+    """A rule whose updates are kernels: it gives a step, from which all else is made, or loops and a reference.
 
     Attributes:
         step: Called with the value of an element, that of each slot, the gradient's, and the numbers that `numbers`
