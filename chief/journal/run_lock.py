@@ -43,9 +43,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.
 #: How often, and how far apart, a file is read whose lock is taken and that names nobody yet.
 _LOOKS, _LOOK_SECS = 20, 0.05
 
-#: Files below a run's directory that only the chief writes, and those that an evaluator's task may write.
-_OF_CHIEF = ("globalstep-run.json", "graph.pbtxt", "training.json", "journal/*.gsj")
-_OF_EVALUATOR = ("evaluations.json", "best/*")
+#: Files below a run's directory that its chief writes, or an evaluator's task.
+_WRITTEN = ("globalstep-run.json", "graph.pbtxt", "training.json", "journal/*.gsj", "evaluations.json", "best/*")
 #: A file that is being written grows at least so often.
 _STILL_SECS = 60.0
 
@@ -104,15 +103,14 @@ def hold(
 def _clear_leftovers(directory: str, clock: Clock) -> None:
     """Remove what killed processes had begun to write in a run's directory, but for what is being written now.
 
-    The chief alone writes most of these files; an evaluator's task, which may be at it, writes the others.
+    An evaluator's task may be at it, and a chief that has replaced this one, which may not have the lock.
     """
-    for patterns, age_secs in ((_OF_CHIEF, 0.0), (_OF_EVALUATOR, _STILL_SECS)):
-        for pattern in patterns:
-            for file in Path(directory).glob(f"{pattern}{TEMPORARY}*"):
-                with contextlib.suppress(OSError):
-                    if file.stat().st_mtime <= clock.time() - age_secs:
-                        file.unlink()
-                        _log.info("Removed %s, which a killed process had begun to write.", file)
+    for pattern in _WRITTEN:
+        for file in Path(directory).glob(f"{pattern}{TEMPORARY}*"):
+            with contextlib.suppress(OSError):
+                if file.stat().st_mtime <= clock.time() - _STILL_SECS:
+                    file.unlink()
+                    _log.info("Removed %s, which a killed process had begun to write.", file)
 
 
 def living_holder(directory: str) -> Process:

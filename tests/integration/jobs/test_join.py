@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -121,11 +122,21 @@ threading.Thread(target=train).start()
 """
 
 
+def main_thread_waits(pid, looks):
+    """Say whether a main thread waits for the others; in the moment before, Python may lose a signal."""
+    # One that waits for the interpreter's lock instead wakes every 5 ms, and a look comes every 20.
+    status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    looks.append(re.findall(r"^(?:State|voluntary_ctxt_switches):\s+(\w+)", status, re.MULTILINE))
+    return looks[-1][0] == "S" and looks[-5:] == [looks[-1]] * 5
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_process_whose_main_thread_is_over_ends_at_sigterm(processes, tmp_path, trains):
     processes.start("worker", "-c", THREADS.format(tmp_path / "run", trains=trains))
     processes.until("worker", "trains" if trains else "idles")
-    os.kill(processes.pid("worker"), signal.SIGTERM)
+    pid, looks = processes.pid("worker"), []
+    processes.until_true("worker", lambda: main_thread_waits(pid, looks), what="the end of its main thread")
+    os.kill(pid, signal.SIGTERM)
     assert processes.wait() == {"worker": 143}
     if trains:
         done = processes.output("worker").count("trains\n") + 1
