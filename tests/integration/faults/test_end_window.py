@@ -29,8 +29,8 @@ LAST_STEP = 100
 @pytest.mark.parametrize("killed", [["ps:0"], ["ps:1"], ["ps:0", "ps:1"], ["chief:0"], ["worker:0"]], ids="+".join)
 def test_the_last_step_is_on_disk_whoever_is_killed_before_it_is(tmp_path, killed):
     """All pushes were acknowledged, the chief is about to save, and the workers wait for that."""
-    go_on = tmp_path / "go-on"
-    job = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--save-steps", 40, "--hold-last", go_on]
+    go_on = tmp_path / "go-on"  # no save comes shortly before: the others might come to the last step meanwhile
+    job = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--save-steps", 1000, "--hold-last", go_on]
     printed = launched(tmp_path, ["--chief", "--workers", 1, *job, "--verbose"], go_on, killed)
     assert_counted(tmp_path / "run", printed)
 

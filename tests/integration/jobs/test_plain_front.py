@@ -28,37 +28,35 @@ def loss_fn(params, x, y):
 batches = [(x[at : at + 8], y[at : at + 8]) for at in range(0, 64, 8)]
 """
 
-EVALUATED = (
-    LINE
-    + """
+EVALUATED = f"""{LINE}
 evaluate = gs.Evaluate([(x, y)], every_steps=50)
-result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.05),
+result = gs.fit({{"w": np.zeros(3, np.float32)}}, loss_fn, batches, optimizer=gs.optim.SGD(0.05),
                 steps=int(sys.argv[1]), run_dir="run", evaluate=evaluate)
 print("RESULT", result.is_chief, result.step, flush=True)
 """
-)
 
-# Each round is ten steps of a worker's own; their differences make a step together, or each one of its own.
-LOCAL_STEPS = (
-    LINE
-    + """
-import json
+# Each round is ten steps of a worker's own; their differences make a step together, or each one of its own. No worker
+# takes its first step before both are there: the other would come when the job is done.
+LOCAL_STEPS = f"""{LINE}
+import json, os, pathlib, time
+here = [pathlib.Path(f"here-{{worker}}") for worker in range(2)]
+def together(params, x, y):
+    here[json.loads(os.environ["TF_CONFIG"])["task"]["index"]].touch()
+    while not all(path.exists() for path in here):
+        time.sleep(0.02)
+    return loss_fn(params, x, y)
 local = gs.LocalSteps(gs.optim.SGD(0.02), every=10, replicas=int(sys.argv[1]) or None)
-result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.5),
+result = gs.fit({{"w": np.zeros(3, np.float32)}}, together, batches, optimizer=gs.optim.SGD(0.5),
                 local_steps=local, steps=60)
 print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
 """
-)
 
-SYNCHRONOUS = (
-    LINE
-    + """
+SYNCHRONOUS = f"""{LINE}
 import json
 together = gs.train.SyncReplicasOptimizer(gs.optim.SGD(0.05), 2)
-result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=together, epochs=3)
+result = gs.fit({{"w": np.zeros(3, np.float32)}}, loss_fn, batches, optimizer=together, epochs=3)
 print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
 """
-)
 
 
 @pytest.fixture
