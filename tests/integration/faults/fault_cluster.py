@@ -29,16 +29,7 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SystemClock
 from globalstep.runtime.faults import SEND, ConnectionCutError, TransportFault
-from globalstep.wire.declarations import (
-    Op,
-    OpKind,
-    OptimizerDecl,
-    OutcomeKind,
-    Push,
-    Read,
-    StopLimit,
-    VariableDecl,
-)
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OutcomeKind, Push, Read, StopLimit, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import transports_to

@@ -6,13 +6,7 @@ import signal
 import threading
 
 import pytest
-from planned_faults import (
-    FAULTS_VARIABLE,
-    TRACE_VARIABLE,
-    PlannedFaults,
-    faults_of_this_process,
-    parse,
-)
+from planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, PlannedFaults, faults_of_this_process, parse
 
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import ManualClock

@@ -1,6 +1,7 @@
 """Scripts of gs.fit as launched jobs of two PS and two workers: evaluated, and again; local steps; synchronous."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -36,14 +37,14 @@ print("RESULT", result.is_chief, result.step, flush=True)
 """
 
 # Each round is ten steps of a worker's own; their differences make a step together, or each one of its own. No worker
-# takes its first step before both are there: the other would come when the job is done.
+# takes its first step before both have opened the pipe: the other would come when the job is done.
 LOCAL_STEPS = f"""{LINE}
-import json, os, pathlib, time
-here = [pathlib.Path(f"here-{{worker}}") for worker in range(2)]
+import functools, json, os
+@functools.cache
+def meet():
+    open("meeting", "rw"[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]).close()
 def together(params, x, y):
-    here[json.loads(os.environ["TF_CONFIG"])["task"]["index"]].touch()
-    while not all(path.exists() for path in here):
-        time.sleep(0.02)
+    meet()
     return loss_fn(params, x, y)
 local = gs.LocalSteps(gs.optim.SGD(0.02), every=10, replicas=int(sys.argv[1]) or None)
 result = gs.fit({{"w": np.zeros(3, np.float32)}}, together, batches, optimizer=gs.optim.SGD(0.5),
@@ -88,6 +89,7 @@ def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
 @pytest.mark.parametrize(("replicas", "off"), [(0, 0.25), (2, 0.005)])
 def test_a_job_of_local_steps_ends_at_its_round(processes, tmp_path, replicas, off):
     (tmp_path / "train.py").write_text(LOCAL_STEPS)
+    os.mkfifo(tmp_path / "meeting")
     processes.start("launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "train.py", replicas)
     assert processes.wait()["launch"] == 0, processes.output("launch")
     printed = processes.output("launch")

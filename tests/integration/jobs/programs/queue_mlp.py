@@ -39,10 +39,7 @@ def read_batches(path):
     _, serialized = tf.TFRecordReader().read(filename_queue)
     example = tf.parse_single_example(
         serialized,
-        features={
-            "point": tf.FixedLenFeature([FEATURES], tf.float32),
-            "label": tf.FixedLenFeature([], tf.int64),
-        },
+        features={"point": tf.FixedLenFeature([FEATURES], tf.float32), "label": tf.FixedLenFeature([], tf.int64)},
     )
     return tf.train.shuffle_batch(
         [example["point"], example["label"]],
