@@ -178,7 +178,8 @@ class _World:
 
     def key(self) -> object:
         """Give what is the same for worlds that cannot be told apart."""
-        return self.used, frozenset(self.met), tuple(self.held), frozenset(self.values.items())
+        marks = [(index, frozenset(values.items())) for index, values in self.marks.items()]
+        return self.used, frozenset(self.met), tuple(self.held), frozenset(self.values.items()), tuple(marks)
 
     def apply(self, given: Mapping[str, Any], push: ClientOperation | None) -> str:
         """Change the values as a push does; gives what is wrong with that."""

@@ -9,12 +9,7 @@ import jsonschema
 
 
 def _object(required=(), **properties):
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def _one_of(*values):

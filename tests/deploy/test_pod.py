@@ -19,8 +19,7 @@ def test_a_worker():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [*((name, "") for name in ENVIRON), ("PS_TASKS", "two"), ("WORKERS", "-1"), ("INDEX", "²")],
+    ("name", "value"), [*((name, "") for name in ENVIRON), ("PS_TASKS", "two"), ("WORKERS", "-1"), ("INDEX", "²")]
 )
 def test_what_is_missing_is_named(name, value):
     with pytest.raises(FailedPreconditionError, match=name):

@@ -12,12 +12,7 @@ import pytest
 from recorded_history import RecordedHistory, in_file
 
 import globalstep as gs
-from globalstep.chief.journal.journal_files import (
-    encode_batch,
-    read_segment,
-    segment_names,
-    write_segment,
-)
+from globalstep.chief.journal.journal_files import encode_batch, read_segment, segment_names, write_segment
 from globalstep.chief.journal.journal_keeping import JournalKeeper
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy

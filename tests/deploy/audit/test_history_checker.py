@@ -206,6 +206,20 @@ def test_a_journal_is_judged_by_itself(change, said):
     assert wrong.partition(" (")[0] == said
 
 
+def test_where_an_incarnation_goes_back_to_is_known_though_a_push_may_have_counted_before_or_after():
+    """A chief restored, pushed, and never heard what became of that: entry 1 was its restore, and 2 its push."""
+
+    def event(process, kind, value):
+        return {"process": process, "type": kind, "f": "push", "time": 1, "value": value}
+
+    begins = [{"incarnation": 1, "read": {"u": 0}}, {"incarnation": 2, "from": [1, 1], "read": {"u": 0}}]
+    entry = {"incarnation": 1, "index": 1, "client": "a", "number": 1, "add": {}, "read": {"u": 0}, "set": {"u": 0}}
+    push = {"incarnation": 1, "add": {"u": 1}}
+    events = [{"f": "begin", "value": value} for value in begins] + [{"f": "entry", "value": entry}]
+    events += [event("a", "invoke", push), event("b", "invoke", push)]
+    assert judge([*events, event("b", "ok", {"index": 3, "read": {"u": 2}})]).wrong == ""
+
+
 def test_what_is_no_history_is_not_proven(tmp_path, capsys):
     broken = tmp_path / "broken.jsonl"
     for text, said in (

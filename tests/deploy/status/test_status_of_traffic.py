@@ -55,8 +55,7 @@ class Traffic:
             VariableDecl("later", "float32", (2,), 1),
         ]
         self.client.declare(
-            variables,
-            [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(0.5)}, {"w": (), "v": ()})],
+            variables, [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(0.5)}, {"w": (), "v": ()})]
         )
         zeros = [Op(OpKind.ASSIGN, "w", np.zeros(4, np.float32)), Op(OpKind.ASSIGN, "v", np.zeros(100, np.float32))]
         self.client.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", np.int64(0)), *zeros]))
