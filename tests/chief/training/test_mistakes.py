@@ -1,4 +1,4 @@
-"""The usual mistakes: each message names the place and what to do. docs/training.md has them as a table."""
+"""The usual mistakes: each message names the place and what to do."""
 
 import json
 import logging
