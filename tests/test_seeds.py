@@ -1,6 +1,6 @@
 """Every code sample of the documents that this library was specified by, with what they print.
 
-docs/seeds.md says which documents these are, and tests/seeds.md maps each symbol in them to its tests.
+tests/seeds.md says which documents these are, and maps each symbol in them to its tests.
 """
 
 import ast
