@@ -111,7 +111,6 @@ proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 
 .PHONY: docs
 docs: $(VENV)/.installed-docs ## build the documentation as a site: build/site/index.html
-	$(BIN)/python scripts/cli_page.py --check
 	$(BIN)/python -m sphinx -j 2 -W --keep-going --nitpicky --quiet -c docs -d build/doctrees . build/site
 	$(BIN)/python scripts/check_site.py build/site
 

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "integration" / "faults")]
 
 import api_pages
+import cli_page
 import compatibility
+import fault_matrix
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 
@@ -100,6 +102,10 @@ def _read(app, docname, source):
     elif docname == "docs/api":
         pages = [f"api/{api_pages.page_name(page)}" for page in api_pages.MODULES]
         source[0] += "\n".join(["", "", "```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
+    elif docname == "docs/cli":
+        source[0] = cli_page.filled(source[0])
+    elif docname == "docs/design/testing":
+        source[0] = fault_matrix.page(source[0])
     elif docname == "docs/compatibility":
         source[0] += "\n" + compatibility.tables()
 

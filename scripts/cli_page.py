@@ -1,38 +1,19 @@
-"""Writes docs/cli.md: every command of `globalstep` and `python -m globalstep.ps`, from their parsers.
+"""Prints docs/cli.md with what docs/conf.py puts below its headings: the arguments of each command, from its parser.
 
-Usage: python scripts/cli_page.py [--check]
+Usage: python scripts/cli_page.py
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import sys
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from globalstep.deploy import cli
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
-_HEAD = """# Command line
-
-<!-- Made by scripts/cli_page.py from the parsers; do not edit. -->
-
-`globalstep COMMAND --help` says the same.
-"""
-#: Command -> the page that tells its story.
-_STORIES = {
-    "globalstep audit": "audit.md",
-    "globalstep checkpoint": "checkpoints.md",
-    "globalstep compose": "deploy/compose.md",
-    "globalstep launch": "deploy.md",
-    "globalstep ray": "deploy/ray.md",
-    "globalstep replay": "recovery.md",
-    "globalstep slurm": "deploy/slurm.md",
-    "globalstep status": "status.md",
-    "globalstep where": "status.md",
-    "python -m globalstep.ps": "deploy.md",
-}
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -84,41 +65,32 @@ def _metavar(action: argparse.Action) -> str:
     return action.dest.upper() if action.option_strings else action.dest
 
 
-def page() -> str:
-    """Give the text of the page."""
-    lines = [_HEAD]
-    for name, parser in commands().items():
-        depth = "##" if name.count(" ") == 1 or name.startswith("python") else "###"
-        lines += [f"{depth} `{name}`", ""]
-        about = (parser.description or "").strip()
-        about = about[:1].upper() + about[1:]
-        story = _STORIES.get(name)
-        lines += [about + ("" if about.endswith(".") else ".") + (f" See [{story}]({story})." if story else ""), ""]
-        rows = arguments(parser)
-        if rows:
-            lines += ["| argument | meaning |", "|---|---|"]
-            lines += [f"| `{_cell(typed)}` | {_cell(' '.join(text.split()))} |" for typed, text in rows]
-            lines += [""]
-    return "\n".join(lines).rstrip() + "\n"
+def filled(text: str) -> str:
+    """Add to each section of a page, whose heading is a command, what the command's parsers say."""
+    found = commands()
+    head, *sections = re.split(r"^## `(.+)`\n", text, flags=re.MULTILINE)
+    parts = [head]
+    for name, own in zip(sections[::2], sections[1::2], strict=True):
+        parts += [f"## `{name}`\n", _about(found[name]), own.strip() + "\n", _table(found[name])]
+        for below in found:
+            if below.startswith(f"{name} "):
+                parts += [f"### `{below}`\n", _about(found[below]), _table(found[below])]
+    return "\n".join(parts)
+
+
+def _about(parser: argparse.ArgumentParser) -> str:
+    about = (parser.description or "").strip().rstrip(".")
+    return f"{about[:1].upper()}{about[1:]}.\n"
+
+
+def _table(parser: argparse.ArgumentParser) -> str:
+    rows = [f"| `{_cell(typed)}` | {_cell(' '.join(text.split()))} |\n" for typed, text in arguments(parser)]
+    return "".join(["| argument | meaning |\n", "|---|---|\n", *rows]) if rows else ""
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def main() -> int:
-    """Write the page, or with --check say whether it differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not up to date")
-    check = parser.parse_args().check
-    text = page()
-    if PAGE.exists() and PAGE.read_text() == text:
-        return 0
-    print(f"{'not up to date' if check else 'written'}: docs/{PAGE.name}")
-    if not check:
-        PAGE.write_text(text)
-    return 1 if check else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(filled(PAGE.read_text()))

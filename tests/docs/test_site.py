@@ -122,12 +122,8 @@ def test_every_public_module_has_a_page():
     assert not [name for name in modules if name not in {*paged, "core", "dtypes", "examples", "python"}]
 
 
-def test_the_page_of_commands_is_up_to_date():
-    assert cli_page.PAGE.read_text() == cli_page.page(), "run python scripts/cli_page.py"
-
-
 def test_every_command_and_option_is_documented():
-    text = cli_page.PAGE.read_text()
+    text = cli_page.filled(cli_page.PAGE.read_text())
     found = cli_page.commands()
     assert {"globalstep launch", "globalstep checkpoint import", "python -m globalstep.ps"} <= set(found)
     for name, parser in found.items():

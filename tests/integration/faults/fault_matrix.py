@@ -2,13 +2,12 @@
 
 The tests in tests/integration/faults/test_fault_matrix.py (every cell, in one process) and
 test_fault_matrix_processes.py (kill and SIGSTOP of real processes) run what is listed here, and
-docs/design/testing.md shows it: `python tests/integration/faults/fault_matrix.py` writes that page anew.
+docs/conf.py puts its table into docs/design/testing.md: `python tests/integration/faults/fault_matrix.py` prints it.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -251,19 +250,10 @@ def table() -> str:
     return "\n".join(parts) + "\n"
 
 
-_BEGIN, _END = (
-    "<!-- the matrix: written by tests/integration/faults/fault_matrix.py -->\n",
-    "<!-- end of the matrix -->\n",
-)
-
-
 def page(text: str) -> str:
     """Put the table into the page's text."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
+    return text.replace("<!-- the matrix -->\n", table())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
-    sys.stdout.write(f"wrote {PAGE.name}\n")
+    print(table(), end="")
