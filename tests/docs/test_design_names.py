@@ -1,4 +1,4 @@
-"""Names on the pages for those who change the code are those of the code: modules, classes, attributes, signatures."""
+"""Names on the pages for those who change the code are those of the code: modules, classes, attributes."""
 
 import ast
 import functools
@@ -7,7 +7,7 @@ import importlib.util
 import re
 
 import pytest
-from doc_blocks import ROOT, blocks
+from doc_blocks import ROOT
 
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -136,32 +136,3 @@ def test_every_file_of_python_is_named_with_its_folder(page):
         if (match := named.fullmatch(code)) and not (ROOT / match[1]).is_file()
     ]
     assert not gone
-
-
-def _outlined():
-    """Give the classes in the outlines of signatures, each as its page has it."""
-    outlines = [block for page in PAGES for block in blocks(page) if "outline" in block.skip]
-    found = [node for block in outlines for node in ast.parse(block.text).body]
-    return [pytest.param(node, id=node.name) for node in found if isinstance(node, ast.ClassDef)]
-
-
-@pytest.mark.parametrize("outline", _outlined())
-def test_an_outline_is_that_of_a_class(outline):
-    """Its attributes and methods are there, and take the arguments that it names."""
-    gone = []
-    for node in outline.body:
-        if isinstance(node, ast.AnnAssign) and not _has(outline.name, node.target.id):
-            gone.append(node.target.id)
-        elif isinstance(node, ast.FunctionDef):
-            given = {one.arg for one in [*node.args.args, *node.args.kwonlyargs]}
-            if not any(given <= real for real in _parameters(outline.name, node.name)):
-                gone.append(f"{node.name}({', '.join(sorted(given))})")
-    assert not gone
-
-
-def _parameters(class_name, method):
-    """Give the parameters of a method, of each class of a name and its bases."""
-    for node in _with_bases(class_name):
-        for one in node.body:
-            if isinstance(one, ast.FunctionDef) and one.name == method:
-                yield {given.arg for given in [*one.args.args, *one.args.kwonlyargs]}
