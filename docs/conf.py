@@ -47,6 +47,8 @@ html_extra_path = ["site/root"]
 html_copy_source = False
 
 myst_heading_anchors = 4
+# Two hyphens are those of an option.
+smartquotes_action = "qe"
 
 default_role = "code"
 autodoc_typehints_format = "short"

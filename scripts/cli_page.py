@@ -61,7 +61,7 @@ def _metavar(action: argparse.Action) -> str:
     if action.metavar is not None:
         return action.metavar
     if action.choices is not None:
-        return "{" + ",".join(map(str, action.choices)) + "}"
+        return "{" + ", ".join(map(str, action.choices)) + "}"
     return action.dest.upper() if action.option_strings else action.dest
 
 
