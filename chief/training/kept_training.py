@@ -111,7 +111,7 @@ class KeptTraining:
         """Return the saver of a model."""
         return ModelSaver(trained, self._max_to_keep)
 
-    def hooks(self, saver: ModelSaver, step: Named, shared: bool) -> list[SessionRunHook]:
+    def hooks(self, saver: ModelSaver, step: Named) -> list[SessionRunHook]:
         """Return the chief's hooks, which save, evaluate and write summaries."""
         hooks: list[SessionRunHook] = []
         if self.directory is not None:
@@ -124,7 +124,8 @@ class KeptTraining:
         if self.run_dir is not None:
             own_run = os.path.join(self.run_dir, "cluster")
             hooks += [
-                StepCounter(_SUMMARY_STEPS, output_dir=self.run_dir, step=step, shared=shared),
+                # A Trainer's step counts itself: that a program has forgotten to is not worth a warning.
+                StepCounter(_SUMMARY_STEPS, output_dir=self.run_dir, step=step, shared=True),
                 ClusterStatistics(_SUMMARY_STEPS, output_dir=own_run, step=step),
                 SummarySaver(_SUMMARY_STEPS, None, self.run_dir, step=step, fetched=[LOSS], as_summary=_loss_summary),
             ]

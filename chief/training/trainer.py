@@ -684,7 +684,7 @@ class Trainer:
         step = run.step
         chief_hooks: list[SessionRunHook] = []
         if kept is not None and saver is not None:
-            chief_hooks = kept.hooks(saver, step, shared=self._replicas is not None or self._units is not None)
+            chief_hooks = kept.hooks(saver, step)
         own_hooks: list[SessionRunHook] = [_Following(self, step)]
         if self._steps is not None:
             own_hooks.insert(0, StopAtStep(last_step=self._steps, step=step))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.log_format import is_terminal, time_stamp
+from globalstep.runtime.log_format import is_terminal, time_stamp, write_line
 from globalstep.wire.names import printable
 
 #: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).
@@ -29,7 +29,7 @@ class Console:
     plain line now and then.
 
     Args:
-        stream: Where to write.
+        stream: Where to write; nothing is written where it is None, or closed.
         environ: The environment; colours are left out when NO_COLOR is set, as they are off a terminal.
         progress_secs: Shortest time between two plain progress lines, in seconds.
         clock: Where time comes from.
@@ -39,7 +39,7 @@ class Console:
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextIO | None,
         environ: Mapping[str, str],
         progress_secs: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
@@ -81,12 +81,9 @@ class Console:
 
     def finish(self) -> None:
         """Write the newest progress if it has not been shown, and leave the cursor on a new line."""
-        if self._progress and self._live:
-            self._stream.write("\n")
-        elif self._progress:
-            self._stream.write(self._progress + "\n")
+        if self._progress:
+            write_line(self._stream, "" if self._live else self._progress)
         self._progress = ""
-        self._stream.flush()
 
     def _write_json(self, task: str, text: str) -> None:
         try:
@@ -97,8 +94,7 @@ class Console:
             is_progress = text.startswith(PROGRESS_MARK)
             message = text.removeprefix(PROGRESS_MARK)
             found = {"time": self._clock.time(), "message": message} | ({"progress": True} if is_progress else {})
-        self._stream.write(json.dumps({"task": task, **found}, ensure_ascii=False) + "\n")
-        self._stream.flush()
+        write_line(self._stream, json.dumps({"task": task, **found}, ensure_ascii=False))
 
     def _show_progress(self, task: str, text: str) -> None:
         self._progress = f"{self._prefix(task)} {text}"
@@ -106,8 +102,7 @@ class Console:
             # A line wider than the terminal would wrap, and then could not be drawn over.
             columns = shutil.get_terminal_size().columns - len(f"[{task}] ") - 1
             self._progress = f"{self._prefix(task)} {text[:columns]}"
-            self._stream.write(_CLEAR_LINE + self._progress)
-            self._stream.flush()
+            write_line(self._stream, _CLEAR_LINE + self._progress, end="")
             return
         now = self._clock.monotonic()
         if self._last_plain is None or now - self._last_plain >= self._progress_secs:
@@ -117,10 +112,9 @@ class Console:
 
     def _write(self, text: str) -> None:
         if self._live and self._progress:
-            self._stream.write(f"{_CLEAR_LINE}{text}\n{self._progress}")
+            write_line(self._stream, f"{_CLEAR_LINE}{text}\n{self._progress}", end="")
         else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            write_line(self._stream, text)
 
     def _prefix(self, task: str) -> str:
         colour = _COLOURS.get(task.partition(":")[0])

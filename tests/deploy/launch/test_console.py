@@ -94,3 +94,15 @@ def test_timed_lines_begin_with_the_time():
     assert re.fullmatch(stamp + r"\[worker:0\] loss 0\.1", first)
     assert re.fullmatch(stamp + "globalstep launch: it ended", second)
     assert third == "    as it was to"
+
+
+def test_lines_for_a_stream_that_is_closed_are_lost():
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        for log_format in ("text", "json"):
+            console = Console(stream, {}, progress_secs=1e9, clock=ManualClock(), log_format=log_format)
+            console.line("worker:0", "loss 0.5")
+            for _ in range(2):
+                console.line("worker:0", PROGRESS_MARK + "step 10")
+            console.finish()
