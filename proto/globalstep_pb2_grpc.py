@@ -42,17 +42,17 @@ class ParameterServerStub:
         self.Begin = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Begin',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.BeginRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.BeginReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Declare = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Declare',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.DeclareRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.DeclareReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Open = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Open',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.OpenRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.OpenReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Heartbeat',
@@ -67,7 +67,7 @@ class ParameterServerStub:
         self.Leave = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Leave',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.LeaveRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.LeaveReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Finish',
@@ -102,7 +102,7 @@ class ParameterServerStub:
         self.ReleaseSnapshot = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/ReleaseSnapshot',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.ReadJournal = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/ReadJournal',
@@ -122,7 +122,7 @@ class ParameterServerStub:
         self.Stop = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Stop',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.StopReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Queue = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Queue',
@@ -142,7 +142,8 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Begin(self, request, context):
-        """Starts a new incarnation: drops all state, and serves only `owner` until Open.
+        """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in force
+        that is not older: another client was faster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,17 +280,17 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'Begin': grpc.unary_unary_rpc_method_handler(
                     servicer.Begin,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.BeginRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.BeginReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Declare': grpc.unary_unary_rpc_method_handler(
                     servicer.Declare,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.DeclareRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.DeclareReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Open': grpc.unary_unary_rpc_method_handler(
                     servicer.Open,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.OpenRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.OpenReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
@@ -304,7 +305,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.LeaveRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.LeaveReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
@@ -339,7 +340,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'ReleaseSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseSnapshot,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'ReadJournal': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadJournal,
@@ -359,7 +360,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Queue': grpc.unary_unary_rpc_method_handler(
                     servicer.Queue,
@@ -420,7 +421,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Begin',
             globalstep_dot_proto_dot_globalstep__pb2.BeginRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.BeginReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -447,7 +448,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Declare',
             globalstep_dot_proto_dot_globalstep__pb2.DeclareRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.DeclareReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -474,7 +475,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Open',
             globalstep_dot_proto_dot_globalstep__pb2.OpenRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.OpenReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -555,7 +556,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Leave',
             globalstep_dot_proto_dot_globalstep__pb2.LeaveRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.LeaveReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -744,7 +745,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/ReleaseSnapshot',
             globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,
@@ -852,7 +853,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Stop',
             globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.StopReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,
             insecure,

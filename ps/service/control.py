@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from globalstep.cluster.process_place import Process
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import (
+    AbortedError,
     FailedPreconditionError,
     InvalidArgumentError,
     PermissionDeniedError,
@@ -217,15 +218,20 @@ class Control:
             reply.queues.extend(self._queues.infos())
         return reply
 
-    def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
+    def _Begin(self, request: pb.BeginRequest) -> pb.Done:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
         if self._durability or request.directory or self.log_dir or request.policy.durability == "log":
             incarnation, owner = self.durability.begin(request)
         else:
             incarnation, owner = self._begin_without_log(request)
-        if self._queues is not None and (incarnation, owner) == (request.incarnation, request.owner):
+        if (incarnation, owner) != (request.incarnation, request.owner):
+            raise AbortedError(
+                f"BEGIN of incarnation {request.incarnation} on PS task {request.shard}: client {owner} began "
+                f"incarnation {incarnation}, which is in force. Join that one."
+            )
+        if self._queues is not None:
             self._queues.begin(request.run.id)
-        return pb.BeginReply(incarnation=incarnation, owner=owner)
+        return pb.Done()
 
     def _begin_without_log(self, request: pb.BeginRequest) -> tuple[int, str]:
         """Begin an incarnation of a run that has no directory, and so no log; see Durability.begin."""
@@ -237,7 +243,7 @@ class Control:
                 return present.incarnation, present.owner
             return begin_with(request, shard, present, NO_LOG)
 
-    def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
+    def _Declare(self, request: pb.DeclareRequest) -> pb.Done:  # noqa: N802
         authorization, caller = self.handler.authorization, CALLER.get()
         check_step_count(sum(item.is_step for item in request.variables))
         try:
@@ -252,16 +258,16 @@ class Control:
             )
         except PermissionDeniedError as error:
             raise authorization.denied(caller, f"declare: {error}") from None
-        return pb.DeclareReply()
+        return pb.Done()
 
-    def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
+    def _Open(self, request: pb.OpenRequest) -> pb.Done:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
         limits = [codec.decode_limit(item) for item in request.limits]
         run = RunIdentity.decode(request.run)
-        in_force = self.handler.shard.handle(events.Open(request.incarnation, request.client, limits, run))
+        self.handler.shard.handle(events.Open(request.incarnation, request.client, limits, run))
         if self._durability is not None:
             self._durability.opened()
-        return pb.OpenReply(limits=in_force)
+        return pb.Done()
 
     def _Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:  # noqa: N802
         if not request.client:
@@ -311,14 +317,14 @@ class Control:
         granted, chief, contested = self.handler.shard.members.claim_chief(claim, request.term)
         return pb.ClaimChiefReply(granted=granted, chief=_lease(chief), contested=contested)
 
-    def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
+    def _Leave(self, request: pb.LeaveRequest) -> pb.Done:  # noqa: N802
         self.handler.shard.handle(
             events.Leave(request.client, request.candidate, request.task, request.unfinished, request.chief_term)
         )
         if self._queues is not None:
             self._queues.left(request.client, not request.unfinished)
         self._end_log()
-        return pb.LeaveReply()
+        return pb.Done()
 
     def _end_log(self) -> None:
         if self._durability is not None:
@@ -408,14 +414,14 @@ class Control:
             self._durability.written(snapshot, written.path, written.tensors)
         return written.reply
 
-    def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
+    def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.Done:  # noqa: N802
         snapshot = codec.decode_push_id(request.snapshot)
         stored = request.journal_index if request.HasField("journal_index") else None
         if self._durability is not None:
             self._durability.releasing(request.incarnation, snapshot, stored)
         self.load.releasing(request.incarnation, snapshot)
         self.handler.shard.handle(events.Release(request.incarnation, snapshot))
-        return pb.ReleaseSnapshotReply()
+        return pb.Done()
 
     def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
         found = self.durability.find(request.directory, request.shard, request.shards, request.run)
@@ -429,7 +435,7 @@ class Control:
     def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
         return self.queues.call(request, CALLER.get().role is Role.WORKER)
 
-    def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
+    def _Stop(self, request: pb.StopRequest) -> pb.Done:  # noqa: N802
         shard = self.handler.shard
         shard.members.check_chief(request.chief_term)
         not_meant = self._not_meant(request.process)
@@ -444,7 +450,7 @@ class Control:
                 "The job is not done; a PS task that is draining ends with `force` and the name of its `process`."
             )
         self.ended.set()
-        return pb.StopReply()
+        return pb.Done()
 
 
 def _open_step(item: OpenStep) -> pb.OpenStep:

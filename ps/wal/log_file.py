@@ -51,9 +51,9 @@ __all__ = [
     "segments_in",
 ]
 
-_MAGIC: Final = b"GSLOG\x00\x02\n"
+_MAGIC: Final = b"GSLOG\x00\x03\n"
 #: Of versions whose records say something else.
-_OLDER: Final = (b"GSLOG\x00\x01\n",)
+_OLDER: Final = (b"GSLOG\x00\x01\n", b"GSLOG\x00\x02\n")
 _MARKER: Final = b"\xf5GSREC\xa7\n"
 _START = struct.Struct("<8sQQII")
 _RECORD = struct.Struct("<8sQQQQII")

@@ -153,7 +153,7 @@ def test_who_takes_the_port_of_a_task_that_has_ended_is_told_nothing(impostor, s
         assert ready.wait(30.0)
         real.close()
         assert ended.wait(30.0)
-        one = impostor(lambda method, message, metadata, context: pb.BeginReply().SerializeToString(), real.address)
+        one = impostor(lambda method, message, metadata, context: pb.Done().SerializeToString(), real.address)
         with pytest.raises(UnauthenticatedError, match="asks for no token"):
             secured.call(stub, "Begin", pb.BeginRequest(incarnation=1, directory="/secret"), 10.0)
     assert {method for method, _, _ in one.told} == {"Status"}
@@ -403,7 +403,7 @@ def test_without_tokens_another_user_is_told_nothing_and_not_believed(other_user
         begin(connection)
     # On the user's own word he is.
     with contextlib.closing(GrpcTransport(address, 0, "grpc", credentials=Credentials(insecure=True))) as connection:
-        assert begin(connection) == pb.BeginReply()
+        assert begin(connection) == pb.Done()
     heard, _ = process.communicate("", timeout=30.0)
     assert [line.split()[0] for line in heard.splitlines()] == ["Begin"]
 

@@ -137,7 +137,7 @@ class Membership:
         newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
         newest = max(newest, _newest_known(template.ledger, self._joined.known_progress))
         sequencer, key = template.sequencer, new_signing_key()
-        for shard, transport in enumerate(self._joined.transports):
+        for shard in range(len(self._joined.transports)):
             message = pb.BeginRequest(
                 incarnation=newest + 1,
                 shard=shard,
@@ -156,12 +156,7 @@ class Membership:
                 run=pb.RunIdentity(id=run.id, name=run.name),
                 take_over=template.take_over,
             )
-            reply = self._calls.one("Begin", shard, message)
-            if (reply.incarnation, reply.owner) != (newest + 1, self._joined.client):
-                raise AbortedError(
-                    f"Client {reply.owner} began incarnation {reply.incarnation} on {transport.label} at the same "
-                    "time; this session joins that one."
-                )
+            self._calls.one("Begin", shard, message)
         self._run.adopt(newest + 1, sequencer, run)
         self._joined.directory = run.directory
         self._joined.take_policy(self._policy)
@@ -226,14 +221,11 @@ class Membership:
                 for decl in decls:
                     self._run.know(replace(decl, shard=shard))
 
-    def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
+    def open(self, limits: Sequence[StopLimit] = ()) -> None:
         """Let everybody in, with these stop limits in force from that moment.
 
         Args:
             limits: At most one a step.
-
-        Returns:
-            The limits in force, absolute.
         """
         with self._lock:
             if any(limit.num_steps is not None for limit in limits):
@@ -249,8 +241,8 @@ class Membership:
             )
             # The sequencer first: a limit is in force before any other task serves.
             order = sorted(range(len(self._joined.transports)), key=lambda shard: shard != self._joined.sequencer)
-            replies = [self._calls.one("Open", shard, request) for shard in order]
-            return dict(replies[0].limits)
+            for shard in order:
+                self._calls.one("Open", shard, request)
 
     # ---- The end ------------------------------------------------------------------------------
 

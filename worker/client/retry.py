@@ -55,7 +55,7 @@ _ONCE = 0.0
 POLICIES: Mapping[str, RetryPolicy] = {
     # A client that waits for a task asks anew; for the others, this bridges a short outage.
     "Status": RetryPolicy(10.0, 1.0),
-    "Begin": RetryPolicy(10.0, 30.0),  # The second finds its own incarnation and owner in force.
+    "Begin": RetryPolicy(10.0, 30.0),  # The second finds its own incarnation in force.
     # The same again changes nothing. A PS task compiles the kernels of a rule that is not in its machine's cache.
     "Declare": RetryPolicy(120.0, 30.0),
     "Open": RetryPolicy(10.0, 30.0),  # Limits are absolute: the client counts `num_steps` from the step first.
