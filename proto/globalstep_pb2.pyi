@@ -3924,9 +3924,10 @@ class CommitReply(_message.Message):
 Global___CommitReply: _TypeAlias = CommitReply  # noqa: Y015
 
 @_typing.final
-class AwaitStepRequest(_message.Message):
-    """Reads part of a snapshot.
-    On the sequencer: asks whether a step has moved on from where a contribution was computed.
+class AwaitRequest(_message.Message):
+    """Asks the sequencer whether a wait for other workers is over: with AWAIT_STEP, whether a step has moved on from where a
+    contribution was computed; with AWAIT_SLOWER, in a run whose policy is to wait, whether this worker may go on, or is too
+    far ahead.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -3940,6 +3941,7 @@ class AwaitStepRequest(_message.Message):
     incarnation: _builtins.int
     client: _builtins.str
     step: _builtins.str
+    """What follows is of AWAIT_STEP."""
     base: _builtins.int
     patience_ms: _builtins.int
     """How long the answer that nothing has happened yet may take, if the connection can have a call wait."""
@@ -3961,10 +3963,10 @@ class AwaitStepRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AwaitStepRequest: _TypeAlias = AwaitStepRequest  # noqa: Y015
+Global___AwaitRequest: _TypeAlias = AwaitRequest  # noqa: Y015
 
 @_typing.final
-class AwaitStepReply(_message.Message):
+class AwaitReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -3987,117 +3989,67 @@ class AwaitStepReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    STEPS_FIELD_NUMBER: _builtins.int
     OVER_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
-    WAITS_FOR_FIELD_NUMBER: _builtins.int
     DUE_FIELD_NUMBER: _builtins.int
-    WAITED_FIELD_NUMBER: _builtins.int
     UNIT_FIELD_NUMBER: _builtins.int
+    FREE_PUSHES_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
     over: _builtins.bool
-    """The step is another one, or will not be made any more: the job is done."""
+    """The wait is over: the step is another one, or will not be made any more, since the job is done; the worker may go on."""
+    waited: _builtins.bool
+    """AWAIT_STEP: the call has waited, and the client need not pause before it asks again. AWAIT_SLOWER: the worker was too
+    far ahead when its last push was decided, and what that has read is older than what it may use.
+    """
     contributions: _builtins.int
     """Contributions that are there, and that are wanted."""
     wanted: _builtins.int
     due: _builtins.bool
     """No further contribution will come: a push that `closes` is accepted now."""
-    waited: _builtins.bool
-    """The call has waited: the client need not pause before it asks again."""
     unit: _builtins.int
     """The unit of work to compute for what follows the step as it is in `steps`, from 1; 0 for none."""
-    @_builtins.property
-    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """As visible: applied on every shard."""
-
-    @_builtins.property
-    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tasks (or clients) whose contributions are waited for, and why."""
-
-    def __init__(
-        self,
-        *,
-        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        over: _builtins.bool = ...,
-        contributions: _builtins.int = ...,
-        wanted: _builtins.int = ...,
-        waits_for: _abc.Iterable[_builtins.str] | None = ...,
-        due: _builtins.bool = ...,
-        waited: _builtins.bool = ...,
-        unit: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "unit", b"unit", "waited", b"waited", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AwaitStepReply: _TypeAlias = AwaitStepReply  # noqa: Y015
-
-@_typing.final
-class AwaitSlowerRequest(_message.Message):
-    """On the sequencer of a run whose policy is to wait: asks whether a worker may go on, or is too far ahead."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    CLIENT_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.int
-    client: _builtins.str
-    def __init__(
-        self,
-        *,
-        incarnation: _builtins.int = ...,
-        client: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AwaitSlowerRequest: _TypeAlias = AwaitSlowerRequest  # noqa: Y015
-
-@_typing.final
-class AwaitSlowerReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OVER_FIELD_NUMBER: _builtins.int
-    FREE_PUSHES_FIELD_NUMBER: _builtins.int
-    LEAD_FIELD_NUMBER: _builtins.int
-    WAITS_FOR_FIELD_NUMBER: _builtins.int
-    WAITED_FIELD_NUMBER: _builtins.int
-    over: _builtins.bool
-    """It may go on."""
     free_pushes: _builtins.int
-    """So many pushes may follow before it asks again."""
+    """AWAIT_SLOWER: so many pushes may follow before the worker asks again."""
     lead: _builtins.int
     """By how many pushes it is ahead of the slowest."""
-    waited: _builtins.bool
-    """It was too far ahead when its last push was decided: what that has read is older than what it may use."""
     @_builtins.property
     def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tasks (or clients) that are waited for, and why."""
 
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """AWAIT_STEP: the steps as visible, which is applied on every shard."""
+
     def __init__(
         self,
         *,
         over: _builtins.bool = ...,
-        free_pushes: _builtins.int = ...,
-        lead: _builtins.int = ...,
         waits_for: _abc.Iterable[_builtins.str] | None = ...,
         waited: _builtins.bool = ...,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        contributions: _builtins.int = ...,
+        wanted: _builtins.int = ...,
+        due: _builtins.bool = ...,
+        unit: _builtins.int = ...,
+        free_pushes: _builtins.int = ...,
+        lead: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_pushes", b"free_pushes", "lead", b"lead", "over", b"over", "waited", b"waited", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "free_pushes", b"free_pushes", "lead", b"lead", "over", b"over", "steps", b"steps", "unit", b"unit", "waited", b"waited", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AwaitSlowerReply: _TypeAlias = AwaitSlowerReply  # noqa: Y015
+Global___AwaitReply: _TypeAlias = AwaitReply  # noqa: Y015
 
 @_typing.final
 class ReadSnapshotRequest(_message.Message):
+    """Reads part of a snapshot."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
@@ -4451,9 +4403,9 @@ class Request(_message.Message):
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotRequest: ...
     @_builtins.property
-    def await_step(self) -> Global___AwaitStepRequest: ...
+    def await_step(self) -> Global___AwaitRequest: ...
     @_builtins.property
-    def await_slower(self) -> Global___AwaitSlowerRequest: ...
+    def await_slower(self) -> Global___AwaitRequest: ...
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
@@ -4468,8 +4420,8 @@ class Request(_message.Message):
         stage: Global___StageRequest | None = ...,
         commit: Global___CommitRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
-        await_step: Global___AwaitStepRequest | None = ...,
-        await_slower: Global___AwaitSlowerRequest | None = ...,
+        await_step: Global___AwaitRequest | None = ...,
+        await_slower: Global___AwaitRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
@@ -4507,9 +4459,9 @@ class Reply(_message.Message):
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotReply: ...
     @_builtins.property
-    def await_step(self) -> Global___AwaitStepReply: ...
+    def await_step(self) -> Global___AwaitReply: ...
     @_builtins.property
-    def await_slower(self) -> Global___AwaitSlowerReply: ...
+    def await_slower(self) -> Global___AwaitReply: ...
     @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
@@ -4524,8 +4476,8 @@ class Reply(_message.Message):
         stage: Global___StageReply | None = ...,
         commit: Global___CommitReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
-        await_step: Global___AwaitStepReply | None = ...,
-        await_slower: Global___AwaitSlowerReply | None = ...,
+        await_step: Global___AwaitReply | None = ...,
+        await_slower: Global___AwaitReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...

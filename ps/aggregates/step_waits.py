@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
     units: int = 0
 
     @classmethod
-    def of(cls, message: pb.AwaitStepRequest) -> _Asked:
+    def of(cls, message: pb.AwaitRequest) -> _Asked:
         """Read it from its message."""
         return cls(message.incarnation, message.client, message.step, message.base, message.units)
 
@@ -90,7 +90,7 @@ class StepWaits:
         self._believed: dict[str, tuple[int, float]] = {}
 
     def await_step(
-        self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+        self, message: pb.AwaitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
         """Carry out an AWAIT_STEP, or have it parked, as a method of a Handler."""
         asked = _Asked.of(message)
@@ -232,7 +232,7 @@ class StepWaits:
         codec.encode_values(wanted.reads, values, reply.push.values, tensors)
 
 
-def _encode(wait: StepWait, found: pb.AwaitStepReply) -> None:
+def _encode(wait: StepWait, found: pb.AwaitReply) -> None:
     found.over, found.contributions, found.wanted, found.due = wait.over, wait.contributions, wait.wanted, wait.due
     found.unit = wait.unit
     found.waits_for.extend(wait.waits_for)
@@ -242,7 +242,7 @@ def _encode(wait: StepWait, found: pb.AwaitStepReply) -> None:
 
 def await_slower(
     shard: Shard,
-    message: pb.AwaitSlowerRequest,
+    message: pb.AwaitRequest,
     data: memoryview,
     reply: pb.Reply,
     tensors: TensorWriter,

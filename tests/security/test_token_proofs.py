@@ -317,7 +317,7 @@ def test_a_stream_tells_nothing_before_the_task_has_proven_itself_on_it(monkeypa
         server.control.handler, "begin", lambda request, *rest: handled.append(request) or begin(request, *rest)
     )
     monkeypatch.setattr("globalstep.ps.access.authorization.reply_proof", lambda *words: "0" * 64)
-    request = pb.Request(await_step=pb.AwaitStepRequest())
+    request = pb.Request(await_step=pb.AwaitRequest())
     with pytest.raises((UnauthenticatedError, UnavailableError)):
         connection.send(request, []).result()
     assert handled == []

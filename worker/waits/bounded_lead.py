@@ -65,7 +65,7 @@ class BoundedLead:
         """Ask until this worker may go on; says whether what it has read is too old for that."""
         request = pb.Request()
         request.await_slower.incarnation, request.await_slower.client = self._run.incarnation, self._run.client
-        found = pb.AwaitSlowerReply()
+        found = pb.AwaitReply()
 
         def over(reply: pb.Reply) -> bool:
             nonlocal found

@@ -74,7 +74,7 @@ class Contributing:
         message = request.await_step
         message.incarnation, message.client = self._run.incarnation, self._run.client
         message.step, message.base, message.patience_ms, message.units = step, known, _PATIENCE_MS, units
-        work, found = UnitOfWork(known, 0), pb.AwaitStepReply()
+        work, found = UnitOfWork(known, 0), pb.AwaitReply()
 
         def over(reply: pb.Reply) -> bool | None:
             nonlocal work, found
@@ -185,7 +185,7 @@ class Contributing:
         message = request.await_step
         message.incarnation, message.client = self._run.incarnation, self._run.client
         message.step, message.base, message.patience_ms = wanted.step, base, _PATIENCE_MS
-        found = pb.AwaitStepReply()
+        found = pb.AwaitReply()
 
         def over(reply: pb.Reply) -> bool | None:
             nonlocal found
@@ -206,7 +206,7 @@ class Contributing:
         return self._ways.push(closing).outcome
 
 
-def _why(found: pb.AwaitStepReply) -> str:
+def _why(found: pb.AwaitReply) -> str:
     """Say whom a wait is for."""
     names = "; ".join(found.waits_for) or "nobody: it is about to be made"
     return f"{found.contributions} of {found.wanted} contributions are there, and it waits for {names}"

@@ -238,7 +238,7 @@ def test_so_many_calls_of_a_connection_wait_and_one_more_is_answered_at_once(ser
     step = [Increment("global_step", 1, 2)]
     served.client.push(Push(increments=step, seen_steps={"global_step": 0}), at_once=True)
     connection = served.welcomed(kind)
-    request = pb.Request(await_step=pb.AwaitStepRequest(incarnation=served.client.incarnation, client="a"))
+    request = pb.Request(await_step=pb.AwaitRequest(incarnation=served.client.incarnation, client="a"))
     request.await_step.step, request.await_step.patience_ms = "global_step", 1000
     for call in range(1, MOST_PARKED + 2):
         ask(connection, request, call=call)
