@@ -1186,6 +1186,26 @@ Global___Awaited: _TypeAlias = Awaited  # noqa: Y015
 class ClientInfo(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class StepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLIENT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     SILENT_SECS_FIELD_NUMBER: _builtins.int
@@ -1198,6 +1218,7 @@ class ClientInfo(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     LEAD_FIELD_NUMBER: _builtins.int
     WAITED_SECS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     """"/job:worker/task:0"; "" where the program did not say."""
@@ -1222,6 +1243,10 @@ class ClientInfo(_message.Message):
     def process(self) -> Global___ProcessInfo:
         """As its Heartbeat has them."""
 
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """On the sequencer, of one that is lost: the steps that the last of its `pushes` led to."""
+
     def __init__(
         self,
         *,
@@ -1237,10 +1262,11 @@ class ClientInfo(_message.Message):
         run: _builtins.str = ...,
         lead: _builtins.int = ...,
         waited_secs: _builtins.float = ...,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "lead", b"lead", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "takes_task", b"takes_task", "task", b"task", "waited_secs", b"waited_secs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "lead", b"lead", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "steps", b"steps", "takes_task", b"takes_task", "task", b"task", "waited_secs", b"waited_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1538,7 +1564,7 @@ class HeartbeatReply(_message.Message):
     @_builtins.property
     def chief(self) -> Global___ChiefLease: ...
     @_builtins.property
-    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostClient]:
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientInfo]:
         """To the acting chief: clients whose lease ran out, after those that it knows of, and their number in all."""
 
     def __init__(
@@ -1548,7 +1574,7 @@ class HeartbeatReply(_message.Message):
         incarnation: _builtins.int = ...,
         draining: _builtins.bool = ...,
         chief: Global___ChiefLease | None = ...,
-        lost: _abc.Iterable[Global___LostClient] | None = ...,
+        lost: _abc.Iterable[Global___ClientInfo] | None = ...,
         losses: _builtins.int = ...,
         process: _builtins.str = ...,
         save_asked: _builtins.bool = ...,
@@ -1667,59 +1693,6 @@ class ChiefLease(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChiefLease: _TypeAlias = ChiefLease  # noqa: Y015
-
-@_typing.final
-class LostClient(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class StepsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    CLIENT_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    SILENT_SECS_FIELD_NUMBER: _builtins.int
-    PUSHES_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
-    client: _builtins.str
-    task: _builtins.str
-    silent_secs: _builtins.float
-    pushes: _builtins.int
-    """On the sequencer: its accepted pushes that moved a step on, and the steps that its last one led to."""
-    @_builtins.property
-    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        client: _builtins.str = ...,
-        task: _builtins.str = ...,
-        silent_secs: _builtins.float = ...,
-        pushes: _builtins.int = ...,
-        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "pushes", b"pushes", "silent_secs", b"silent_secs", "steps", b"steps", "task", b"task"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LostClient: _TypeAlias = LostClient  # noqa: Y015
 
 @_typing.final
 class ClaimChiefRequest(_message.Message):
@@ -2068,31 +2041,6 @@ class ReadJournalRequest(_message.Message):
 Global___ReadJournalRequest: _TypeAlias = ReadJournalRequest  # noqa: Y015
 
 @_typing.final
-class JournalClient(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    CLIENT_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    client: _builtins.str
-    task: _builtins.str
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-        client: _builtins.str = ...,
-        task: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "number", b"number", "task", b"task"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___JournalClient: _TypeAlias = JournalClient  # noqa: Y015
-
-@_typing.final
 class ReadJournalReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2121,6 +2069,7 @@ class ReadJournalReply(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
+    FIRST_CLIENT_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     BEGIN_INDEX_FIELD_NUMBER: _builtins.int
     BEGIN_STEPS_FIELD_NUMBER: _builtins.int
@@ -2136,6 +2085,7 @@ class ReadJournalReply(_message.Message):
     """Position after the last record that there is."""
     records: _builtins.bytes
     """Records of globalstep.files.journal_records, one behind the other."""
+    first_client: _builtins.int
     begin_index: _builtins.int
     """Where the incarnation began: after which entry of which other incarnation, and with which steps."""
     parent: _builtins.int
@@ -2145,7 +2095,9 @@ class ReadJournalReply(_message.Message):
     is the only client here, or a step stands at its limit.
     """
     @_builtins.property
-    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalClient]: ...
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientInfo]:
+        """Clients, by id and task, that the caller does not know: numbered on from the first one here."""
+
     @_builtins.property
     def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of steps, in the order of their numbers in the records."""
@@ -2165,7 +2117,8 @@ class ReadJournalReply(_message.Message):
         first: _builtins.int = ...,
         end: _builtins.int = ...,
         records: _builtins.bytes = ...,
-        clients: _abc.Iterable[Global___JournalClient] | None = ...,
+        clients: _abc.Iterable[Global___ClientInfo] | None = ...,
+        first_client: _builtins.int = ...,
         steps: _abc.Iterable[_builtins.str] | None = ...,
         begin_index: _builtins.int = ...,
         begin_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
@@ -2177,7 +2130,7 @@ class ReadJournalReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "begin_index", b"begin_index", "begin_steps", b"begin_steps", "clients", b"clients", "end", b"end", "first", b"first", "life", b"life", "parent", b"parent", "policy", b"policy", "records", b"records", "shards", b"shards", "steps", b"steps", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "begin_index", b"begin_index", "begin_steps", b"begin_steps", "clients", b"clients", "end", b"end", "first", b"first", "first_client", b"first_client", "life", b"life", "parent", b"parent", "policy", b"policy", "records", b"records", "shards", b"shards", "steps", b"steps", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

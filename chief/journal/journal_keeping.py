@@ -138,7 +138,7 @@ class JournalKeeper:
             reply.life,
             reply.first,
             reply.records,
-            {item.number: (item.client, item.task) for item in reply.clients},
+            {number: (item.client, item.task) for number, item in enumerate(reply.clients, reply.first_client)},
             list(reply.steps),
         )
         more = batch.end < reply.end
