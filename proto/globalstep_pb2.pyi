@@ -440,35 +440,6 @@ class OptimizerDecl(_message.Message):
 Global___OptimizerDecl: _TypeAlias = OptimizerDecl  # noqa: Y015
 
 @_typing.final
-class StopLimit(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STEP_FIELD_NUMBER: _builtins.int
-    LAST_STEP_FIELD_NUMBER: _builtins.int
-    NUM_STEPS_FIELD_NUMBER: _builtins.int
-    step: _builtins.str
-    last_step: _builtins.int
-    """Absolute value: a push that would move the step on from there, or from beyond, is refused."""
-    num_steps: _builtins.int
-    """Counted from the step's value when the limit is set."""
-    def __init__(
-        self,
-        *,
-        step: _builtins.str = ...,
-        last_step: _builtins.int = ...,
-        num_steps: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_step", b"last_step", "limit", b"limit", "num_steps", b"num_steps"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_step", b"last_step", "limit", b"limit", "num_steps", b"num_steps", "step", b"step"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_limit: _TypeAlias = _typing.Literal["last_step", "num_steps"]  # noqa: Y015
-    _WhichOneofArgType_limit: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_limit) -> _WhichOneofReturnType_limit | None: ...
-
-Global___StopLimit: _TypeAlias = StopLimit  # noqa: Y015
-
-@_typing.final
 class Done(_message.Message):
     """---- Control plane ------------------------------------------------------------------------------
 
@@ -1445,9 +1416,50 @@ Global___DeclareRequest: _TypeAlias = DeclareRequest  # noqa: Y015
 class OpenRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LastStepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class NumStepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
+    LAST_STEPS_FIELD_NUMBER: _builtins.int
+    NUM_STEPS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
@@ -1455,7 +1467,13 @@ class OpenRequest(_message.Message):
     chief_term: _builtins.int
     """As in Begin."""
     @_builtins.property
-    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StopLimit]: ...
+    def last_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Stop limits by step. Absolute: a push that would move the step on from there, or from beyond, is refused."""
+
+    @_builtins.property
+    def num_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Counted from the step's value at this moment."""
+
     @_builtins.property
     def run(self) -> Global___RunIdentity:
         """Of the run that the caller opens; another one than the task's is refused. Its name is the task's from then on."""
@@ -1465,13 +1483,14 @@ class OpenRequest(_message.Message):
         *,
         incarnation: _builtins.int = ...,
         client: _builtins.str = ...,
-        limits: _abc.Iterable[Global___StopLimit] | None = ...,
+        last_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        num_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         run: Global___RunIdentity | None = ...,
         chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation", "limits", b"limits", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation", "last_steps", b"last_steps", "num_steps", b"num_steps", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3168,7 +3187,7 @@ class OptimizerUse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
-    class OverridesEntry(_message.Message):
+    class HypersEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -3190,23 +3209,27 @@ class OptimizerUse(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     AFTER_INCREMENT_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
-    OVERRIDES_FIELD_NUMBER: _builtins.int
+    HYPERS_FIELD_NUMBER: _builtins.int
     optimizer: _builtins.str
     after_increment: _builtins.bool
     finish: _builtins.bool
     @_builtins.property
-    def overrides(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def hypers(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Hyper-parameters: of a push those that it gives itself, in place of the declared ones; of an entry all, as the
+        sequencer has evaluated them.
+        """
+
     def __init__(
         self,
         *,
         optimizer: _builtins.str = ...,
         after_increment: _builtins.bool = ...,
         finish: _builtins.bool = ...,
-        overrides: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        hypers: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_increment", b"after_increment", "finish", b"finish", "optimizer", b"optimizer", "overrides", b"overrides"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_increment", b"after_increment", "finish", b"finish", "hypers", b"hypers", "optimizer", b"optimizer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3236,29 +3259,6 @@ class Read(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Read: _TypeAlias = Read  # noqa: Y015
-
-@_typing.final
-class ReadValue(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VARIABLE_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    variable: _builtins.str
-    @_builtins.property
-    def value(self) -> Global___TensorRef: ...
-    def __init__(
-        self,
-        *,
-        variable: _builtins.str = ...,
-        value: Global___TensorRef | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value", "variable", b"variable"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadValue: _TypeAlias = ReadValue  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):
@@ -3318,54 +3318,6 @@ class Outcome(_message.Message):
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
-class HyperValues(_message.Message):
-    """Hyper-parameters of one use of an optimizer, evaluated by the sequencer."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class ValuesEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    OPTIMIZER_FIELD_NUMBER: _builtins.int
-    AFTER_INCREMENT_FIELD_NUMBER: _builtins.int
-    VALUES_FIELD_NUMBER: _builtins.int
-    optimizer: _builtins.str
-    after_increment: _builtins.bool
-    @_builtins.property
-    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
-    def __init__(
-        self,
-        *,
-        optimizer: _builtins.str = ...,
-        after_increment: _builtins.bool = ...,
-        values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_increment", b"after_increment", "optimizer", b"optimizer", "values", b"values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___HyperValues: _TypeAlias = HyperValues  # noqa: Y015
-
-@_typing.final
 class Entry(_message.Message):
     """One admitted mutation, as the sequencer sends it to a participant."""
 
@@ -3375,7 +3327,7 @@ class Entry(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
     PREVIOUS_FIELD_NUMBER: _builtins.int
-    HYPERS_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
@@ -3394,7 +3346,9 @@ class Entry(_message.Message):
     @_builtins.property
     def push(self) -> Global___PushId: ...
     @_builtins.property
-    def hypers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HyperValues]: ...
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptimizerUse]:
+        """Of the optimizers that it uses, with all their hyper-parameters."""
+
     def __init__(
         self,
         *,
@@ -3402,7 +3356,7 @@ class Entry(_message.Message):
         kind: Global___EntryKind.ValueType = ...,
         push: Global___PushId | None = ...,
         previous: _builtins.int = ...,
-        hypers: _abc.Iterable[Global___HyperValues] | None = ...,
+        uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
         signature: _builtins.bytes = ...,
         step: _builtins.str = ...,
         contributions: _builtins.int = ...,
@@ -3410,7 +3364,7 @@ class Entry(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step", "unit", b"unit", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3514,7 +3468,7 @@ class PullReply(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
     @_builtins.property
     def last(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """On the sequencer: the last entry of each shard of `cut_with` among those that these values include. Where such a
@@ -3524,7 +3478,7 @@ class PullReply(_message.Message):
     def __init__(
         self,
         *,
-        values: _abc.Iterable[Global___ReadValue] | None = ...,
+        values: _abc.Iterable[Global___TensorRef] | None = ...,
         applied: _builtins.int = ...,
         last: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
@@ -3679,7 +3633,7 @@ class PushReply(_message.Message):
         """Of a contribution whose answer has waited: with the steps as they are then."""
 
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]:
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
         """As of right after this push; of a contribution, as of after its step: empty where that has not been made. Empty
         when it was refused, and when `bare`.
         """
@@ -3692,7 +3646,7 @@ class PushReply(_message.Message):
         self,
         *,
         outcome: Global___Outcome | None = ...,
-        values: _abc.Iterable[Global___ReadValue] | None = ...,
+        values: _abc.Iterable[Global___TensorRef] | None = ...,
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
         pending: _abc.Iterable[Global___ShardEntries] | None = ...,
@@ -3708,24 +3662,35 @@ Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
 
 @_typing.final
 class ShardEntries(_message.Message):
+    """What a shard is to be told."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARD_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
+    floor: _builtins.int
+    """In the answer to a SETTLE: what the shard is known to have on its disk. One that has applied less now has lost the end
+    of its log.
+    """
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
-        """Admitted and not known to be applied there, in order, up to and with this push."""
+        """In order. In the answer to a PUSH, those that are not known to be applied there, up to and with this push. In the
+        answer to a SETTLE, those after `applied`: pushes asked for and not among them are fenced, will never be admitted, and
+        may be dropped.
+        """
 
     def __init__(
         self,
         *,
         shard: _builtins.int = ...,
         entries: _abc.Iterable[Global___Entry] | None = ...,
+        floor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "floor", b"floor", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3857,11 +3822,11 @@ class CommitReply(_message.Message):
     signature: _builtins.bytes
     """Of `applied`, for the Floor that the client reports to the sequencer."""
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
     def __init__(
         self,
         *,
-        values: _abc.Iterable[Global___ReadValue] | None = ...,
+        values: _abc.Iterable[Global___TensorRef] | None = ...,
         as_of: _builtins.int = ...,
         applied: _builtins.int = ...,
         bare: _builtins.bool = ...,
@@ -4039,11 +4004,11 @@ class ReadSnapshotReply(_message.Message):
     ledger: _builtins.bytes
     """On the sequencer: the ledger as of the snapshot (JSON)."""
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
     def __init__(
         self,
         *,
-        values: _abc.Iterable[Global___ReadValue] | None = ...,
+        values: _abc.Iterable[Global___TensorRef] | None = ...,
         ledger: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -4244,34 +4209,6 @@ class SettleRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SettleRequest: _TypeAlias = SettleRequest  # noqa: Y015
-
-@_typing.final
-class SettleReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ENTRIES_FIELD_NUMBER: _builtins.int
-    FLOOR_FIELD_NUMBER: _builtins.int
-    floor: _builtins.int
-    """What the asking shard is known to have on its disk. One that has applied less now has lost the end of its log."""
-    @_builtins.property
-    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
-        """Entries for the asking shard, admitted after `applied`. Pushes asked for and not among them are
-        fenced: they will never be admitted, and may be dropped.
-        """
-
-    def __init__(
-        self,
-        *,
-        entries: _abc.Iterable[Global___Entry] | None = ...,
-        floor: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "floor", b"floor"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleReply: _TypeAlias = SettleReply  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):

@@ -92,7 +92,7 @@ class ParameterServerStub:
         self.Settle = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Settle',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.SettleRequest.SerializeToString,
-                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.SettleReply.FromString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ShardEntries.FromString,
                 _registered_method=True)
         self.WriteSnapshot = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/WriteSnapshot',
@@ -330,7 +330,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'Settle': grpc.unary_unary_rpc_method_handler(
                     servicer.Settle,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.SettleRequest.FromString,
-                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.SettleReply.SerializeToString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ShardEntries.SerializeToString,
             ),
             'WriteSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.WriteSnapshot,
@@ -691,7 +691,7 @@ class ParameterServer:
             target,
             '/globalstep.v1.ParameterServer/Settle',
             globalstep_dot_proto_dot_globalstep__pb2.SettleRequest.SerializeToString,
-            globalstep_dot_proto_dot_globalstep__pb2.SettleReply.FromString,
+            globalstep_dot_proto_dot_globalstep__pb2.ShardEntries.FromString,
             options,
             channel_credentials,
             insecure,

@@ -70,7 +70,7 @@ class ParameterServerStub:
     """Asks for a connection of its own for data-plane calls, beside gRPC. A task that offers none answers
     UNIMPLEMENTED; Exchange always works.
     """
-    Settle: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.SettleRequest, _globalstep_pb2.SettleReply]
+    Settle: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.SettleRequest, _globalstep_pb2.ShardEntries]
     """What the sequencer recorded for pushes; fences those it does not know. PS to PS."""
     WriteSnapshot: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.WriteSnapshotRequest, _globalstep_pb2.WriteSnapshotReply]
     """Writes this shard's part of a snapshot to storage that chief and PS share."""
@@ -116,7 +116,7 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Asks for a connection of its own for data-plane calls, beside gRPC. A task that offers none answers
     UNIMPLEMENTED; Exchange always works.
     """
-    Settle: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.SettleRequest, _globalstep_pb2.SettleReply]  # type: ignore[assignment]
+    Settle: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.SettleRequest, _globalstep_pb2.ShardEntries]  # type: ignore[assignment]
     """What the sequencer recorded for pushes; fences those it does not know. PS to PS."""
     WriteSnapshot: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.WriteSnapshotRequest, _globalstep_pb2.WriteSnapshotReply]  # type: ignore[assignment]
     """Writes this shard's part of a snapshot to storage that chief and PS share."""
@@ -231,7 +231,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _globalstep_pb2.SettleRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_globalstep_pb2.SettleReply, _abc.Awaitable[_globalstep_pb2.SettleReply]]:
+    ) -> _typing.Union[_globalstep_pb2.ShardEntries, _abc.Awaitable[_globalstep_pb2.ShardEntries]]:
         """What the sequencer recorded for pushes; fences those it does not know. PS to PS."""
 
     @_abc_1.abstractmethod

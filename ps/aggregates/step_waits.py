@@ -229,7 +229,7 @@ class StepWaits:
             return
         steps.update(wait.steps)
         values, _ = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, memory.buffer))
-        codec.encode_values(wanted.reads, values, reply.push.values, tensors)
+        codec.encode_values(values, reply.push.values, tensors)
 
 
 def _encode(wait: StepWait, found: pb.AwaitReply) -> None:

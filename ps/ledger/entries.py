@@ -30,7 +30,7 @@ def encode(entry: Entry) -> pb.Entry:
     if entry.place is not None:
         message.step, message.contributions, message.unit = entry.place
     for item in entry.hypers:
-        message.hypers.add(optimizer=item.optimizer, after_increment=item.after_increment, values=dict(item.values))
+        message.uses.add(optimizer=item.optimizer, after_increment=item.after_increment, hypers=dict(item.values))
     return message
 
 
@@ -48,7 +48,7 @@ def decode(message: pb.Entry) -> Entry:
         kind,
         codec.decode_push_id(message.push),
         message.previous,
-        tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),
+        tuple(HyperValues(item.optimizer, item.after_increment, dict(item.hypers)) for item in message.uses),
         message.signature,
         AggregatePlace(message.step, message.contributions, message.unit) if message.step else None,
     )

@@ -262,8 +262,7 @@ class Control:
 
     def _Open(self, request: pb.OpenRequest) -> pb.Done:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
-        limits = [codec.decode_limit(item) for item in request.limits]
-        run = RunIdentity.decode(request.run)
+        limits, run = codec.decode_limits(request), RunIdentity.decode(request.run)
         self.handler.shard.handle(events.Open(request.incarnation, request.client, limits, run))
         if self._durability is not None:
             self._durability.opened()
@@ -361,12 +360,12 @@ class Control:
             reply.last_steps.update(last_steps)
         return reply
 
-    def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
+    def _Settle(self, request: pb.SettleRequest) -> pb.ShardEntries:  # noqa: N802
         resolve = events.Resolve(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
         found = self.handler.shard.handle(resolve)
         floors = self.handler.shard.view(brief=True).floors
         floor = floors[request.shard] if request.shard < len(floors) else 0
-        return pb.SettleReply(entries=[entries.encode(entry) for entry in found], floor=floor)
+        return pb.ShardEntries(shard=request.shard, entries=map(entries.encode, found), floor=floor)
 
     def _ReadJournal(self, request: pb.ReadJournalRequest) -> pb.ReadJournalReply:  # noqa: N802
         shard = self.handler.shard

@@ -42,7 +42,7 @@ from globalstep.ps.shard.statistics import Traffic
 from globalstep.runtime.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
+from globalstep.wire.declarations import ALIGNMENT, PushId, padded
 from globalstep.wire.text_limits import check_texts
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Handler:
         else:
             values, applied = self.shard.handle(events.Pull(*who, reads, floors, memory.buffer))
         reply.pull.applied = applied
-        codec.encode_values(reads, values, reply.pull.values, tensors)
+        codec.encode_values(values, reply.pull.values, tensors)
 
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
@@ -329,9 +329,7 @@ def _read_snapshot(
     if missing:
         raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
     reply.read_snapshot.ledger = ledger()
-    codec.encode_values(
-        [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
-    )
+    codec.encode_values([values[name] for name in wanted], reply.read_snapshot.values, tensors)
 
 
 def encode_error(error: Exception) -> pb.Error:
@@ -351,7 +349,7 @@ def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
     """Write the reads of a push: listed, or only their bytes where the receiver knows their places."""
     into.apply_micros = answer.apply_secs * 1e6
     if answer.packing is None:
-        codec.encode_values(answer.reads, answer.values, into.values, tensors)
+        codec.encode_values(answer.values, into.values, tensors)
         return
     packed = tensors.size
     for piece in answer.values:
@@ -359,10 +357,8 @@ def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
     if answer.packing.known:
         into.bare = True
         return
-    for read, (dtype, shape, offset) in zip(answer.reads, answer.packing.places, strict=True):
-        item = into.values.add(variable=read.variable)
-        item.value.dtype, item.value.offset = dtype, packed + offset
-        item.value.shape.extend(shape)
+    for dtype, shape, offset in answer.packing.places:
+        into.values.add(dtype=dtype, shape=shape, offset=packed + offset)
 
 
 def floors_of(floors: Iterable[pb.Floor]) -> Mapping[int, Floor]:

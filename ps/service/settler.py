@@ -38,15 +38,15 @@ _PERIOD_SECS = 2.0
 _DEADLINE_SECS = 5.0
 
 
-def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRequest], pb.SettleReply]:
+def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRequest], pb.ShardEntries]:
     """Make what brings a SETTLE to the sequencer at an address over gRPC, showing this task's credentials."""
 
-    def ask(address: str, request: pb.SettleRequest) -> pb.SettleReply:
+    def ask(address: str, request: pb.SettleRequest) -> pb.ShardEntries:
         secured = SecureChannel(address, credentials())
         with secured.make() as channel:
             stub = pb_grpc.ParameterServerStub(channel)
             try:
-                reply: pb.SettleReply = secured.call(stub, "Settle", request, _DEADLINE_SECS)
+                reply: pb.ShardEntries = secured.call(stub, "Settle", request, _DEADLINE_SECS)
                 return reply
             except grpc.RpcError as error:
                 if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -71,7 +71,7 @@ class Settler:
         self,
         shard: Shard,
         clock: Clock,
-        ask: Callable[[str, pb.SettleRequest], pb.SettleReply] = asking(Credentials),  # noqa: B008
+        ask: Callable[[str, pb.SettleRequest], pb.ShardEntries] = asking(Credentials),  # noqa: B008
     ) -> None:
         self._shard = shard
         self._clock = clock

@@ -67,8 +67,9 @@ def _declare(event: events.Declare) -> Callable[[], Encoded]:
 
 
 def _open(event: events.Open) -> Callable[[], Encoded]:
-    limits = [codec.encode_limit(limit) for limit in event.limits]
-    return _plain(pb.LogRecord(open=pb.OpenRequest(incarnation=event.incarnation, client=event.client, limits=limits)))
+    message = pb.OpenRequest(incarnation=event.incarnation, client=event.client)
+    codec.encode_limits(event.limits, message)
+    return _plain(pb.LogRecord(open=message))
 
 
 def _leave(event: events.Leave) -> Callable[[], Encoded]:
@@ -255,8 +256,7 @@ class Records:
             optimizers = [codec.decode_optimizer(item) for item in declare.optimizers]
             return events.Declare(declare.incarnation, declare.client, variables, optimizers)
         if kind == "open":
-            limits = [codec.decode_limit(item) for item in record.open.limits]
-            return events.Open(record.open.incarnation, record.open.client, limits)
+            return events.Open(record.open.incarnation, record.open.client, codec.decode_limits(record.open))
         if kind == "leave":
             leave = record.leave
             return events.Leave(leave.client, task=leave.task, unfinished=leave.unfinished)

@@ -115,7 +115,7 @@ class DeclaredUse:
         use = message.uses.add(optimizer=told.optimizer.name, finish=bool(rng.randrange(2)))
         for name in get_rule(told.optimizer.kind).hypers:
             if name not in told.optimizer.hypers:
-                use.overrides[name] = rng.choice((0.0, 0.5, 1.0, float("nan")))
+                use.hypers[name] = rng.choice((0.0, 0.5, 1.0, float("nan")))
         if rng.randrange(2):
             message.increments.add(step="step", by=rng.choice((1, 1, 0, -5)))
         message.layout = rng.choice((0, 0, 9))

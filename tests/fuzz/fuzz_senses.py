@@ -198,7 +198,7 @@ class Model:
         if self._spans or self._message.cut_with:
             return
         data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
-        for read, answer in zip(self._message.reads, reply.values, strict=True):
+        for read, ref in zip(self._message.reads, reply.values, strict=True):
             held = self._shard.now.store._held[read.variable]
             if held.decl.is_step:
                 continue  # the sequencer tells those of pushes that are over
@@ -206,7 +206,6 @@ class Model:
             if read.HasField("indices"):
                 rows = codec.decode_tensor(read.indices, memoryview(self._data))
             want = held.shaped[rows] if held.shaped.shape else held.shaped
-            ref = answer.value
             if data[ref.offset : ref.offset + want.nbytes] != want.tobytes():
                 got = data[ref.offset : ref.offset + want.nbytes]
                 raise Finding(f"a pull of {read.variable} gives {got!r}, not {want}, {want.dtype}\n{reply}")

@@ -173,7 +173,7 @@ def test_ps_tasks_speak_tls_with_each_other(serving, joined, authority, theirs):
     other = servers[1 - client.sequencer]
     other._settler.settle_once()
     request = pb.SettleRequest(incarnation=client.incarnation, shard=1 - client.sequencer)
-    assert asking(lambda: Credentials(files))(servers[client.sequencer].address, request) == pb.SettleReply(floor=2)
+    assert asking(lambda: Credentials(files))(servers[client.sequencer].address, request) == pb.ShardEntries(floor=2)
     strange = theirs.issue("ps", "127.0.0.1", trusts=authority)
     with pytest.raises(UnavailableError, match="refuses this process"):
         asking(lambda: Credentials(strange))(servers[client.sequencer].address, request)

@@ -136,7 +136,7 @@ class Intruder:
         entry.CopyFrom(genuine)
         entry.index = self._statuses[shard].applied + self.rng.choice([0, 1])
         entry.previous = self.rng.choice([0, genuine.previous])
-        entry.hypers.add(optimizer="o", values={"learning_rate": 5.0})
+        entry.uses.add(optimizer="o", hypers={"learning_rate": 5.0})
         self._send(self._another(), request)
 
     def _forge_floor(self) -> None:

@@ -215,9 +215,9 @@ class SimulatedTask:
         if not self.process.alive:
             raise Crashed
 
-    def _ask(self, process: Process, address: str, request: pb.SettleRequest) -> pb.SettleReply:
+    def _ask(self, process: Process, address: str, request: pb.SettleRequest) -> pb.ShardEntries:
         transport = SimulatedTransport(self._network, process, int(address.rpartition(":")[2]))
-        reply: pb.SettleReply = transport.unary("Settle", request, _SETTLE_SECS).result()
+        reply: pb.ShardEntries = transport.unary("Settle", request, _SETTLE_SECS).result()
         return reply
 
     def handle(self, call: Call, data: memoryview) -> Answer | None:

@@ -20,9 +20,14 @@ STEP = "global_step"
 
 
 class Numbers:
-    """Numbers incarnations, and terms of chiefs, from 1, in the order in which a transcript meets them; 0 is none."""
+    """Numbers incarnations, and terms of chiefs, from 1, in the order in which a transcript meets them; 0 is none.
+
+    Attributes:
+        staged: What the parts of pushes read that were staged, by the push's name.
+    """
 
     def __init__(self) -> None:
+        self.staged: dict[str, list[str]] = {}
         self._lives: dict[int, int] = {0: 0}
         self._terms: dict[int, int] = {0: 0}
 
@@ -85,6 +90,11 @@ def _floors(floors: Iterable[Any]) -> list[str]:
     return [f"ps {floor.shard} has applied {floor.index}" for floor in floors]
 
 
+def _stage(request: Any, numbers: Numbers) -> str:
+    numbers.staged[push_name(request.id)] = _names(request.reads)
+    return f"STAGE {push_name(request.id)}: {_part(request)}"
+
+
 def _push(request: Any, numbers: Numbers) -> str:
     said = ["a snapshot" if request.snapshot else _part(request), *_counts(request)]
     if request.others:
@@ -131,7 +141,7 @@ def _begin(request: Any, numbers: Numbers) -> str:
 
 def _open(request: Any, numbers: Numbers) -> str:
     term = [f"term {numbers.term(request.chief_term)}"] if request.chief_term else []
-    return ", ".join(["OPEN", *(f"stop at step {limit.last_step}" for limit in request.limits), *term])
+    return ", ".join(["OPEN", *(f"stop at step {last}" for last in request.last_steps.values()), *term])
 
 
 def _recover(request: Any, numbers: Numbers) -> str:
@@ -148,7 +158,7 @@ def _finish(request: Any, numbers: Numbers) -> str:
 
 
 REQUESTS: Mapping[str, Callable[[Any, Numbers], str]] = {
-    "stage": lambda request, numbers: f"STAGE {push_name(request.id)}: {_part(request)}",
+    "stage": _stage,
     "push": _push,
     "commit": _commit,
     "pull": _pull,
@@ -171,8 +181,12 @@ REQUESTS: Mapping[str, Callable[[Any, Numbers], str]] = {
 # ---- Answers ------------------------------------------------------------------------------------
 
 
-def _values(found: Iterable[Any], data: memoryview, as_of: int = 0) -> list[str]:
-    said = [f"{item.variable} = {number(codec.decode_tensor(item.value, data))}" for item in found]
+def _names(reads: Iterable[Any]) -> list[str]:
+    return [read.variable for read in reads]
+
+
+def _values(names: Iterable[str], found: Iterable[Any], data: memoryview, as_of: int = 0) -> list[str]:
+    said = [f"{name} = {number(value)}" for name, value in zip(names, codec.decode_values(found, data), strict=False)]
     return [*said[:-1], f"{said[-1]} as of entry {as_of}"] if said and as_of else said
 
 
@@ -189,13 +203,19 @@ def _decided(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> st
     for item in reply.pending:
         if item.entries:
             said.append(f"for ps {item.shard}: {listed(_entry(entry, request.id) for entry in item.entries)}")
-    return "; ".join(said + _values(reply.values, data))
+    return "; ".join(said + _values(_names(request.reads), reply.values, data))
+
+
+def _committed(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
+    names = numbers.staged.get(push_name(request.id), ())
+    values = _values(names, reply.values, data, reply.as_of)
+    return "; ".join([f"applied {reply.applied}", *values]) if request.entries else ""
 
 
 def _pulled(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
     if not request.reads and not request.cut_with:
         return ""  # nobody waits for it
-    said = _values(reply.values, data)
+    said = _values(_names(request.reads), reply.values, data)
     if reply.last:
         others = sorted((shard, index) for shard, index in reply.last.items() if shard not in _own(reply))
         said += [f"goes with entry {index} of ps {shard}" for shard, index in others]
@@ -238,14 +258,12 @@ def _granted(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> st
 
 ANSWERS: Mapping[str, Callable[[Any, Any, memoryview, Numbers], str]] = {
     "push": _decided,
-    "commit": lambda request, reply, data, numbers: (
-        "; ".join([f"applied {reply.applied}", *_values(reply.values, data, reply.as_of)]) if request.entries else ""
-    ),
+    "commit": _committed,
     "pull": _pulled,
     "await_step": _step_of,
     "await_slower": _slower,
     "read_snapshot": lambda request, reply, data, numbers: "; ".join(
-        _values(reply.values, data) + (["the ledger"] if reply.ledger else [])
+        _values(request.variables, reply.values, data) + (["the ledger"] if reply.ledger else [])
     ),
     "Settle": _settled,
     "Recover": lambda request, reply, data, numbers: f"back at entry {reply.applied}",

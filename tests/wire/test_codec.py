@@ -92,8 +92,9 @@ def test_declarations_come_back():
         "Adam", "adam", {"learning_rate": rate}, {"w": ("w/Adam",), "b": ()}, ("beta1_power",), True
     )
     assert codec.decode_optimizer(codec.encode_optimizer(optimizer)) == optimizer
-    for limit in (StopLimit("global_step", last_step=0), StopLimit("global_step", num_steps=7)):
-        assert codec.decode_limit(codec.encode_limit(limit)) == limit
+    limits, message = [StopLimit("a", last_step=0), StopLimit("b", num_steps=7)], pb.OpenRequest()
+    codec.encode_limits(limits, message)
+    assert codec.decode_limits(message) == limits
     use = OptimizerUse("Adam", True, False, {"learning_rate": 0.25})
     assert codec.decode_use(codec.encode_use(use)) == use
     increments = [Increment("G"), Increment("D", 5)]
@@ -135,7 +136,6 @@ def test_ops_and_reads_come_back():
         lambda: codec.decode_variable(pb.VariableDecl(name="w", dtype="object")),
         lambda: codec.decode_variable(pb.VariableDecl(name="", dtype="float32")),
         lambda: codec.decode_variable(pb.VariableDecl(name="w", dtype="float32", shape=[-1])),
-        lambda: codec.decode_limit(pb.StopLimit(step="s")),
         lambda: codec.decode_push_id(pb.PushId(client="c")),
         lambda: codec.decode_push_id(pb.PushId(sequence=1)),
         lambda: codec.decode_op(pb.Op(kind=pb.OP_APPLY, variable="w"), memoryview(b"")),

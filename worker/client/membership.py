@@ -235,10 +235,10 @@ class Membership:
             request = pb.OpenRequest(
                 incarnation=self._joined.incarnation,
                 client=self._joined.client,
-                limits=[codec.encode_limit(limit) for limit in limits],
                 run=replace(self._joined.identity, name=run_name() or self._joined.identity.name).encode(),
                 chief_term=self._chief_lease.acting_term,
             )
+            codec.encode_limits(limits, request)
             # The sequencer first: a limit is in force before any other task serves.
             order = sorted(range(len(self._joined.transports)), key=lambda shard: shard != self._joined.sequencer)
             for shard in order:

@@ -155,10 +155,11 @@ class Snapshot:
         if self._reading is None:
             self._reading = self._protocol.beside(_transports_beside(self._run.transports))
             self._heartbeat.watch(self._reading.run.transports)
-        for reply in self._reading.call(requests).values():
+        for shard, reply in self._reading.call(requests).items():
             assert reply.reply is not None
-            for item in reply.reply.read_snapshot.values:
-                found[item.variable] = codec.decode_tensor(item.value, reply.data)
+            found |= zip(
+                by_shard[shard], codec.decode_values(reply.reply.read_snapshot.values, reply.data), strict=True
+            )
         return [found[name] for name in names]
 
     def write(

@@ -215,14 +215,14 @@ class PushMessages:
             # A push that was refused has no values, and says nothing of where they would lie. So has a contribution
             # whose step was not made while its answer waited; but the shard knows the layout then.
             if push.patience_ms or len(answer.values) == wanted:
-                tensors = [item.value for item in answer.values]
+                tensors = answer.values
                 known.places = Places(
                     [np.dtype(tensor.dtype) for tensor in tensors],
                     [tuple(tensor.shape) for tensor in tensors],
                     [tensor.offset for tensor in tensors],
                 )
                 known.lacks_places = len(tensors) < wanted
-        return [codec.decode_tensor(item.value, data) for item in answer.values]
+        return codec.decode_values(answer.values, data)
 
     def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:
         """Put the shards' answers to a push into the order of its reads."""

@@ -196,7 +196,7 @@ class PushProtocol:
     def _pulled(self, message: Message) -> list[Array]:
         """Read the answer to one."""
         assert message.reply is not None
-        return [codec.decode_tensor(item.value, message.data) for item in message.reply.pull.values]
+        return codec.decode_values(message.reply.pull.values, message.data)
 
     # ---- Pushes -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -223,25 +223,19 @@ def decode_optimizer(message: pb.OptimizerDecl) -> OptimizerDecl:
     )
 
 
-def encode_limit(limit: StopLimit) -> pb.StopLimit:
-    """Write a stop limit."""
-    if limit.last_step is not None:
-        return pb.StopLimit(step=limit.step, last_step=limit.last_step)
-    return pb.StopLimit(step=limit.step, num_steps=limit.num_steps or 0)
+def encode_limits(limits: Iterable[StopLimit], into: pb.OpenRequest) -> None:
+    """Write stop limits."""
+    for limit in limits:
+        if limit.last_step is not None:
+            into.last_steps[limit.step] = limit.last_step
+        else:
+            into.num_steps[limit.step] = limit.num_steps or 0
 
 
-def decode_limit(message: pb.StopLimit) -> StopLimit:
-    """Read a stop limit.
-
-    Raises:
-        InvalidArgumentError: If it has no value.
-    """
-    kind = message.WhichOneof("limit")
-    if kind is None:
-        raise InvalidArgumentError(f"The stop limit of {message.step!r} has neither last_step nor num_steps.")
-    if kind == "last_step":
-        return StopLimit(message.step, last_step=message.last_step)
-    return StopLimit(message.step, num_steps=message.num_steps)
+def decode_limits(message: pb.OpenRequest) -> list[StopLimit]:
+    """Read stop limits."""
+    absolute = [StopLimit(step, last_step=last) for step, last in sorted(message.last_steps.items())]
+    return absolute + [StopLimit(step, num_steps=count) for step, count in sorted(message.num_steps.items())]
 
 
 def encode_policy(policy: RunPolicy) -> pb.RunPolicy:
@@ -346,13 +340,13 @@ def encode_use(use: OptimizerUse) -> pb.OptimizerUse:
     """Write the use of an optimizer."""
     return pb.OptimizerUse(
         optimizer=use.optimizer, after_increment=use.after_increment, finish=use.finish,
-        overrides=dict(use.overrides),
+        hypers=dict(use.overrides),
     )  # fmt: skip
 
 
 def decode_use(message: pb.OptimizerUse) -> OptimizerUse:
     """Read the use of an optimizer."""
-    return OptimizerUse(message.optimizer, message.after_increment, message.finish, dict(message.overrides))
+    return OptimizerUse(message.optimizer, message.after_increment, message.finish, dict(message.hypers))
 
 
 def encode_increments(increments: Iterable[Increment]) -> list[pb.Increment]:
@@ -391,9 +385,12 @@ def decode_outcome(message: pb.Outcome) -> Outcome:
     return Outcome(kind, message.index, steps, message.staleness, message.duplicate, message.not_finite)
 
 
-def encode_values(reads: Sequence[Read], values: Sequence[Array], into: Any, tensors: TensorWriter) -> None:
+def encode_values(values: Iterable[Array], into: Any, tensors: TensorWriter) -> None:
     """Write the answers to reads, in their order."""
-    for read, value in zip(reads, values, strict=True):
-        item = into.add()
-        item.variable = read.variable
-        tensors.add(value, item.value)
+    for value in values:
+        tensors.add(value, into.add())
+
+
+def decode_values(refs: Iterable[pb.TensorRef], data: memoryview) -> list[Array]:
+    """Read the answers to reads."""
+    return [decode_tensor(ref, data) for ref in refs]

@@ -450,7 +450,7 @@ def test_ps_tasks_settle_with_each_other_and_others_do_not(serving, joined):
     for role in ("chief", "standby", "worker"):
         with pytest.raises(PermissionDeniedError, match="may not Settle; this is for 'ps'"):
             unary(sequencer, "Settle", request, TOKENS[role])
-    assert asking(lambda: Credentials(token=TOKENS["ps"]))(sequencer.address, request) == pb.SettleReply(floor=1)
+    assert asking(lambda: Credentials(token=TOKENS["ps"]))(sequencer.address, request) == pb.ShardEntries(floor=1)
     # What the task's own thread does.
     servers[1 - chief.sequencer]._settler.settle_once()
 

@@ -218,7 +218,7 @@ def test_numbers_of_rows_are_held_against_the_bytes_that_came(run, rows, nbytes)
     assert (state(run.client), run.shard().view().applied, run.shard().now.staged) == (before, applied, {})
     reply = run.send(*known_rows(run, (2, 3), sequence=102))
     assert not reply.HasField("error")
-    assert [list(item.value.shape) for item in reply.push.values] == [[3, 2], [3]]
+    assert [list(item.shape) for item in reply.push.values] == [[3, 2], [3]]
     assert state(run.client)["e"][3] == [-1.0, -1.0]
 
 

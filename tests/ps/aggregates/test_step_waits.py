@@ -106,7 +106,7 @@ def told(reply, pieces):
     """What a reply to a push says: the outcome's kind, the steps, and the values that were read."""
     assert not reply.HasField("error"), reply.error
     data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in pieces))
-    values = [codec.decode_tensor(item.value, data).tolist() for item in reply.push.values]
+    values = [value.tolist() for value in codec.decode_values(reply.push.values, data)]
     return OutcomeKind(reply.push.outcome.kind), dict(reply.push.outcome.steps), values
 
 

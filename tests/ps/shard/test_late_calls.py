@@ -35,8 +35,10 @@ def task():
     step = pb.VariableDecl(name="global_step", dtype="int64", is_step=True)
     task.call("Begin", pb.BeginRequest(incarnation=INCARNATION, shards=1, owner="first", run=run, chief_term=7))
     task.call("Declare", pb.DeclareRequest(incarnation=INCARNATION, client="first", variables=[step]))
-    limit = pb.StopLimit(step="global_step", last_step=100)
-    task.call("Open", pb.OpenRequest(incarnation=INCARNATION, client="first", limits=[limit], run=run, chief_term=7))
+    task.call(
+        "Open",
+        pb.OpenRequest(incarnation=INCARNATION, client="first", last_steps={"global_step": 100}, run=run, chief_term=7),
+    )
     for name, term in (("first", 7), ("second", 8)):
         beat = pb.HeartbeatRequest(client=name, candidate=name, chief_term=term, lease_secs=15.0, run=run)
         task.call("Heartbeat", beat)
@@ -100,9 +102,7 @@ def test_a_chief_finishes_with_a_task_that_lost_its_state_in_the_run():
 
 
 def test_a_chief_that_was_replaced_sets_no_limits(task):
-    late = pb.OpenRequest(
-        incarnation=INCARNATION, client="first", limits=[pb.StopLimit(step="global_step", num_steps=1)], chief_term=7
-    )
+    late = pb.OpenRequest(incarnation=INCARNATION, client="first", num_steps={"global_step": 1}, chief_term=7)
     with pytest.raises(AbortedError, match="term 7, which has been replaced"):
         task.call("Open", late)
     assert status(task).limits == {"global_step": 100}

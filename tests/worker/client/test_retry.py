@@ -111,7 +111,7 @@ def test_a_second_open_means_the_same_step_as_the_first():
     unary = transport.unary
     transport.unary = lambda method, request, secs: (sent.append((method, request)), unary(method, request, secs))[1]
     client.open([StopLimit("global_step", num_steps=4)])
-    assert [request.limits[0].last_step for method, request in sent if method == "Open"] == [7]
+    assert [request.last_steps for method, request in sent if method == "Open"] == [{"global_step": 7}]
     client.close()
 
 
