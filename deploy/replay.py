@@ -229,16 +229,16 @@ class RunLogs:
         for reader in readers(folder, segments_in(folder)):
             for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
-                decided = record.push
-                if record.HasField("push") and decided.outcome.kind == pb.OUTCOME_ACCEPTED:
+                push, outcome = record.push.id, record.outcome
+                if record.HasField("push") and outcome.kind == pb.OUTCOME_ACCEPTED:
                     yield LoggedEntry(
-                        decided.outcome.index,
-                        decided.kind,
-                        decided.id.client,
-                        decided.id.sequence,
-                        decided.task,
-                        decided.outcome.staleness,
-                        dict(decided.outcome.steps),
+                        outcome.index,
+                        record.entry_kind,
+                        push.client,
+                        push.sequence,
+                        record.task,
+                        outcome.staleness,
+                        dict(outcome.steps),
                     )
 
     def values(self, shard: int, up_to: int | None) -> dict[str, Array]:
@@ -338,13 +338,13 @@ class _StopAfter:
     def before(self, replay: Replay, record: pb.LogRecord, data: memoryview) -> bool:
         if self._up_to is None:
             return True
-        if record.HasField("push") and record.push.outcome.kind == pb.OUTCOME_ACCEPTED:
-            return record.push.outcome.index <= self._up_to
-        if record.HasField("entries"):
-            wanted = [entry for entry in record.entries.entries if entry.index <= self._up_to]
-            if not wanted and record.entries.entries:
+        if record.HasField("push") and record.outcome.kind == pb.OUTCOME_ACCEPTED:
+            return record.outcome.index <= self._up_to
+        if record.HasField("commit"):
+            wanted = [entry for entry in record.commit.entries if entry.index <= self._up_to]
+            if not wanted and record.commit.entries:
                 return False
-            del record.entries.entries[len(wanted) :]
+            del record.commit.entries[len(wanted) :]
         return True
 
 
@@ -364,14 +364,14 @@ class _Search:
             return False
         if record.part:
             message = record.push if record.HasField("push") else record.stage
-            part = pb.LogPart.FromString(record.part)
+            part = pb.StageRequest.FromString(record.part)
             self._changed[message.id.client, message.id.sequence] = [op.variable for op in part.ops]
-        if record.HasField("push") and record.push.outcome.kind == pb.OUTCOME_ACCEPTED:
-            self._index, self._last = record.push.outcome.index, self._of(record.push.id)
-        elif record.HasField("entries") and record.entries.entries:
+        if record.HasField("push") and record.outcome.kind == pb.OUTCOME_ACCEPTED:
+            self._index, self._last = record.outcome.index, self._of(record.push.id)
+        elif record.HasField("commit") and record.commit.entries:
             # Entries that were brought together are looked at one by one.
             replay.split_entries(record)
-            entry = record.entries.entries[0]
+            entry = record.commit.entries[0]
             self._index, self._last = entry.index, self._of(entry.push)
         return True
 
@@ -389,7 +389,7 @@ class _Search:
 
 def _squares_of(record: pb.LogRecord, data: memoryview) -> tuple[float, list[str]]:
     squares, bad = 0.0, []
-    for message in pb.LogPart.FromString(record.part).ops:
+    for message in pb.StageRequest.FromString(record.part).ops:
         op = codec.decode_op(message, data)
         if op.value is not None and op.value.dtype.kind == "f":
             with np.errstate(all="ignore"):

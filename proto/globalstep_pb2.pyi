@@ -2646,203 +2646,37 @@ class QueueInfo(_message.Message):
 Global___QueueInfo: _TypeAlias = QueueInfo  # noqa: Y015
 
 @_typing.final
-class LogPart(_message.Message):
-    """---- The write-ahead log ------------------------------------------------------------------------
-    Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there.
-
-    Changes and reads of a push, with the data of the record.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPS_FIELD_NUMBER: _builtins.int
-    READS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
-    @_builtins.property
-    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
-    def __init__(
-        self,
-        *,
-        ops: _abc.Iterable[Global___Op] | None = ...,
-        reads: _abc.Iterable[Global___Read] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ops", b"ops", "reads", b"reads"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogPart: _TypeAlias = LogPart  # noqa: Y015
-
-@_typing.final
-class LogPush(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class SeenStepsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    ID_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    OTHERS_FIELD_NUMBER: _builtins.int
-    INCREMENTS_FIELD_NUMBER: _builtins.int
-    USES_FIELD_NUMBER: _builtins.int
-    SEEN_STEPS_FIELD_NUMBER: _builtins.int
-    FLOORS_FIELD_NUMBER: _builtins.int
-    HAS_PART_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    kind: Global___EntryKind.ValueType
-    has_part: _builtins.bool
-    """The record has this shard's part."""
-    task: _builtins.str
-    """"/job:worker/task:0" of the client."""
-    @_builtins.property
-    def id(self) -> Global___PushId: ...
-    @_builtins.property
-    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def increments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Increment]: ...
-    @_builtins.property
-    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptimizerUse]: ...
-    @_builtins.property
-    def seen_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
-    @_builtins.property
-    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]: ...
-    @_builtins.property
-    def outcome(self) -> Global___Outcome: ...
-    def __init__(
-        self,
-        *,
-        id: Global___PushId | None = ...,
-        kind: Global___EntryKind.ValueType = ...,
-        others: _abc.Iterable[_builtins.int] | None = ...,
-        increments: _abc.Iterable[Global___Increment] | None = ...,
-        uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
-        seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        floors: _abc.Iterable[Global___Floor] | None = ...,
-        has_part: _builtins.bool = ...,
-        outcome: Global___Outcome | None = ...,
-        task: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "outcome", b"outcome"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "has_part", b"has_part", "id", b"id", "increments", b"increments", "kind", b"kind", "others", b"others", "outcome", b"outcome", "seen_steps", b"seen_steps", "task", b"task", "uses", b"uses"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogPush: _TypeAlias = LogPush  # noqa: Y015
-
-@_typing.final
-class LogStage(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    STEP_FIELD_NUMBER: _builtins.int
-    UNIT_FIELD_NUMBER: _builtins.int
-    step: _builtins.str
-    """As in StageRequest."""
-    unit: _builtins.int
-    @_builtins.property
-    def id(self) -> Global___PushId: ...
-    def __init__(
-        self,
-        *,
-        id: Global___PushId | None = ...,
-        step: _builtins.str = ...,
-        unit: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "step", b"step", "unit", b"unit"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogStage: _TypeAlias = LogStage  # noqa: Y015
-
-@_typing.final
-class LogEntries(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BROUGHT_BY_FIELD_NUMBER: _builtins.int
-    ENTRIES_FIELD_NUMBER: _builtins.int
-    DROPPED_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def brought_by(self) -> Global___PushId:
-        """Who brought them; the last entry's client where the shard asked by itself."""
-
-    @_builtins.property
-    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
-    @_builtins.property
-    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
-        """Parts that will never be admitted."""
-
-    def __init__(
-        self,
-        *,
-        brought_by: Global___PushId | None = ...,
-        entries: _abc.Iterable[Global___Entry] | None = ...,
-        dropped: _abc.Iterable[Global___PushId] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["brought_by", b"brought_by"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brought_by", b"brought_by", "dropped", b"dropped", "entries", b"entries"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogEntries: _TypeAlias = LogEntries  # noqa: Y015
-
-@_typing.final
-class LogReads(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    INDEX_FIELD_NUMBER: _builtins.int
-    READS_FIELD_NUMBER: _builtins.int
-    index: _builtins.int
-    @_builtins.property
-    def id(self) -> Global___PushId: ...
-    @_builtins.property
-    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
-    def __init__(
-        self,
-        *,
-        id: Global___PushId | None = ...,
-        index: _builtins.int = ...,
-        reads: _abc.Iterable[Global___Read] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "index", b"index", "reads", b"reads"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogReads: _TypeAlias = LogReads  # noqa: Y015
-
-@_typing.final
 class LogBase(_message.Message):
-    """All that a shard holds right after a snapshot besides the values, which are in a file, and staged parts, which
+    """---- The write-ahead log ------------------------------------------------------------------------
+    Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there. Requests are written
+    down with what a replay needs of them.
+
+    All that a shard holds right after a snapshot besides the values, which are in a file, and staged parts, which
     follow as records.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class KeptEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        @_builtins.property
+        def value(self) -> Global___StageRequest: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: Global___StageRequest | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     STATE_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
@@ -2852,7 +2686,8 @@ class LogBase(_message.Message):
     LEDGER_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
-    AGGREGATES_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     applied: _builtins.int
     ledger: _builtins.bytes
@@ -2864,16 +2699,22 @@ class LogBase(_message.Message):
     @_builtins.property
     def snapshot(self) -> Global___PushId: ...
     @_builtins.property
-    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogReads]:
-        """What the last push of each client reads."""
+    def kept(self) -> _containers.MessageMap[_builtins.int, Global___StageRequest]:
+        """By their entries, the last push of each client, with what it reads."""
 
     @_builtins.property
     def begin(self) -> Global___BeginRequest:
         """The one that the incarnation began with, without a ledger."""
 
     @_builtins.property
-    def aggregates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogAggregate]:
-        """What it holds of aggregates that are not closed."""
+    def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageRequest]:
+        """What it holds of the aggregates of steps that are not closed: sums of dense gradients and the rows of sparse ones, of
+        all units of work up to `unit`, if there are units.
+        """
+
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageRequest]:
+        """Units of work that wait for those before them."""
 
     def __init__(
         self,
@@ -2884,50 +2725,18 @@ class LogBase(_message.Message):
         applied: _builtins.int = ...,
         snapshot: Global___PushId | None = ...,
         ledger: _builtins.bytes = ...,
-        kept: _abc.Iterable[Global___LogReads] | None = ...,
+        kept: _abc.Mapping[_builtins.int, Global___StageRequest] | None = ...,
         begin: Global___BeginRequest | None = ...,
-        aggregates: _abc.Iterable[Global___LogAggregate] | None = ...,
+        sums: _abc.Iterable[Global___StageRequest] | None = ...,
+        waiting: _abc.Iterable[Global___StageRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "begin", b"begin", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "begin", b"begin", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "sums", b"sums", "variables", b"variables", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogBase: _TypeAlias = LogBase  # noqa: Y015
-
-@_typing.final
-class LogAggregate(_message.Message):
-    """What a shard holds of a step's aggregate: sums of dense gradients, and the rows of sparse ones."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STEP_FIELD_NUMBER: _builtins.int
-    OPS_FIELD_NUMBER: _builtins.int
-    FOLDED_FIELD_NUMBER: _builtins.int
-    UNIT_FIELD_NUMBER: _builtins.int
-    step: _builtins.str
-    folded: _builtins.int
-    """Units of work, from the first on, whose sum `ops` are."""
-    unit: _builtins.int
-    """Or the unit whose numbers `ops` are: it waits for those before it."""
-    @_builtins.property
-    def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
-    def __init__(
-        self,
-        *,
-        step: _builtins.str = ...,
-        ops: _abc.Iterable[Global___Op] | None = ...,
-        folded: _builtins.int = ...,
-        unit: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["folded", b"folded", "ops", b"ops", "step", b"step", "unit", b"unit"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogAggregate: _TypeAlias = LogAggregate  # noqa: Y015
 
 @_typing.final
 class LogRecord(_message.Message):
@@ -2938,15 +2747,23 @@ class LogRecord(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     PUSH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
-    ENTRIES_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
     SETTLE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ENTRY_KIND_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    entry_kind: Global___EntryKind.ValueType
+    task: _builtins.str
     part: _builtins.bytes
-    """A LogPart, for `push` and `stage`. Parts of one layout have the same one."""
+    """Of `stage`, and of a `push` that has a part here: a StageRequest of the part's changes and reads, whose tensors are the
+    record's data. Parts of one layout have the same one.
+    """
     @_builtins.property
     def begin(self) -> Global___BeginRequest: ...
     @_builtins.property
@@ -2954,11 +2771,15 @@ class LogRecord(_message.Message):
     @_builtins.property
     def open(self) -> Global___OpenRequest: ...
     @_builtins.property
-    def push(self) -> Global___LogPush: ...
+    def push(self) -> Global___PushRequest:
+        """What the sequencer has decided on."""
+
     @_builtins.property
-    def stage(self) -> Global___LogStage: ...
+    def stage(self) -> Global___StageRequest: ...
     @_builtins.property
-    def entries(self) -> Global___LogEntries: ...
+    def commit(self) -> Global___CommitRequest:
+        """Entries that were applied. `id` is the push that brought them; none where the shard asked by itself."""
+
     @_builtins.property
     def settle(self) -> Global___SettleRequest: ...
     @_builtins.property
@@ -2969,28 +2790,45 @@ class LogRecord(_message.Message):
     def release(self) -> Global___ReleaseSnapshotRequest: ...
     @_builtins.property
     def base(self) -> Global___LogBase: ...
+    @_builtins.property
+    def outcome(self) -> Global___Outcome:
+        """Of `push`: what came of it, as what it was entered, and the task of its client ("/job:worker/task:0")."""
+
+    @_builtins.property
+    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
+        """Of `commit`: parts that will never be admitted."""
+
     def __init__(
         self,
         *,
         begin: Global___BeginRequest | None = ...,
         declare: Global___DeclareRequest | None = ...,
         open: Global___OpenRequest | None = ...,
-        push: Global___LogPush | None = ...,
-        stage: Global___LogStage | None = ...,
-        entries: Global___LogEntries | None = ...,
+        push: Global___PushRequest | None = ...,
+        stage: Global___StageRequest | None = ...,
+        commit: Global___CommitRequest | None = ...,
         settle: Global___SettleRequest | None = ...,
         leave: Global___LeaveRequest | None = ...,
         finish: Global___FinishRequest | None = ...,
         release: Global___ReleaseSnapshotRequest | None = ...,
         base: Global___LogBase | None = ...,
-        part: _builtins.bytes = ...,
+        outcome: Global___Outcome | None = ...,
+        entry_kind: Global___EntryKind.ValueType = ...,
+        task: _builtins.str = ...,
+        part: _builtins.bytes | None = ...,
+        dropped: _abc.Iterable[Global___PushId] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "declare", b"declare", "entries", b"entries", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_part", b"_part", "base", b"base", "begin", b"begin", "commit", b"commit", "declare", b"declare", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "outcome", b"outcome", "part", b"part", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "declare", b"declare", "entries", b"entries", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "part", b"part", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_part", b"_part", "base", b"base", "begin", b"begin", "commit", b"commit", "declare", b"declare", "dropped", b"dropped", "entry_kind", b"entry_kind", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "outcome", b"outcome", "part", b"part", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["begin", "declare", "open", "push", "stage", "entries", "settle", "leave", "finish", "release", "base"]  # noqa: Y015
+    _WhichOneofReturnType__part: _TypeAlias = _typing.Literal["part"]  # noqa: Y015
+    _WhichOneofArgType__part: _TypeAlias = _typing.Literal["_part", b"_part"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["begin", "declare", "open", "push", "stage", "commit", "settle", "leave", "finish", "release", "base"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__part) -> _WhichOneofReturnType__part | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015

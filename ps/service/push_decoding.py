@@ -89,7 +89,7 @@ def parts_of(
     if dense and layout.may_be_remembered:
         # A copy, without what else the message has: it is kept.
         message.DiscardUnknownFields()
-        layout.ops = pb.LogPart(ops=message.ops).ops
+        layout.ops = pb.StageRequest(ops=message.ops).ops
         memory.tell(message.layout, layout, message.ByteSize())
         return PushParts((), layout.reads, data, layout, account=memory.account)
     parts = PushParts(layout.bind(data), layout.reads, data, account=memory.account)

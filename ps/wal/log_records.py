@@ -27,7 +27,7 @@ from globalstep.ps.shard.replies import Kept
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import PushId
+from globalstep.wire.declarations import Op, PushId
 
 __all__ = ["Encoded", "Records", "base_record", "begin_record", "encoder", "resume_event"]
 
@@ -98,7 +98,8 @@ def _resolve(event: events.Resolve) -> Callable[[], Encoded]:
 
 def _stage(event: events.Stage) -> Callable[[], Encoded]:
     def encode() -> Encoded:
-        record = pb.LogRecord(stage=pb.LogStage(id=codec.encode_push_id(event.push), step=event.step, unit=event.unit))
+        stage = pb.StageRequest(id=codec.encode_push_id(event.push), step=event.step, unit=event.unit)
+        record = pb.LogRecord(stage=stage)
         pieces = _encode_parts(event.parts, record)
         return record.SerializeToString(), pieces
 
@@ -109,19 +110,16 @@ def _decided(event: events.Decided) -> Callable[[], Encoded]:
     """The sequencer's own part is in it."""
 
     def encode() -> Encoded:
-        message = pb.LogPush(
+        message = pb.PushRequest(
             id=codec.encode_push_id(event.push),
-            kind=int(event.kind),  # type: ignore[arg-type]
             others=event.others,
             increments=codec.encode_increments(event.increments),
             uses=[codec.encode_use(use) for use in event.uses],
             seen_steps=dict(event.seen_steps),
             floors=[pb.Floor(shard=shard, index=index) for shard, index in event.floors.items()],
-            has_part=event.parts is not None,
-            task=event.task,
         )
-        codec.encode_outcome(event.outcome, message.outcome)
-        record = pb.LogRecord(push=message)
+        record = pb.LogRecord(push=message, entry_kind=int(event.kind), task=event.task)  # type: ignore[arg-type]
+        codec.encode_outcome(event.outcome, record.outcome)
         pieces = _encode_parts(event.parts, record) if event.parts is not None else ()
         return record.SerializeToString(), pieces
 
@@ -130,12 +128,12 @@ def _decided(event: events.Decided) -> Callable[[], Encoded]:
 
 def _applied(event: events.Applied) -> Callable[[], Encoded]:
     def encode() -> Encoded:
-        message = pb.LogEntries(
-            brought_by=codec.encode_push_id(event.brought_by) if event.brought_by.client else None,
-            entries=[entry_codec.encode(entry) for entry in event.entries],
-            dropped=[codec.encode_push_id(push) for push in event.dropped],
+        commit = pb.CommitRequest(
+            id=codec.encode_push_id(event.brought_by) if event.brought_by.client else None,
+            entries=map(entry_codec.encode, event.entries),
         )
-        return pb.LogRecord(entries=message).SerializeToString(), ()
+        record = pb.LogRecord(commit=commit, dropped=map(codec.encode_push_id, event.dropped))
+        return record.SerializeToString(), ()
 
     return encode
 
@@ -174,10 +172,12 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
             begin=begin,
         )
         for last in kept.values():
-            item = message.kept.add(id=codec.encode_push_id(last.push), index=last.index)
+            item = message.kept[last.index]
+            item.id.CopyFrom(codec.encode_push_id(last.push))
             codec.encode_reads(last.reads, item.reads, tensors)
         for held in contributed:
-            aggregate = message.aggregates.add(step=held.step, folded=held.folded, unit=held.unit)
+            into = message.waiting if held.unit else message.sums
+            aggregate = into.add(step=held.step, unit=held.unit or held.folded)
             for op in held.ops:
                 codec.encode_op(op, aggregate.ops.add(), tensors)
         return pb.LogRecord(base=message).SerializeToString(), tensors.pieces
@@ -190,13 +190,13 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
     layout = parts.layout
     if layout is not None and parts.data is not None:
         if not layout.logged:
-            message = pb.LogPart(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were sent, or logged
+            message = pb.StageRequest(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were sent, or logged
             tensors = TensorWriter()
             codec.encode_reads(layout.reads, message.reads, tensors)
             layout.logged = message.SerializeToString()
         record.part = layout.logged
         return [parts.data]
-    message, tensors = pb.LogPart(), TensorWriter()
+    message, tensors = pb.StageRequest(), TensorWriter()
     for op in parts.ops:
         codec.encode_op(op, message.ops.add(), tensors)
     codec.encode_reads(parts.reads, message.reads, tensors)
@@ -213,6 +213,12 @@ def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]
         values: Of the Variables, from the file beside it.
     """
     begin = base.begin
+    kept = [
+        Kept(codec.decode_push_id(item.id), index, codec.decode_reads(item.reads, data), None)
+        for index, item in sorted(base.kept.items())  # the oldest first
+    ]
+    sums = [HeldOps(item.step, _ops(item, data), folded=item.unit) for item in base.sums]
+    waiting = [HeldOps(item.step, _ops(item, data), unit=item.unit) for item in base.waiting]
     return events.Resume(
         State(base.state),
         [codec.decode_variable(item) for item in base.variables],
@@ -220,15 +226,13 @@ def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]
         values,
         ledger_of_image(base.ledger, begin.shards, begin.sequencer) if base.ledger else None,
         base.applied,
-        [
-            Kept(codec.decode_push_id(kept.id), kept.index, codec.decode_reads(kept.reads, data), None)
-            for kept in base.kept
-        ],
-        [
-            HeldOps(item.step, [codec.decode_op(op, data) for op in item.ops], item.folded, item.unit)
-            for item in base.aggregates
-        ],
+        kept,
+        sums + waiting,
     )
+
+
+def _ops(message: pb.StageRequest, data: memoryview) -> list[Op]:
+    return [codec.decode_op(op, data) for op in message.ops]
 
 
 class Records:
@@ -270,11 +274,11 @@ class Records:
             return events.Stage(self._incarnation, push, parts, record.stage.step, record.stage.unit)
         if kind == "push":
             return self._decided(record, data)
-        if kind == "entries":
-            message = record.entries
+        if kind == "commit":
+            message = record.commit
             found = [entry_codec.decode(entry) for entry in message.entries]
-            dropped = [codec.decode_push_id(push) for push in message.dropped]
-            brought = codec.decode_push_id(message.brought_by) if message.HasField("brought_by") else _NO_PUSH
+            dropped = [codec.decode_push_id(push) for push in record.dropped]
+            brought = codec.decode_push_id(message.id) if message.HasField("id") else _NO_PUSH
             return events.Applied(brought, found, dropped)
         if kind == "settle":
             settle = record.settle
@@ -287,28 +291,28 @@ class Records:
         return events.Decided(
             self._incarnation,
             codec.decode_push_id(message.id),
-            EntryKind(message.kind),
+            EntryKind(record.entry_kind),
             list(message.others),
             codec.decode_increments(message.increments),
             [codec.decode_use(use) for use in message.uses],
             dict(message.seen_steps),
             {floor.shard: floor.index for floor in message.floors},
-            self._parts(record.part, data) if message.has_part else None,
-            codec.decode_outcome(message.outcome),
-            message.task,
+            self._parts(record.part, data) if record.HasField("part") else None,
+            codec.decode_outcome(record.outcome),
+            record.task,
         )
 
     def _parts(self, part: bytes, data: memoryview) -> PushParts:
         """Give a part as a shard wants it.
 
         Args:
-            part: A LogPart.
+            part: As in LogRecord.
             data: Of its record; readonly.
         """
         layout = self._layouts.get(part)
         if layout is not None and layout.data_bytes == data.nbytes:
             return PushParts((), layout.reads, data, layout)
-        message = pb.LogPart.FromString(part)
+        message = pb.StageRequest.FromString(part)
         reads = codec.decode_reads(message.reads, data)
         dense = all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
         if dense and message.ops and all(read.indices is None for read in reads):
@@ -316,4 +320,4 @@ class Records:
                 self._layouts.clear()
             layout = self._layouts[part] = Layout(message.ops, codec.decode_op, reads, [], [], data.nbytes)
             return PushParts((), reads, data, layout)
-        return PushParts([codec.decode_op(op, data) for op in message.ops], reads, data)
+        return PushParts(_ops(message, data), reads, data)

@@ -129,12 +129,12 @@ class Replay:
 
     def split_entries(self, record: pb.LogRecord) -> None:
         """Play only the first entry of a record that is about to be played, and the others as records after it."""
-        for entry in record.entries.entries[1:]:
-            self._split_off.append(pb.LogRecord(entries=pb.LogEntries(entries=[entry])))
+        for entry in record.commit.entries[1:]:
+            self._split_off.append(pb.LogRecord(commit=pb.CommitRequest(entries=[entry])))
         if self._split_off:
-            self._split_off[-1].entries.dropped.extend(record.entries.dropped)
-            del record.entries.dropped[:]
-            del record.entries.entries[1:]
+            self._split_off[-1].dropped.extend(record.dropped)
+            del record.dropped[:]
+            del record.commit.entries[1:]
 
     def _split_records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
         for record, logged in self._records():

@@ -229,12 +229,13 @@ class BombTargets:
             shape = [min(rng.choice(_SIZES), 2**62) for _ in range(rng.randrange(3))]
             declare.variables.add(name=f"w{at}", dtype=rng.choice(("float32", "int64")), shape=shape)
         records.append(pb.LogRecord(declare=declare))
-        push = pb.LogPush(id=pb.PushId(client="a", sequence=1), kind=pb.ENTRY_PUSH, has_part=True)
-        push.outcome.kind, push.outcome.index = pb.OUTCOME_ACCEPTED, 1
-        part = pb.LogPart()
+        push, part = pb.PushRequest(id=pb.PushId(client="a", sequence=1)), pb.StageRequest()
+        outcome = pb.Outcome(kind=pb.OUTCOME_ACCEPTED, index=1)
         for _ in range(rng.choice((1, 50))):
             part.ops.add(kind=pb.OP_ASSIGN, variable="w0", fill=1.0)
-        records.append(pb.LogRecord(push=push, part=part.SerializeToString()))
+        records.append(
+            pb.LogRecord(push=push, outcome=outcome, entry_kind=pb.ENTRY_PUSH, part=part.SerializeToString())
+        )
         nbytes = 0
         for at, record in enumerate(records, 1):
             raw = record.SerializeToString()

@@ -341,10 +341,9 @@ def _log_records() -> Iterator[tuple[bytes, bytes]]:
     declare.optimizers.add(name="sgd", kind="gradient_descent", hypers={"learning_rate": rate}, slots=slots)
     yield pb.LogRecord(declare=declare).SerializeToString(), b""
     for sequence in (1, 2, 3):
-        push = pb.LogPush(id=pb.PushId(client="a", sequence=sequence), kind=pb.ENTRY_PUSH, has_part=True)
-        push.outcome.kind, push.outcome.index = pb.OUTCOME_ACCEPTED, sequence
-        push.outcome.steps["step"] = max(sequence - 1, 0)
-        part, data = pb.LogPart(), b""
+        push = pb.PushRequest(id=pb.PushId(client="a", sequence=sequence))
+        outcome = pb.Outcome(kind=pb.OUTCOME_ACCEPTED, index=sequence, steps={"step": max(sequence - 1, 0)})
+        part, data = pb.StageRequest(), b""
         if sequence == 1:
             part.ops.add(kind=pb.OP_ASSIGN, variable="w", fill=1.0)
             part.ops.add(kind=pb.OP_ASSIGN, variable="step", fill=0.0)
@@ -354,7 +353,8 @@ def _log_records() -> Iterator[tuple[bytes, bytes]]:
             push.uses.add(optimizer="sgd")
             push.increments.add(step="step", by=1)
             data = struct.pack("<4f", 1, 2, 3, 4)
-        yield pb.LogRecord(push=push, part=part.SerializeToString()).SerializeToString(), data
+        record = pb.LogRecord(push=push, outcome=outcome, entry_kind=pb.ENTRY_PUSH, part=part.SerializeToString())
+        yield record.SerializeToString(), data
     yield pb.LogRecord(leave=pb.LeaveRequest(client="a")).SerializeToString(), b""
 
 
