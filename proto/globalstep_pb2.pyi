@@ -2241,81 +2241,9 @@ class OpenLaneReply(_message.Message):
 Global___OpenLaneReply: _TypeAlias = OpenLaneReply  # noqa: Y015
 
 @_typing.final
-class FindLogRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+class LogRequest(_message.Message):
+    """A run's log at a vacant task: which lives of the run have one, or that the task is to come back from the one of a life."""
 
-    DIRECTORY_FIELD_NUMBER: _builtins.int
-    SHARD_FIELD_NUMBER: _builtins.int
-    SHARDS_FIELD_NUMBER: _builtins.int
-    RUN_FIELD_NUMBER: _builtins.int
-    directory: _builtins.str
-    """The run's directory, as the chief names it; a task with a log directory of its own looks there."""
-    shard: _builtins.int
-    shards: _builtins.int
-    run: _builtins.str
-    """Id of the run; logs of another one are not found."""
-    def __init__(
-        self,
-        *,
-        directory: _builtins.str = ...,
-        shard: _builtins.int = ...,
-        shards: _builtins.int = ...,
-        run: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "run", b"run", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FindLogRequest: _TypeAlias = FindLogRequest  # noqa: Y015
-
-@_typing.final
-class FoundLog(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    SEQUENCER_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.int
-    sequencer: _builtins.int
-    def __init__(
-        self,
-        *,
-        incarnation: _builtins.int = ...,
-        sequencer: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "sequencer", b"sequencer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FoundLog: _TypeAlias = FoundLog  # noqa: Y015
-
-@_typing.final
-class FindLogReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LOGS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundLog]:
-        """Runs that were open and have not ended, in any order."""
-
-    def __init__(
-        self,
-        *,
-        logs: _abc.Iterable[Global___FoundLog] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logs", b"logs"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FindLogReply: _TypeAlias = FindLogReply  # noqa: Y015
-
-@_typing.final
-class RecoverRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
@@ -2326,17 +2254,19 @@ class RecoverRequest(_message.Message):
     FLOORS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    """RECOVER: the life."""
     directory: _builtins.str
+    """The run's directory, as the chief names it; a task with a log directory of its own looks there."""
     shard: _builtins.int
     shards: _builtins.int
     sequencer_address: _builtins.str
-    """As in Begin; addresses may have changed since."""
+    """RECOVER: as in Begin; addresses may have changed since."""
     run: _builtins.str
-    """Id of the run; the log of another one is not taken."""
+    """Id of the run; logs of another one are not found, and not taken."""
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
-        """On the sequencer: what the other shards have applied. On another shard: what the sequencer knows it to have applied,
-        where the sequencer is there. A log that does not fit is not come back from.
+        """RECOVER: on the sequencer, what the other shards have applied. On another shard: what the sequencer knows it to have
+        applied, where the sequencer is there. A log that does not fit is not come back from.
         """
 
     def __init__(
@@ -2356,7 +2286,49 @@ class RecoverRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RecoverRequest: _TypeAlias = RecoverRequest  # noqa: Y015
+Global___LogRequest: _TypeAlias = LogRequest  # noqa: Y015
+
+@_typing.final
+class FindLogReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SequencersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SEQUENCERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequencers(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Lives that were open and have not ended, each with its sequencer."""
+
+    def __init__(
+        self,
+        *,
+        sequencers: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequencers", b"sequencers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLogReply: _TypeAlias = FindLogReply  # noqa: Y015
 
 @_typing.final
 class RecoverReply(_message.Message):

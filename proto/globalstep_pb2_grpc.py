@@ -111,12 +111,12 @@ class ParameterServerStub:
                 _registered_method=True)
         self.FindLog = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/FindLog',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.SerializeToString,
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.LogRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.FromString,
                 _registered_method=True)
         self.Recover = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Recover',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.SerializeToString,
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.LogRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.FromString,
                 _registered_method=True)
         self.Stop = channel.unary_unary(
@@ -349,12 +349,12 @@ def add_ParameterServerServicer_to_server(servicer, server):
             ),
             'FindLog': grpc.unary_unary_rpc_method_handler(
                     servicer.FindLog,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.FromString,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.LogRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.SerializeToString,
             ),
             'Recover': grpc.unary_unary_rpc_method_handler(
                     servicer.Recover,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.FromString,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.LogRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
@@ -798,7 +798,7 @@ class ParameterServer:
             request,
             target,
             '/globalstep.v1.ParameterServer/FindLog',
-            globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.LogRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.FromString,
             options,
             channel_credentials,
@@ -825,7 +825,7 @@ class ParameterServer:
             request,
             target,
             '/globalstep.v1.ParameterServer/Recover',
-            globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.LogRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.FromString,
             options,
             channel_credentials,

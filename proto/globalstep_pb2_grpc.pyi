@@ -78,9 +78,9 @@ class ParameterServerStub:
     """Frees a snapshot."""
     ReadJournal: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.ReadJournalRequest, _globalstep_pb2.ReadJournalReply]
     """What the sequencer has written down of pushes, for the run's journal."""
-    FindLog: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.FindLogRequest, _globalstep_pb2.FindLogReply]
+    FindLog: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.FindLogReply]
     """Which runs a vacant task has a write-ahead log of."""
-    Recover: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.RecoverRequest, _globalstep_pb2.RecoverReply]
+    Recover: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.RecoverReply]
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
     Stop: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.Done]
     """Ends the process: at once when the job is done, else only when `force` is set."""
@@ -124,9 +124,9 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Frees a snapshot."""
     ReadJournal: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.ReadJournalRequest, _globalstep_pb2.ReadJournalReply]  # type: ignore[assignment]
     """What the sequencer has written down of pushes, for the run's journal."""
-    FindLog: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.FindLogRequest, _globalstep_pb2.FindLogReply]  # type: ignore[assignment]
+    FindLog: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.FindLogReply]  # type: ignore[assignment]
     """Which runs a vacant task has a write-ahead log of."""
-    Recover: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.RecoverRequest, _globalstep_pb2.RecoverReply]  # type: ignore[assignment]
+    Recover: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.RecoverReply]  # type: ignore[assignment]
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
     Stop: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
     """Ends the process: at once when the job is done, else only when `force` is set."""
@@ -261,7 +261,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def FindLog(
         self,
-        request: _globalstep_pb2.FindLogRequest,
+        request: _globalstep_pb2.LogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.FindLogReply, _abc.Awaitable[_globalstep_pb2.FindLogReply]]:
         """Which runs a vacant task has a write-ahead log of."""
@@ -269,7 +269,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Recover(
         self,
-        request: _globalstep_pb2.RecoverRequest,
+        request: _globalstep_pb2.LogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.RecoverReply, _abc.Awaitable[_globalstep_pb2.RecoverReply]]:
         """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""

@@ -423,11 +423,11 @@ class Control:
         self.handler.shard.handle(events.Release(request.incarnation, snapshot))
         return pb.Done()
 
-    def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
+    def _FindLog(self, request: pb.LogRequest) -> pb.FindLogReply:  # noqa: N802
         found = self.durability.find(request.directory, request.shard, request.shards, request.run)
-        return pb.FindLogReply(logs=[pb.FoundLog(incarnation=n, sequencer=at) for n, at in found.items()])
+        return pb.FindLogReply(sequencers=found)
 
-    def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
+    def _Recover(self, request: pb.LogRequest) -> pb.RecoverReply:  # noqa: N802
         reply = self.durability.recover(request)
         self.recovered()
         return reply

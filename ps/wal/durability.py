@@ -220,7 +220,7 @@ class Durability:
         log.on_failure, log.now = self._on_failure, self._clock.monotonic
         return log
 
-    def _folder(self, request: pb.BeginRequest | pb.RecoverRequest, run: str) -> Path:
+    def _folder(self, request: pb.BeginRequest | pb.LogRequest, run: str) -> Path:
         logs = self._logs(request.directory, run)
         return shard_folder(logs, request.incarnation, request.shard, request.shards)
 
@@ -360,7 +360,7 @@ class Durability:
         except (OSError, MemoryError) as error:
             raise _cannot_now(error, f"PS task {shard} cannot look for logs in {logs} now") from None
 
-    def recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:
+    def recover(self, request: pb.LogRequest) -> pb.RecoverReply:
         """Bring a vacant task back to what its log says.
 
         Raises:
@@ -422,7 +422,7 @@ class Durability:
                 raise
         return write()
 
-    def _come_back(self, request: pb.RecoverRequest, folder: Path, before: EventLog) -> Replay:
+    def _come_back(self, request: pb.LogRequest, folder: Path, before: EventLog) -> Replay:
         """Play a log, and have the shard go on where it ends. Caller holds _changing."""
         if not segments_in(folder):
             raise NotFoundError(f"There is no write-ahead log in {folder}.")
@@ -461,7 +461,7 @@ def _cannot_now(error: OSError | MemoryError, what: str) -> OpError:
     return UnavailableError(f"{reason} Nothing of it was changed; it is tried again.")
 
 
-def _check_log(request: pb.RecoverRequest, replay: Replay) -> None:
+def _check_log(request: pb.LogRequest, replay: Replay) -> None:
     """Refuse a log that is not the one that is to come back."""
     if replay.begin.incarnation != request.incarnation:
         raise NotFoundError(f"The log in {replay.directory} is empty: the BEGIN of its life had not come to the disk.")

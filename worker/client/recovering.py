@@ -66,7 +66,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
         if status.incarnation:
             applied[shard] = status.applied
         elif shard != sequencer or missing is None:
-            request = pb.RecoverRequest(
+            request = pb.LogRequest(
                 incarnation=incarnation,
                 directory=directory,
                 run=run,
@@ -83,7 +83,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
         raise UnavailableError(missing.message)
 
 
-def _recover(transport: Transport, request: pb.RecoverRequest) -> pb.RecoverReply:
+def _recover(transport: Transport, request: pb.LogRequest) -> pb.RecoverReply:
     """Have one task recover."""
     try:
         reply: pb.RecoverReply = transport.unary("Recover", request, _RECOVER_SECS).result()
@@ -123,11 +123,11 @@ def find_logs(transports: Sequence[Transport], directory: str, run: str) -> list
     shards = len(transports)
     calls = [
         transport.unary(
-            "FindLog", pb.FindLogRequest(directory=directory, run=run, shard=shard, shards=shards), _STATUS_SECS
+            "FindLog", pb.LogRequest(directory=directory, run=run, shard=shard, shards=shards), _STATUS_SECS
         )
         for shard, transport in enumerate(transports)
     ]
-    found = [{log.incarnation: log.sequencer for log in call.result().logs} for call in calls]
+    found = [dict(call.result().sequencers) for call in calls]
     everywhere = set.intersection(*(set(logs) for logs in found))
     for life in sorted(set().union(*found) - everywhere):
         having = [transport.label for transport, logs in zip(transports, found, strict=True) if life in logs]

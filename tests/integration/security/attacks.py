@@ -55,8 +55,8 @@ _PRIVILEGED = {
     "WriteSnapshot": pb.WriteSnapshotRequest(file="shard.safetensors", directory="/tmp"),
     "ReleaseSnapshot": pb.ReleaseSnapshotRequest(),
     "ReadJournal": pb.ReadJournalRequest(),
-    "FindLog": pb.FindLogRequest(directory="/tmp"),
-    "Recover": pb.RecoverRequest(),
+    "FindLog": pb.LogRequest(directory="/tmp"),
+    "Recover": pb.LogRequest(),
     "Settle": pb.SettleRequest(),
 }
 _HOLD_SECS = 0.3

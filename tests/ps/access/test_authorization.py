@@ -496,7 +496,7 @@ def test_directories_are_within_the_root(tmp_path):
         f"file://{root}",
     ]
     for directory in map(str, bad):
-        for request in (pb.BeginRequest, pb.WriteSnapshotRequest, pb.FindLogRequest, pb.RecoverRequest):
+        for request in (pb.BeginRequest, pb.WriteSnapshotRequest, pb.LogRequest):
             with pytest.raises(PermissionDeniedError, match="--run-root"):
                 paths.check(request(directory=directory))
     url = RunPaths("s3://bucket/runs/")

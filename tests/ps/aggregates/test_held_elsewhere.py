@@ -77,7 +77,7 @@ class Job:
         control.durability.close()
         control.handler.shard = Shard(ManualClock())
         control.handler.shard.resources.budget.limit_bytes = 2 * MOST
-        request = pb.RecoverRequest(
+        request = pb.LogRequest(
             incarnation=self.client.incarnation, directory=self.directory, shard=ELSEWHERE, shards=2, run="a" * 32
         )
         control.call("Recover", request)

@@ -335,4 +335,4 @@ def test_a_log_of_several_shards_without_a_key_is_not_recovered_from(tmp_path):
     log.secure()
     log.close()
     with pytest.raises(DataLossError, match="no key"):
-        control(tmp_path).call("Recover", pb.RecoverRequest(incarnation=7, shards=2, run="a"))
+        control(tmp_path).call("Recover", pb.LogRequest(incarnation=7, shards=2, run="a"))

@@ -147,7 +147,7 @@ def test_a_log_whose_begin_was_torn_off_is_no_log(clock, tmp_path):
         file.truncate(40)
     again = process(clock, tmp_path)
     with pytest.raises(NotFoundError, match="the BEGIN of its life had not come to the disk"):
-        again.call("Recover", pb.RecoverRequest(incarnation=10**9, shard=0, shards=2, run="a"))
+        again.call("Recover", pb.LogRequest(incarnation=10**9, shard=0, shards=2, run="a"))
     assert status(again).state == VACANT
 
 
@@ -160,7 +160,7 @@ def test_a_log_of_a_life_that_has_ended_is_not_played(clock, tmp_path):
     task.call("Begin", begin(10**9 + 1, policy=kept))
     task.call("Open", pb.OpenRequest(incarnation=10**9 + 1, client="chief"))
     again = process(clock, tmp_path)
-    late = pb.RecoverRequest(incarnation=10**9, shard=0, shards=2, run="a")
+    late = pb.LogRequest(incarnation=10**9, shard=0, shards=2, run="a")
     with pytest.raises(NotFoundError, match="has ended, or another has begun"):
         again.call("Recover", late)
     assert status(again).state == VACANT

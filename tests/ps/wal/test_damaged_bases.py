@@ -50,7 +50,7 @@ class SavedRun:
         return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.name not in ("lock", "writer")}
 
     def recover(self):
-        request = pb.RecoverRequest(incarnation=self.client.incarnation, directory=self.directory, shards=1)
+        request = pb.LogRequest(incarnation=self.client.incarnation, directory=self.directory, shards=1)
         return self.tasks.controls[0].call("Recover", request)
 
     def close(self):

@@ -43,7 +43,7 @@ def started(tasks, directory):
 
 
 def request_of(client, directory):
-    return pb.RecoverRequest(incarnation=client.incarnation, directory=str(directory), shards=1, run="a" * 32)
+    return pb.LogRequest(incarnation=client.incarnation, directory=str(directory), shards=1, run="a" * 32)
 
 
 def closed(*closing):

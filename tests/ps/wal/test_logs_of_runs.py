@@ -52,7 +52,7 @@ def test_a_new_run_does_not_come_back_as_another(tmp_path):
     assert tasks.durability.find(B.directory, 0, 1, B.id) == {}
     assert tasks.durability.find(B.directory, 0, 1, "") == {}
     assert list(tasks.durability.find(A.directory, 0, 1, A.id)) == [incarnation]
-    request = pb.RecoverRequest(incarnation=incarnation, directory=B.directory, shards=1, run=B.id)
+    request = pb.LogRequest(incarnation=incarnation, directory=B.directory, shards=1, run=B.id)
     with pytest.raises(NotFoundError):
         tasks.durability.recover(request)
     first.close()
@@ -78,7 +78,7 @@ def test_a_log_of_another_run_in_a_run_s_own_directory_is_not_taken(tmp_path):
     control.durability.close()
     control.handler.shard = Shard(SYSTEM_CLOCK)
     assert control.durability.find(str(tmp_path), 0, 1, B.id) == {}
-    request = pb.RecoverRequest(incarnation=incarnation, directory=str(tmp_path), shards=1, run=B.id)
+    request = pb.LogRequest(incarnation=incarnation, directory=str(tmp_path), shards=1, run=B.id)
     with pytest.raises(NotFoundError, match="is of the run of .*, not of the run 'bbbb"):
         control.durability.recover(request)
     request.run = A.id

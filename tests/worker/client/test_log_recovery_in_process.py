@@ -484,7 +484,7 @@ def test_a_base_that_is_damaged_is_refused(tmp_path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    request = pb.RecoverRequest(incarnation=client.incarnation, directory=str(tmp_path), shard=0, shards=1)
+    request = pb.LogRequest(incarnation=client.incarnation, directory=str(tmp_path), shard=0, shards=1)
     with pytest.raises(DataLossError, match="base-00000002.safetensors is damaged"):
         tasks.controls[0].call("Recover", request)
     client.close()
@@ -539,7 +539,7 @@ def test_a_job_that_is_done_has_no_log_to_come_back_from(tmp_path, keep):
 def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):
     tasks = Tasks(1)
     client = started(tasks, tmp_path)
-    request = pb.RecoverRequest(incarnation=client.incarnation, directory=str(tmp_path), shards=1)
+    request = pb.LogRequest(incarnation=client.incarnation, directory=str(tmp_path), shards=1)
     assert not tasks.controls[0].call("Recover", request).recovered
     tasks.kill(0)
     assert tasks.controls[0].call("Recover", request).recovered
@@ -605,7 +605,7 @@ def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_s
     folder, control = tasks.folder(1), tasks.controls[1]
     tasks.kill(1)
     shorten(folder, 4)
-    request = pb.RecoverRequest(
+    request = pb.LogRequest(
         incarnation=client.incarnation, directory=str(tmp_path), shard=1, shards=2, sequencer_address="sequencer"
     )
     assert control.call("Recover", request).applied == 3
