@@ -8,9 +8,8 @@ messages are the words of; names in capitals there are messages here.
 
 Data plane: Exchange, a long-lived stream per (client, shard). A request or reply is one or more
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
-bytes, the one with `last` ends it. Pull and Push are the same as unary calls, for small and foreign
-clients. Control plane: the other unary calls. A connection of OpenLane carries the same requests and
-replies without frames (docs/design/transports.md).
+bytes, the one with `last` ends it. Control plane: the unary calls. A connection of OpenLane carries the
+same requests and replies without frames (docs/design/transports.md).
 
 Tensor bytes are raw little-endian elements in row-major order. The TensorRefs of a message lie in
 its data one behind the other, each from an offset that is a multiple of 8.
@@ -3217,6 +3216,7 @@ class PullRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
     CUT_WITH_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     """Who asks: during initialization only its owner is served."""
@@ -3232,6 +3232,10 @@ class PullRequest(_message.Message):
         sequencer says how far the others would have to be. Empty for values by themselves.
         """
 
+    @_builtins.property
+    def snapshot(self) -> Global___PushId:
+        """The values are those of this snapshot, which is the chief's. For no reads the answer has the ledger."""
+
     def __init__(
         self,
         *,
@@ -3240,10 +3244,11 @@ class PullRequest(_message.Message):
         client: _builtins.str = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
         cut_with: _abc.Iterable[_builtins.int] | None = ...,
+        snapshot: Global___PushId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3276,7 +3281,10 @@ class PullReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
+    ledger: _builtins.bytes
+    """On the sequencer: the ledger as of the snapshot (JSON)."""
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
     @_builtins.property
@@ -3291,10 +3299,11 @@ class PullReply(_message.Message):
         values: _abc.Iterable[Global___TensorRef] | None = ...,
         applied: _builtins.int = ...,
         last: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        ledger: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "last", b"last", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "last", b"last", "ledger", b"ledger", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3775,61 +3784,6 @@ class AwaitReply(_message.Message):
 Global___AwaitReply: _TypeAlias = AwaitReply  # noqa: Y015
 
 @_typing.final
-class ReadSnapshotRequest(_message.Message):
-    """Reads part of a snapshot."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    SNAPSHOT_FIELD_NUMBER: _builtins.int
-    VARIABLES_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.int
-    @_builtins.property
-    def snapshot(self) -> Global___PushId: ...
-    @_builtins.property
-    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Variables wanted; empty for all of the shard's."""
-
-    def __init__(
-        self,
-        *,
-        incarnation: _builtins.int = ...,
-        snapshot: Global___PushId | None = ...,
-        variables: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "snapshot", b"snapshot", "variables", b"variables"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadSnapshotRequest: _TypeAlias = ReadSnapshotRequest  # noqa: Y015
-
-@_typing.final
-class ReadSnapshotReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VALUES_FIELD_NUMBER: _builtins.int
-    LEDGER_FIELD_NUMBER: _builtins.int
-    ledger: _builtins.bytes
-    """On the sequencer: the ledger as of the snapshot (JSON)."""
-    @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
-    def __init__(
-        self,
-        *,
-        values: _abc.Iterable[Global___TensorRef] | None = ...,
-        ledger: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "values", b"values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReadSnapshotReply: _TypeAlias = ReadSnapshotReply  # noqa: Y015
-
-@_typing.final
 class WriteSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -4085,7 +4039,6 @@ class Request(_message.Message):
     PUSH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
     AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
@@ -4100,8 +4053,6 @@ class Request(_message.Message):
     def stage(self) -> Global___StageRequest: ...
     @_builtins.property
     def commit(self) -> Global___CommitRequest: ...
-    @_builtins.property
-    def read_snapshot(self) -> Global___ReadSnapshotRequest: ...
     @_builtins.property
     def await_step(self) -> Global___AwaitRequest: ...
     @_builtins.property
@@ -4119,17 +4070,16 @@ class Request(_message.Message):
         push: Global___PushRequest | None = ...,
         stage: Global___StageRequest | None = ...,
         commit: Global___CommitRequest | None = ...,
-        read_snapshot: Global___ReadSnapshotRequest | None = ...,
         await_step: Global___AwaitRequest | None = ...,
         await_slower: Global___AwaitRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "kind", b"kind", "pull", b"pull", "push", b"push", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "read_snapshot", "await_step", "await_slower"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "await_step", "await_slower"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -4143,7 +4093,6 @@ class Reply(_message.Message):
     PUSH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
     AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
@@ -4156,8 +4105,6 @@ class Reply(_message.Message):
     def stage(self) -> Global___StageReply: ...
     @_builtins.property
     def commit(self) -> Global___CommitReply: ...
-    @_builtins.property
-    def read_snapshot(self) -> Global___ReadSnapshotReply: ...
     @_builtins.property
     def await_step(self) -> Global___AwaitReply: ...
     @_builtins.property
@@ -4175,17 +4122,16 @@ class Reply(_message.Message):
         push: Global___PushReply | None = ...,
         stage: Global___StageReply | None = ...,
         commit: Global___CommitReply | None = ...,
-        read_snapshot: Global___ReadSnapshotReply | None = ...,
         await_step: Global___AwaitReply | None = ...,
         await_slower: Global___AwaitReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "read_snapshot", "await_step", "await_slower", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "commit", "await_step", "await_slower", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

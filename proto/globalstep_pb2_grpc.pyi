@@ -8,9 +8,8 @@ messages are the words of; names in capitals there are messages here.
 
 Data plane: Exchange, a long-lived stream per (client, shard). A request or reply is one or more
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
-bytes, the one with `last` ends it. Pull and Push are the same as unary calls, for small and foreign
-clients. Control plane: the other unary calls. A connection of OpenLane carries the same requests and
-replies without frames (docs/design/transports.md).
+bytes, the one with `last` ends it. Control plane: the unary calls. A connection of OpenLane carries the
+same requests and replies without frames (docs/design/transports.md).
 
 Tensor bytes are raw little-endian elements in row-major order. The TensorRefs of a message lie in
 its data one behind the other, each from an offset that is a multiple of 8.

@@ -85,7 +85,6 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "commit": _CLIENTS,
     "await_step": _CLIENTS,
     "await_slower": _CLIENTS,
-    "read_snapshot": _CHIEFS,
 }
 
 _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})
@@ -308,8 +307,7 @@ class Authorization:
             self._check_variables(caller, kind, message)
         if kind in ("push", "stage"):
             self._check_ops(caller, kind, message.ops)
-        if kind == "push" and message.snapshot:
-            raise self._denied(caller, "take a snapshot (push)", _CHIEFS, kind)
+        self._check_snapshots(caller, kind, message)
 
     def restricts(self, caller: Caller) -> bool:
         """Whether a caller may change values by gradients only, as the chief's program has declared."""
@@ -333,6 +331,11 @@ class Authorization:
             role = caller.role.value if caller.role is not None else ""
             text = f"Role {role!r} may not {what} in the name of client {client}, which is another process's."
             raise self._refuse(caller.peer, PermissionDeniedError, text, what)
+
+    def _check_snapshots(self, caller: Caller, kind: str, message: Any) -> None:
+        """Refuse to take a snapshot, and to read one: they are the chief's."""
+        if (kind == "push" and message.snapshot) or (kind == "pull" and message.HasField("snapshot")):
+            raise self._denied(caller, f"take or read a snapshot ({kind})", _CHIEFS, kind)
 
     def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
         if self._workers_assign:

@@ -42,7 +42,7 @@ from globalstep.ps.shard.statistics import Traffic
 from globalstep.runtime.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import ALIGNMENT, PushId, padded
+from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
 from globalstep.wire.text_limits import check_texts
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ class Handler:
             "pull": self._pull,
             "stage": self._stage,
             "commit": self._commit,
-            "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
             "await_slower": lambda *given: await_slower(self.shard, *given),
         }
         # They may have to wait.
@@ -252,6 +251,9 @@ class Handler:
     ) -> None:
         check_counts(self.shard.now.store.variable_count, reads=message.reads)
         reads = codec.decode_reads(message.reads, data)
+        if message.HasField("snapshot"):
+            _pull_snapshot(self.shard, message, reads, reply.pull, tensors)
+            return
         floors = floors_of(message.floors) if message.floors else None
         who = message.incarnation, message.client
         memory.account.name = message.client or memory.account.name
@@ -314,22 +316,20 @@ class Handler:
         _encode_answer(answer, reply.commit, tensors)
 
 
-def _read_snapshot(
-    shard: Shard,
-    message: pb.ReadSnapshotRequest,
-    data: memoryview,
-    reply: pb.Reply,
-    tensors: TensorWriter,
-    memory: LayoutMemory,
+def _pull_snapshot(
+    shard: Shard, message: pb.PullRequest, reads: Sequence[Read], reply: pb.PullReply, tensors: TensorWriter
 ) -> None:
     snapshot = codec.decode_push_id(message.snapshot)
     values, ledger = shard.handle(events.ReadSnapshot(message.incarnation, snapshot))
-    wanted = list(message.variables) or list(values)
-    missing = [name for name in wanted if name not in values]
+    missing = [read.variable for read in reads if read.variable not in values]
     if missing:
         raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
-    reply.read_snapshot.ledger = ledger()
-    codec.encode_values([values[name] for name in wanted], reply.read_snapshot.values, tensors)
+    if any(read.indices is not None for read in reads):
+        raise InvalidArgumentError("A snapshot is read by whole Variables, not by rows.")
+    reply.SetInParent()
+    if not reads:
+        reply.ledger = ledger()
+    codec.encode_values([values[read.variable] for read in reads], reply.values, tensors)
 
 
 def encode_error(error: Exception) -> pb.Error:

@@ -55,6 +55,8 @@ def forbidden(caller: Caller, what: str, message: Any, workers_assign: bool) -> 
         return f"a worker may not {what} as chief"
     if what == "push" and message.snapshot:
         return "a worker may not take a snapshot"
+    if what == "pull" and message.HasField("snapshot"):
+        return "a worker may not read a snapshot"
     ops = getattr(message, "ops", ())
     if not workers_assign and what.lower() in ("push", "stage") and any(op.kind in _ASSIGNS for op in ops):
         return f"a worker may not assign ({what})"
@@ -195,7 +197,7 @@ class Model:
                 raise Finding(f"step {step} went from {value} by {by} to {after.steps.get(step)}")
 
     def _judge_pull(self, reply: pb.PullReply, pieces: Sequence[memoryview]) -> None:
-        if self._spans or self._message.cut_with:
+        if self._spans or self._message.cut_with or self._message.HasField("snapshot"):
             return
         data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
         for read, ref in zip(self._message.reads, reply.values, strict=True):

@@ -323,8 +323,8 @@ class FuzzedTasks:
             request.pull.floors.add(shard=1, index=self._index())
             return 0, request, b""
         if kind == 8:
-            request.read_snapshot.incarnation = 7
-            request.read_snapshot.snapshot.CopyFrom(codec.encode_push_id(self._snapshot))
+            request.pull.incarnation = 7
+            request.pull.snapshot.CopyFrom(codec.encode_push_id(self._snapshot))
             return 0, request, b""
         return shard, request, b""
 

@@ -28,7 +28,7 @@ __all__ = ["Checkpoint", "Entry", "Life", "Onlooker", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "commit"})
-_DATA_PLANE = frozenset({"pull", "push", "stage", "commit", "read_snapshot"})
+_DATA_PLANE = frozenset({"pull", "push", "stage", "commit"})
 
 
 @dataclass(eq=False, slots=True)

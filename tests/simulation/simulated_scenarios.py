@@ -132,7 +132,7 @@ def _whole_pushes(scenario: Scenario, rng: random.Random) -> None:
 
 #: What a PS task is asked in the course of a run, and a client sends: the points of the protocol.
 _METHODS = ("stage", "push", "commit", "pull")
-_RARE_METHODS = ("Begin", "Declare", "Open", "read_snapshot", "Status", "Settle", "ReleaseSnapshot")
+_RARE_METHODS = ("Begin", "Declare", "Open", "pull", "Status", "Settle", "ReleaseSnapshot")
 
 
 def _point(rng: random.Random) -> tuple[str, int]:

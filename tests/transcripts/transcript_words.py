@@ -115,9 +115,11 @@ def _commit(request: Any, numbers: Numbers) -> str:
 
 
 def _pull(request: Any, numbers: Numbers) -> str:
+    what = listed(read.variable for read in request.reads) if request.reads else "nothing"
+    if request.HasField("snapshot"):
+        return f"PULL {what if request.reads else 'the ledger'} of {push_name(request.snapshot)}"
     if not (request.reads or request.cut_with or request.floors):
         return ""  # it looks whether the task is there
-    what = listed(read.variable for read in request.reads) if request.reads else "nothing"
     beside = [f"with ps {listed(sorted(request.cut_with))}"] if request.cut_with else []
     return "; ".join([f"PULL {what}", *beside, *_floors(request.floors)])
 
@@ -164,9 +166,6 @@ REQUESTS: Mapping[str, Callable[[Any, Numbers], str]] = {
     "pull": _pull,
     "await_step": _await_step,
     "await_slower": lambda request, numbers: "AWAIT_SLOWER",
-    "read_snapshot": lambda request, numbers: (
-        f"READ_SNAPSHOT {push_name(request.snapshot)}: {listed(request.variables)}"
-    ),
     "ReleaseSnapshot": lambda request, numbers: f"RELEASE_SNAPSHOT {push_name(request.snapshot)}",
     "Settle": _settle,
     "Begin": _begin,
@@ -213,6 +212,8 @@ def _committed(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> 
 
 
 def _pulled(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
+    if reply.ledger:
+        return "the ledger"
     if not request.reads and not request.cut_with:
         return ""  # nobody waits for it
     said = _values(_names(request.reads), reply.values, data)
@@ -262,9 +263,6 @@ ANSWERS: Mapping[str, Callable[[Any, Any, memoryview, Numbers], str]] = {
     "pull": _pulled,
     "await_step": _step_of,
     "await_slower": _slower,
-    "read_snapshot": lambda request, reply, data, numbers: "; ".join(
-        _values(request.variables, reply.values, data) + (["the ledger"] if reply.ledger else [])
-    ),
     "Settle": _settled,
     "Recover": lambda request, reply, data, numbers: f"back at entry {reply.applied}",
     "ClaimChief": _granted,

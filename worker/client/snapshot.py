@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from globalstep.errors import NotFoundError, UnavailableError
 from globalstep.files.shard_file import SavedTensor, ShardWritten
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
@@ -114,22 +114,9 @@ class Snapshot:
     def ledger(self) -> bytes:
         """The sequencer's ledger as of the snapshot, opaque."""
         sequencer = self._run.sequencer
-        # One Variable is asked for, a step if it has a value, because none would mean all of them.
-        on_sequencer = (name for name, shard in self._run.where.items() if shard == sequencer)
-        for name in (*self.steps, *on_sequencer):
-            try:
-                return self._ask_for_ledger([name])
-            except InvalidArgumentError:
-                continue  # it had no value at the snapshot
-        return self._ask_for_ledger([])
-
-    def _ask_for_ledger(self, names: Sequence[str]) -> bytes:
-        sequencer = self._run.sequencer
-        request = self._request()
-        request.read_snapshot.variables.extend(names)
-        reply = self._protocol.call({sequencer: (request, ())})[sequencer]
+        reply = self._protocol.call({sequencer: (self._request(), ())})[sequencer]
         assert reply.reply is not None
-        return reply.reply.read_snapshot.ledger
+        return reply.reply.pull.ledger
 
     def read(self, names: Sequence[str]) -> list[Array]:
         """Give values of the snapshot.
@@ -149,7 +136,8 @@ class Snapshot:
         requests = {}
         for shard, wanted in by_shard.items():
             request = self._request()
-            request.read_snapshot.variables.extend(wanted)
+            for name in wanted:
+                request.pull.reads.add(variable=name)
             requests[shard] = (request, ())
         found: dict[str, Array] = {}
         if self._reading is None:
@@ -157,9 +145,7 @@ class Snapshot:
             self._heartbeat.watch(self._reading.run.transports)
         for shard, reply in self._reading.call(requests).items():
             assert reply.reply is not None
-            found |= zip(
-                by_shard[shard], codec.decode_values(reply.reply.read_snapshot.values, reply.data), strict=True
-            )
+            found |= zip(by_shard[shard], codec.decode_values(reply.reply.pull.values, reply.data), strict=True)
         return [found[name] for name in names]
 
     def write(
@@ -195,8 +181,8 @@ class Snapshot:
 
     def _request(self) -> pb.Request:
         request = pb.Request()
-        request.read_snapshot.incarnation = self._run.incarnation
-        request.read_snapshot.snapshot.CopyFrom(codec.encode_push_id(self._id))
+        request.pull.incarnation = self._run.incarnation
+        request.pull.snapshot.CopyFrom(codec.encode_push_id(self._id))
         return request
 
     def close(self) -> None:

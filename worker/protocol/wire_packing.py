@@ -95,7 +95,8 @@ class WirePacking:
 
     def ask(self, request: pb.Request) -> None:
         """Say how the values of the reply are to be packed."""
-        if self._options.dtype != "float32" and request.WhichOneof("kind") in _READING:
+        of_snapshot = request.HasField("pull") and request.pull.HasField("snapshot")
+        if self._options.dtype != "float32" and request.WhichOneof("kind") in _READING and not of_snapshot:
             request.reply_form = _FORMS["bfloat16" if self._options.dtype == "int8" else self._options.dtype]
 
     def unpack(self, message: Message) -> Message:

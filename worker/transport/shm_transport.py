@@ -35,7 +35,7 @@ Array = npt.NDArray[np.uint8]
 
 _NBYTES = attrgetter("nbytes")
 #: Requests whose replies bring values.
-_READING = ("pull", "push", "commit", "read_snapshot")
+_READING = ("pull", "push", "commit")
 
 #: Client and number of a push.
 _PushKey = tuple[str, int]

@@ -116,7 +116,6 @@ LIMITS: dict[str, _Check] = {
     "PushRequest.not_finite": check_name_if_any,
     "Entry.signature": _secret,
     "Entry.step": check_name_if_any,
-    "ReadSnapshotRequest.variables": check_name_if_any,
     "AwaitRequest.client": check_id,
     "AwaitRequest.step": check_name_if_any,
     "OpenLaneRequest.unused": _secret,

@@ -262,7 +262,8 @@ def push_what_is_not_there(mallory: Mallory, transport: str) -> None:
         snapshot = mallory.request("push", snapshot=True)
         snapshot.push.others.extend(others)
         refused(lambda: connection.send(snapshot, []).result(), "a worker's snapshot")
-        read = mallory.request("read_snapshot")
+        read = mallory.request("pull")
+        read.pull.snapshot.client, read.pull.snapshot.sequence = read.pull.client, 1
         refused(lambda: connection.send(read, []).result(), "a worker's read of a snapshot")
 
 

@@ -144,7 +144,7 @@ def test_without_roles_everybody_may_do_everything():
 def test_snapshots_are_the_chiefs_on_the_data_plane_too(role):
     authorization = Authorization(ManualClock())
     requests = [
-        pb.Request(read_snapshot=pb.ReadSnapshotRequest()),
+        pb.Request(pull=pb.PullRequest(snapshot=pb.PushId())),
         pb.Request(push=pb.PushRequest(snapshot=True)),
     ]
     for request in requests:

@@ -43,7 +43,7 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.error_feedback import ErrorFeedback
 
-ALL_METHODS = frozenset({"pull", "push", "stage", "commit", "read_snapshot"})
+ALL_METHODS = frozenset({"pull", "push", "stage", "commit"})
 
 
 def test_what_was_pushed_over_several_tasks_is_seen_once_the_client_is_back(shards, connected):
