@@ -868,71 +868,8 @@ class Load(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    VALUE_BYTES_FIELD_NUMBER: _builtins.int
-    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
-    STAGED_PARTS_FIELD_NUMBER: _builtins.int
-    STAGED_BYTES_FIELD_NUMBER: _builtins.int
-    REQUESTS_FIELD_NUMBER: _builtins.int
-    LAST_SAVE_FIELD_NUMBER: _builtins.int
-    SENT_AWAY_FIELD_NUMBER: _builtins.int
-    KEPT_FIELD_NUMBER: _builtins.int
-    HOLDERS_FIELD_NUMBER: _builtins.int
-    KEPT_LIMIT_FIELD_NUMBER: _builtins.int
-    value_bytes: _builtins.int
-    """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
-    is not known.
-    """
-    resident_bytes: _builtins.int
-    staged_parts: _builtins.int
-    """Parts of pushes that wait for their decision, and their tensor bytes."""
-    staged_bytes: _builtins.int
-    requests: _builtins.int
-    """Data-plane requests that have come and are not answered."""
-    sent_away: _builtins.int
-    """Requests that there was no memory for, since the process started: their clients come again."""
-    kept_limit: _builtins.int
-    @_builtins.property
-    def last_save(self) -> Global___LastSave: ...
-    @_builtins.property
-    def kept(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What is kept on callers' word: bytes by what for, those of the greatest holders, clients by their id, and the most
-        that there may be of all (--max-inflight-bytes).
-        """
-
-    @_builtins.property
-    def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        value_bytes: _builtins.int = ...,
-        resident_bytes: _builtins.int = ...,
-        staged_parts: _builtins.int = ...,
-        staged_bytes: _builtins.int = ...,
-        requests: _builtins.int = ...,
-        last_save: Global___LastSave | None = ...,
-        sent_away: _builtins.int = ...,
-        kept: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        holders: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        kept_limit: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holders", b"holders", "kept", b"kept", "kept_limit", b"kept_limit", "last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Load: _TypeAlias = Load  # noqa: Y015
-
-@_typing.final
-class LastSave(_message.Message):
-    """The snapshot that was given back last in this incarnation, by a chief that had its values: a checkpoint, unless
-    the chief could not finish it.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
     @_typing.final
-    class StepsEntry(_message.Message):
+    class SaveStepsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -951,31 +888,74 @@ class LastSave(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    AGE_SECS_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
-    PATH_FIELD_NUMBER: _builtins.int
-    age_secs: _builtins.float
-    """Seconds since it was given back."""
-    path: _builtins.str
-    """Where this task wrote its part; "" where the chief did."""
+    VALUE_BYTES_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    STAGED_PARTS_FIELD_NUMBER: _builtins.int
+    STAGED_BYTES_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    SAVE_AGE_SECS_FIELD_NUMBER: _builtins.int
+    SENT_AWAY_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    KEPT_LIMIT_FIELD_NUMBER: _builtins.int
+    SAVE_STEPS_FIELD_NUMBER: _builtins.int
+    SAVE_PATH_FIELD_NUMBER: _builtins.int
+    value_bytes: _builtins.int
+    """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
+    is not known.
+    """
+    resident_bytes: _builtins.int
+    staged_parts: _builtins.int
+    """Parts of pushes that wait for their decision, and their tensor bytes."""
+    staged_bytes: _builtins.int
+    requests: _builtins.int
+    """Data-plane requests that have come and are not answered."""
+    save_age_secs: _builtins.float
+    """Seconds since the last snapshot was given back in this incarnation, by a chief that had its values: a checkpoint, unless
+    the chief could not finish it. Absent where there is none.
+    """
+    sent_away: _builtins.int
+    """Requests that there was no memory for, since the process started: their clients come again."""
+    kept_limit: _builtins.int
+    save_path: _builtins.str
+    """Where this task wrote its part of it; "" where the chief did."""
     @_builtins.property
-    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+    def kept(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """What is kept on callers' word: bytes by what for, those of the greatest holders, clients by their id, and the most
+        that there may be of all (--max-inflight-bytes).
+        """
+
+    @_builtins.property
+    def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def save_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """On the sequencer: the steps as of that snapshot."""
 
     def __init__(
         self,
         *,
-        age_secs: _builtins.float = ...,
-        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        path: _builtins.str = ...,
+        value_bytes: _builtins.int = ...,
+        resident_bytes: _builtins.int = ...,
+        staged_parts: _builtins.int = ...,
+        staged_bytes: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        save_age_secs: _builtins.float | None = ...,
+        sent_away: _builtins.int = ...,
+        kept: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        holders: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        kept_limit: _builtins.int = ...,
+        save_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        save_path: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs", "save_age_secs", b"save_age_secs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_secs", b"age_secs", "path", b"path", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs", "holders", b"holders", "kept", b"kept", "kept_limit", b"kept_limit", "requests", b"requests", "resident_bytes", b"resident_bytes", "save_age_secs", b"save_age_secs", "save_path", b"save_path", "save_steps", b"save_steps", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__save_age_secs: _TypeAlias = _typing.Literal["save_age_secs"]  # noqa: Y015
+    _WhichOneofArgType__save_age_secs: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__save_age_secs) -> _WhichOneofReturnType__save_age_secs | None: ...
 
-Global___LastSave: _TypeAlias = LastSave  # noqa: Y015
+Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class Statistics(_message.Message):
@@ -1093,6 +1073,26 @@ class OpenStep(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class WaitsForEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STEP_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
@@ -1107,8 +1107,10 @@ class OpenStep(_message.Message):
     open_secs: _builtins.float
     """Seconds that the oldest of them has waited; since the process started at most."""
     @_builtins.property
-    def waits_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___Awaited]:
-        """Whom it waits for: at most 8."""
+    def waits_for(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Whom it waits for, at most 8, and why: "/job:worker/task:1", "which was heard of 3 s ago". Where the task is not known,
+        the client, or what else there is to say.
+        """
 
     def __init__(
         self,
@@ -1118,7 +1120,7 @@ class OpenStep(_message.Message):
         contributions: _builtins.int = ...,
         wanted: _builtins.int = ...,
         open_secs: _builtins.float = ...,
-        waits_for: _abc.Iterable[Global___Awaited] | None = ...,
+        waits_for: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1127,30 +1129,6 @@ class OpenStep(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenStep: _TypeAlias = OpenStep  # noqa: Y015
-
-@_typing.final
-class Awaited(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WHO_FIELD_NUMBER: _builtins.int
-    WHY_FIELD_NUMBER: _builtins.int
-    who: _builtins.str
-    """"/job:worker/task:1"; where the task is not known, the client, or what else there is to say."""
-    why: _builtins.str
-    """"which was heard of 3 s ago"."""
-    def __init__(
-        self,
-        *,
-        who: _builtins.str = ...,
-        why: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["who", b"who", "why", b"why"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Awaited: _TypeAlias = Awaited  # noqa: Y015
 
 @_typing.final
 class ClientInfo(_message.Message):
@@ -1835,21 +1813,27 @@ class LeaveRequest(_message.Message):
 Global___LeaveRequest: _TypeAlias = LeaveRequest  # noqa: Y015
 
 @_typing.final
-class FinishRequest(_message.Message):
+class EndRequest(_message.Message):
+    """Ends the job, or a PS task's process."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    """FINISH: the caller's incarnation, and its client."""
     client: _builtins.str
     chief_term: _builtins.int
     """As in Begin."""
     process: _builtins.str
-    """Of StatusReply: whom it is meant for. A task without state knows by it that it is of the run that ends, and not of
-    the next one.
+    """Of StatusReply or HeartbeatReply: whom it is meant for. A task without state knows by it that it is of the run that
+    FINISH ends, and not of the next one; a copy of STOP that comes late does nothing to the next process.
     """
+    force: _builtins.bool
+    """STOP: end though the job is not done. Only a task that is draining does so, and only the very process that is named."""
     def __init__(
         self,
         *,
@@ -1857,14 +1841,15 @@ class FinishRequest(_message.Message):
         client: _builtins.str = ...,
         chief_term: _builtins.int = ...,
         process: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "force", b"force", "incarnation", b"incarnation", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FinishRequest: _TypeAlias = FinishRequest  # noqa: Y015
+Global___EndRequest: _TypeAlias = EndRequest  # noqa: Y015
 
 @_typing.final
 class FinishReply(_message.Message):
@@ -2153,34 +2138,6 @@ class ReadJournalReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadJournalReply: _TypeAlias = ReadJournalReply  # noqa: Y015
-
-@_typing.final
-class StopRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FORCE_FIELD_NUMBER: _builtins.int
-    PROCESS_FIELD_NUMBER: _builtins.int
-    CHIEF_TERM_FIELD_NUMBER: _builtins.int
-    force: _builtins.bool
-    """End though the job is not done: only a task that is draining does so, and only the very process that is named."""
-    process: _builtins.str
-    """Of StatusReply or HeartbeatReply: whom it is meant for. A copy that comes late does nothing to the next process."""
-    chief_term: _builtins.int
-    """As in Begin."""
-    def __init__(
-        self,
-        *,
-        force: _builtins.bool = ...,
-        process: _builtins.str = ...,
-        chief_term: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "force", b"force", "process", b"process"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___StopRequest: _TypeAlias = StopRequest  # noqa: Y015
 
 @_typing.final
 class OpenLaneRequest(_message.Message):
@@ -2756,7 +2713,7 @@ class LogRecord(_message.Message):
     @_builtins.property
     def leave(self) -> Global___LeaveRequest: ...
     @_builtins.property
-    def finish(self) -> Global___FinishRequest: ...
+    def finish(self) -> Global___EndRequest: ...
     @_builtins.property
     def release(self) -> Global___ReleaseSnapshotRequest: ...
     @_builtins.property
@@ -2780,7 +2737,7 @@ class LogRecord(_message.Message):
         commit: Global___CommitRequest | None = ...,
         settle: Global___SettleRequest | None = ...,
         leave: Global___LeaveRequest | None = ...,
-        finish: Global___FinishRequest | None = ...,
+        finish: Global___EndRequest | None = ...,
         release: Global___ReleaseSnapshotRequest | None = ...,
         base: Global___LogBase | None = ...,
         outcome: Global___Outcome | None = ...,

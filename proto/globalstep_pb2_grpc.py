@@ -71,7 +71,7 @@ class ParameterServerStub:
                 _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Finish',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.FinishRequest.SerializeToString,
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.EndRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FinishReply.FromString,
                 _registered_method=True)
         self.GetGlobalStep = channel.unary_unary(
@@ -121,7 +121,7 @@ class ParameterServerStub:
                 _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Stop',
-                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.EndRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
                 _registered_method=True)
         self.Queue = channel.unary_unary(
@@ -309,7 +309,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FinishRequest.FromString,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.EndRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.FinishReply.SerializeToString,
             ),
             'GetGlobalStep': grpc.unary_unary_rpc_method_handler(
@@ -359,7 +359,7 @@ def add_ParameterServerServicer_to_server(servicer, server):
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
-                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.FromString,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.EndRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.Done.SerializeToString,
             ),
             'Queue': grpc.unary_unary_rpc_method_handler(
@@ -582,7 +582,7 @@ class ParameterServer:
             request,
             target,
             '/globalstep.v1.ParameterServer/Finish',
-            globalstep_dot_proto_dot_globalstep__pb2.FinishRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.EndRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.FinishReply.FromString,
             options,
             channel_credentials,
@@ -852,7 +852,7 @@ class ParameterServer:
             request,
             target,
             '/globalstep.v1.ParameterServer/Stop',
-            globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.EndRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.Done.FromString,
             options,
             channel_credentials,

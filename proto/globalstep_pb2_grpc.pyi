@@ -59,7 +59,7 @@ class ParameterServerStub:
     """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides."""
     Leave: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.Done]
     """A client leaves in good order."""
-    Finish: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]
+    Finish: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.EndRequest, _globalstep_pb2.FinishReply]
     """The chief declares the job done: the task ends once every live client has left."""
     GetGlobalStep: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.GetGlobalStepRequest, _globalstep_pb2.GetGlobalStepReply]
     """The authoritative steps: increments of pushes that are visible on every shard. Sequencer only."""
@@ -81,7 +81,7 @@ class ParameterServerStub:
     """Which runs a vacant task has a write-ahead log of."""
     Recover: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.RecoverReply]
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
-    Stop: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.Done]
+    Stop: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.EndRequest, _globalstep_pb2.Done]
     """Ends the process: at once when the job is done, else only when `force` is set."""
     Queue: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.QueueRequest, _globalstep_pb2.QueueReply]
     """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state."""
@@ -105,7 +105,7 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides."""
     Leave: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
     """A client leaves in good order."""
-    Finish: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]  # type: ignore[assignment]
+    Finish: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.EndRequest, _globalstep_pb2.FinishReply]  # type: ignore[assignment]
     """The chief declares the job done: the task ends once every live client has left."""
     GetGlobalStep: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.GetGlobalStepRequest, _globalstep_pb2.GetGlobalStepReply]  # type: ignore[assignment]
     """The authoritative steps: increments of pushes that are visible on every shard. Sequencer only."""
@@ -127,7 +127,7 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Which runs a vacant task has a write-ahead log of."""
     Recover: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LogRequest, _globalstep_pb2.RecoverReply]  # type: ignore[assignment]
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
-    Stop: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
+    Stop: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.EndRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
     """Ends the process: at once when the job is done, else only when `force` is set."""
     Queue: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.QueueRequest, _globalstep_pb2.QueueReply]  # type: ignore[assignment]
     """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state."""
@@ -194,7 +194,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Finish(
         self,
-        request: _globalstep_pb2.FinishRequest,
+        request: _globalstep_pb2.EndRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.FinishReply, _abc.Awaitable[_globalstep_pb2.FinishReply]]:
         """The chief declares the job done: the task ends once every live client has left."""
@@ -276,7 +276,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Stop(
         self,
-        request: _globalstep_pb2.StopRequest,
+        request: _globalstep_pb2.EndRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.Done, _abc.Awaitable[_globalstep_pb2.Done]]:
         """Ends the process: at once when the job is done, else only when `force` is set."""

@@ -260,8 +260,8 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
     reply, old = now[at], earlier[at]
     assert isinstance(reply, pb.StatusReply)
     counted = reply.statistics
-    saves = [item.load.last_save for item in replies if item.load.HasField("last_save")]
-    own = reply.load.last_save
+    paths = [item.load.save_path for item in replies if item.load.HasField("save_age_secs")]
+    own = reply.load
     lag = _mean_staleness(old, reply)
     return ClusterStatus(
         incarnation,
@@ -279,8 +279,8 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
         dropped_nan=counted.dropped_nan,
         duplicates=counted.duplicates,
         last_save=(
-            LastSave(own.age_secs, dict(sorted(own.steps.items())), own.path or next((s.path for s in saves), ""))
-            if reply.load.HasField("last_save")
+            LastSave(own.save_age_secs, dict(sorted(own.save_steps.items())), own.save_path or next(iter(paths), ""))
+            if own.HasField("save_age_secs")
             else None
         ),
         problems=problems,
@@ -415,7 +415,7 @@ def _together(reply: pb.StatusReply, old: pb.StatusReply | None) -> TogetherStat
             item.contributions,
             item.wanted,
             item.open_secs,
-            [AwaitedStatus(each.who, each.why) for each in item.waits_for],
+            [AwaitedStatus(who, why) for who, why in sorted(item.waits_for.items())],
         )
         for item in reply.open_steps
     ]

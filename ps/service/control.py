@@ -329,7 +329,7 @@ class Control:
         if self._durability is not None:
             self._durability.end()
 
-    def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
+    def _Finish(self, request: pb.EndRequest) -> pb.FinishReply:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
         finish = events.Finish(request.incarnation, request.client, self._not_meant(request.process))
         remaining = self.handler.shard.handle(finish)
@@ -435,7 +435,7 @@ class Control:
     def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
         return self.queues.call(request, CALLER.get().role is Role.WORKER)
 
-    def _Stop(self, request: pb.StopRequest) -> pb.Done:  # noqa: N802
+    def _Stop(self, request: pb.EndRequest) -> pb.Done:  # noqa: N802
         shard = self.handler.shard
         shard.members.check_chief(request.chief_term)
         not_meant = self._not_meant(request.process)
@@ -460,7 +460,7 @@ def _open_step(item: OpenStep) -> pb.OpenStep:
         contributions=item.contributions,
         wanted=item.wanted,
         open_secs=item.open_secs,
-        waits_for=[pb.Awaited(who=awaited.who, why=awaited.why) for awaited in item.waits_for],
+        waits_for=dict(item.waits_for),
     )
 
 

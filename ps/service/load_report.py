@@ -80,9 +80,9 @@ class LoadReport:
         reply.variable_pushes.update(view.variable_pushes)
         last = self._last
         if last is not None and last.incarnation == reply.incarnation:
-            load.last_save.age_secs = self._clock.monotonic() - last.at
-            load.last_save.path = last.path
-            load.last_save.steps.update(last.steps)
+            load.save_age_secs = self._clock.monotonic() - last.at
+            load.save_path = last.path
+            load.save_steps.update(last.steps)
 
 
 def resident_bytes() -> int:

@@ -89,9 +89,9 @@ def _gauges(reply: pb.StatusReply) -> Iterator[Metric]:
     for kind, nbytes in load.kept.items():
         kept.add_metric([kind], nbytes)
     yield kept
-    if load.HasField("last_save"):
+    if load.HasField("save_age_secs"):
         yield GaugeMetricFamily(
-            "globalstep_ps_last_save_age_seconds", "Since the last snapshot was given back", load.last_save.age_secs
+            "globalstep_ps_last_save_age_seconds", "Since the last snapshot was given back", load.save_age_secs
         )
     steps = GaugeMetricFamily("globalstep_step", "Admitted value of a step, from the sequencer", labels=["step"])
     limits = GaugeMetricFamily("globalstep_step_limit", "Value that a step will not pass", labels=["step"])
@@ -145,7 +145,7 @@ def _together(reply: pb.StatusReply) -> Iterator[Metric]:
         came.add_metric([item.step], item.contributions)
         wanted.add_metric([item.step], item.wanted)
         since.add_metric([item.step], item.open_secs)
-        for task in sorted({each.who for each in item.waits_for}):
+        for task in sorted(item.waits_for):
             awaited.add_metric([item.step, task], item.open_secs)
     if reply.open_steps:
         yield from (came, wanted, since, awaited)

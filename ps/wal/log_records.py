@@ -78,7 +78,7 @@ def _leave(event: events.Leave) -> Callable[[], Encoded]:
 
 
 def _finish(event: events.Finish) -> Callable[[], Encoded]:
-    return _plain(pb.LogRecord(finish=pb.FinishRequest(incarnation=event.incarnation, client=event.client)))
+    return _plain(pb.LogRecord(finish=pb.EndRequest(incarnation=event.incarnation, client=event.client)))
 
 
 def _release(event: events.Release) -> Callable[[], Encoded]:

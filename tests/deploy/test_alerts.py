@@ -23,7 +23,7 @@ NAMES = [rule["alert"] for rule in RULES]
 def served():
     """Names of all metrics that a PS task serves -> their labels."""
     reply = pb.StatusReply(
-        steps={"global_step": 1}, statistics=pb.Statistics(staleness=[1, 2]), load=pb.Load(last_save=pb.LastSave())
+        steps={"global_step": 1}, statistics=pb.Statistics(staleness=[1, 2]), load=pb.Load(save_age_secs=0)
     )
     found: dict[str, set[str]] = {}
     for family in PSCollector(lambda: reply).collect():

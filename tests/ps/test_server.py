@@ -298,7 +298,7 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
 
         def stop(server, **said):
             with contextlib.closing(transports_to(server.address, "grpc")[0]) as connection:
-                connection.unary("Stop", pb.StopRequest(**said), 5.0).result()
+                connection.unary("Stop", pb.EndRequest(**said), 5.0).result()
 
         with pytest.raises(FailedPreconditionError, match=f"meant for the process {named}"):
             stop(after, force=True, process=named)

@@ -152,7 +152,7 @@ def test_a_task_whose_certificate_names_a_role_asks_for_one(serving, authority):
     server = serving(authority.issue("ps", "127.0.0.1", role="ps"))
     for method, request in {
         "Begin": BEGIN,
-        "Stop": pb.StopRequest(force=True),
+        "Stop": pb.EndRequest(force=True),
         "Status": pb.StatusRequest(brief=True),
     }.items():
         with pytest.raises(UnauthenticatedError, match="shows no role"):

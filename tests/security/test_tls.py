@@ -290,7 +290,7 @@ def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority,
     push.id.client, push.id.sequence = "stranger", 1
     push.increments.add(step="global_step", by=1)
     calls = [
-        lambda connection: connection.unary("Stop", pb.StopRequest(force=True), 5.0),
+        lambda connection: connection.unary("Stop", pb.EndRequest(force=True), 5.0),
         lambda connection: connection.send(pb.Request(push=push), ()),
     ]
 

@@ -263,7 +263,7 @@ class Membership:
 
     def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
         """Tell PS tasks that the job is done; one that has lost its state wants its process named."""
-        request = pb.FinishRequest(
+        request = pb.EndRequest(
             incarnation=self._joined.incarnation, client=self._joined.client, chief_term=self._chief_lease.acting_term
         )
         requests = dict.fromkeys(shards, request)
@@ -275,7 +275,7 @@ class Membership:
                     raise
             statuses = self._calls.each("Status", dict.fromkeys(shards, pb.StatusRequest(brief=True)))
             for shard, status in statuses.items():
-                requests[shard] = pb.FinishRequest()
+                requests[shard] = pb.EndRequest()
                 requests[shard].CopyFrom(request)
                 requests[shard].process = status.process
         return []
@@ -291,7 +291,7 @@ class Membership:
         secs = POLICIES["Stop"].deadline_secs
         # The process that was heard to be draining: the one in its place later is to go on.
         requests = {
-            shard: pb.StopRequest(
+            shard: pb.EndRequest(
                 force=True, process=self._heartbeat.processes.get(shard, ""), chief_term=self._chief_lease.acting_term
             )
             for shard in shards

@@ -103,10 +103,10 @@ def test_who_waits_for_whom_is_said_of_steps_that_workers_make_together():
     now[0].statistics.MergeFrom(
         pb.Statistics(contributions=16, late=1, made=4, waited=16, waited_secs=6.0, lead_waits=3, lead_wait_secs=1.25)
     )
-    awaited = [
-        pb.Awaited(who="/job:worker/task:1", why="which was heard of 9 s ago"),
-        pb.Awaited(who="client x\x1b[2J", why="which contributed 3 s ago"),
-    ]
+    awaited = {
+        "/job:worker/task:1": "which was heard of 9 s ago",
+        "client x\x1b[2J": "which contributed 3 s ago",
+    }
     now[0].open_steps.add(step="global_step", base=102, contributions=2, wanted=4, open_secs=5.04, waits_for=awaited)
     found = read_cluster(["a:1", "b:2"], now, before)
     together = found.together
@@ -189,7 +189,7 @@ def drawn(what):
 
 
 def test_the_tables_say_it():
-    save = pb.Load(last_save=pb.LastSave(age_secs=75, steps={"global_step": 200}))
+    save = pb.Load(save_age_secs=75, save_steps={"global_step": 200})
     replies = two(12.0, 300, 80)
     replies[0].load.MergeFrom(save)
     text = drawn(draw_status(read_cluster(["a:1", "b:2"], replies, two(10.0, 100, 40))))

@@ -49,8 +49,8 @@ _KINDS = {"tcp": pb.LANE_TCP, "unix": pb.LANE_UNIX, "shm": pb.LANE_SHM}
 _PRIVILEGED = {
     "Begin": pb.BeginRequest(incarnation=2**60, owner="mallory", shards=1, key=bytes(32)),
     "Open": pb.OpenRequest(client="mallory"),
-    "Finish": pb.FinishRequest(),
-    "Stop": pb.StopRequest(force=True),
+    "Finish": pb.EndRequest(),
+    "Stop": pb.EndRequest(force=True),
     "ClaimChief": pb.ClaimChiefRequest(candidate="mallory"),
     "WriteSnapshot": pb.WriteSnapshotRequest(file="shard.safetensors", directory="/tmp"),
     "ReleaseSnapshot": pb.ReleaseSnapshotRequest(),

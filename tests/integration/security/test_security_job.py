@@ -59,7 +59,7 @@ class Strangers:
 
     def _intrude(self, name, shown):
         leave = pb.LeaveRequest(client=name)
-        calls = {"Stop": pb.StopRequest(force=True), "Leave": leave, "Status": pb.StatusRequest(brief=True)}
+        calls = {"Stop": pb.EndRequest(force=True), "Leave": leave, "Status": pb.StatusRequest(brief=True)}
         if name == "another's role":
             # A worker, which may look, and leave in its own name; neither as the chief nor as another worker.
             leave.client = f"s{'0' * 32}-{'0' * 12}"

@@ -584,7 +584,7 @@ def test_only_who_may_be_chief_ends_a_chiefs_term(serving, joined, role):
     found = unary(server, "Heartbeat", heard, TOKENS[role]).chief
     assert (found.term, found.holder) == ((term, "one") if role == "worker" else (term + 1, ""))
     unary(server, "Leave", pb.LeaveRequest(client=f"{role}-x"), TOKENS[role])
-    finish = pb.FinishRequest(incarnation=chief.incarnation, client=chief._protocol.run.client, chief_term=term)
+    finish = pb.EndRequest(incarnation=chief.incarnation, client=chief._protocol.run.client, chief_term=term)
     if role == "chief":
         with pytest.raises(AbortedError, match="has been replaced"):
             unary(server, "Finish", finish, TOKENS["chief"])

@@ -82,7 +82,7 @@ from globalstep.proto import globalstep_pb2 as pb, globalstep_pb2_grpc as pb_grp
 os.setuid(54002)
 with grpc.insecure_channel(sys.argv[1]) as channel:
     stub = pb_grpc.ParameterServerStub(channel)
-    for method, request in (("Status", pb.StatusRequest(brief=True)), ("Stop", pb.StopRequest())):
+    for method, request in (("Status", pb.StatusRequest(brief=True)), ("Stop", pb.EndRequest())):
         try:
             getattr(stub, method)(request, timeout=20)
             print(method, "OK")

@@ -160,10 +160,10 @@ def names_of(*collectors):
 
 def test_the_dashboard_asks_for_metrics_that_exist():
     full = pb.StatusReply(
-        load=pb.Load(last_save=pb.LastSave()),
+        load=pb.Load(save_age_secs=0),
         statistics=pb.Statistics(staleness=[1, 2]),
         policy=pb.RunPolicy(staleness="wait"),
-        open_steps=[pb.OpenStep(step="global_step", waits_for=[pb.Awaited(who="/job:worker/task:1")])],
+        open_steps=[pb.OpenStep(step="global_step", waits_for={"/job:worker/task:1": ""})],
     )
     existing = names_of(PSCollector(lambda: full), SessionsCollector()) | {"process_resident_memory_bytes"}
     dashboard = json.loads(DASHBOARD.read_text())

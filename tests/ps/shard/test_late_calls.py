@@ -49,10 +49,10 @@ def test_a_finish_of_another_life_does_not_end_a_task_that_has_just_started():
     fresh = process("new", ManualClock())
     for late in ("", "old"):
         with pytest.raises(FailedPreconditionError, match=f"meant for the process {late or 'that it does not name'}"):
-            fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process=late))
+            fresh.call("Finish", pb.EndRequest(incarnation=INCARNATION, client="chief", process=late))
         assert status(fresh).state == pb.STATE_VACANT
     # One that was started again within the run is told so by name.
-    fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
+    fresh.call("Finish", pb.EndRequest(incarnation=INCARNATION, client="chief", process="new"))
     assert status(fresh).state == pb.STATE_DONE
 
 
@@ -61,18 +61,18 @@ def test_a_task_that_ended_without_a_state_keeps_nothing(incarnation):
     """What a client has heard of its incarnation is 0; a part under that number would have been kept."""
     shard = Shard(ManualClock())
     fresh = Control(Handler(shard), "new", "h")
-    fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
+    fresh.call("Finish", pb.EndRequest(incarnation=INCARNATION, client="chief", process="new"))
     with pytest.raises(AbortedError, match=f"belongs to incarnation {incarnation}, and this PS task has none"):
         shard.handle(events.Stage(incarnation, PushId("liar", 1), PushParts()))
     assert problems(shard.now) == []
     # Its chief may say again that the job is done.
-    fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
+    fresh.call("Finish", pb.EndRequest(incarnation=INCARNATION, client="chief", process="new"))
     assert status(fresh).state == pb.STATE_DONE
 
 
 def test_a_finish_of_another_incarnation_is_refused(task):
     with pytest.raises(AbortedError, match=f"belongs to incarnation {INCARNATION - 1}"):
-        task.call("Finish", pb.FinishRequest(incarnation=INCARNATION - 1, client="second", process="p"))
+        task.call("Finish", pb.EndRequest(incarnation=INCARNATION - 1, client="second", process="p"))
     assert status(task).state == pb.STATE_READY
 
 
