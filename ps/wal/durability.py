@@ -47,7 +47,7 @@ from globalstep.ps.service.handler import Handler
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Adopt, Lose, ReadSnapshot
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.wal.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, segments_in
+from globalstep.ps.wal.log_file import NO_ROOM, LogFiles, segment_path, segments_in
 from globalstep.ps.wal.log_lock import LogLock
 from globalstep.ps.wal.recovery import Replay, play_again
 from globalstep.ps.wal.write_ahead_log import Continuation, WriteAheadLog, base_note_path, base_path, spend_reserve
@@ -102,9 +102,9 @@ class Durability:
         self,
         handler: Handler,
         clock: Clock,
-        log_dir: str = "",
-        files: LogFiles = LOG_FILES,
-        changing: threading.Lock | None = None,
+        log_dir: str,
+        files: LogFiles,
+        changing: threading.Lock,
     ) -> None:
         self._handler = handler
         self._clock = clock
@@ -114,7 +114,7 @@ class Durability:
         self._log_dir = log_dir
         self._files = files
         # Files are made and read under it, too.
-        self._changing = changing or threading.Lock()
+        self._changing = changing
         # Guards _written; a leaf.
         self._lock = threading.Lock()
         self._written: dict[PushId, _WrittenFile] = {}

@@ -133,8 +133,7 @@ class WriteAheadLog(EventLog):
             raise
         self._segment = segment
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._queue: list[_Queued] = []
         self._last = self._on_disk = after.first - 1 + len(after.copied)
         # The thread that commits; 0 for none.
@@ -167,14 +166,14 @@ class WriteAheadLog(EventLog):
         self._append(base_record(self._begin, snapshot, image), begins=True)
         ledger = image.ledger
         journal_index = ledger.index if ledger is not None and ledger.journal is not None else 0
-        with self._lock:
+        with self._changed:
             self._newest_segment += 1
             self._begun_by[snapshot] = Beginning(self._newest_segment, journal_index)
         for push, staged in image.staged.items():
             self.append(Stage(self._begin.incarnation, push, staged.parts, staged.step, staged.unit))
 
     def _append(self, encode: Callable[[], Encoded], begins: bool = False) -> None:
-        with self._lock:
+        with self._changed:
             self._last += 1
             if self._failure is None and not self._retired:
                 self._queue.append(_Queued(self._last, encode, begins))
@@ -183,7 +182,7 @@ class WriteAheadLog(EventLog):
 
     def secure(self) -> None:
         """See EventLog."""
-        with self._lock:
+        with self._changed:
             if self._retired:
                 return
             wanted, refusals = self._last, self._refusals
@@ -211,7 +210,7 @@ class WriteAheadLog(EventLog):
             self._next_batch(wanted, refusals)
 
     def _written(self, batch: Sequence[_Queued]) -> None:
-        with self._lock:
+        with self._changed:
             was_full, self._full = self._full, ""
             self._committing = 0
             self._on_disk = batch[-1].number
@@ -228,12 +227,12 @@ class WriteAheadLog(EventLog):
             return False
         self._writer.take_back()
         wanted = sum(len(head) + sum(map(len, pieces)) for head, pieces in (queued.encode() for queued in batch))
-        with self._lock:
+        with self._changed:
             self._queue[:0] = batch
             for_a_save = any(queued.begins for queued in self._queue)
         # The reserve is for what a save needs, since a save is what shortens the log.
         spent = for_a_save and spend_reserve(self._files, self.directory)
-        with self._lock:
+        with self._changed:
             was_full, self._full = self._full, "" if spent else said(error)
             self._full_since, self._full_bytes = self._full_since if was_full else self.now(), wanted
             self._refusals += not spent
@@ -253,7 +252,7 @@ class WriteAheadLog(EventLog):
 
     def _give_up(self, error: BaseException) -> bool:
         """Take note that this thread failed to commit; False where it was not at that."""
-        with self._lock:
+        with self._changed:
             if self._committing != threading.get_ident():
                 return False
             self._committing = 0
@@ -270,7 +269,7 @@ class WriteAheadLog(EventLog):
             refusals: How often the disk had been full when it came: a waiting thread raises when it is full again.
         """
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
-        with self._lock:
+        with self._changed:
             while self._on_disk < wanted and not self._retired:
                 if isinstance(self._failure, LostStateError):
                     raise LostStateError(self._failure.message)
@@ -318,17 +317,17 @@ class WriteAheadLog(EventLog):
     @property
     def on_disk(self) -> int:
         """The last record that a sync brought to the disk."""
-        with self._lock:
+        with self._changed:
             return self._on_disk
 
     def begun_by(self, snapshot: PushId) -> Beginning | None:
         """Give what begins right after a snapshot; None where there is nothing."""
-        with self._lock:
+        with self._changed:
             return self._begun_by.get(snapshot)
 
     def trim(self, segment: int, keep: bool = False) -> None:
         """Delete what was before a segment whose base is there, unless it is to be kept."""
-        with self._lock:
+        with self._changed:
             self._begun_by = {push: begun for push, begun in self._begun_by.items() if begun.segment > segment}
         for older in [number for number in list(self._closed_bytes) if number < segment]:
             self._closed_bytes.pop(older, None)
@@ -349,7 +348,7 @@ class WriteAheadLog(EventLog):
     def retire(self) -> None:
         """Write no more, for good: the run is over, and what happens to it now need not be kept."""
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}, which is to be closed")
-        with self._lock:
+        with self._changed:
             self._retired = True
             self._queue.clear()
             self._changed.notify_all()
