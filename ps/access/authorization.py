@@ -334,8 +334,10 @@ class Authorization:
 
     def _check_snapshots(self, caller: Caller, kind: str, message: Any) -> None:
         """Refuse to take a snapshot, and to read one: they are the chief's."""
-        if (kind == "push" and message.snapshot) or (kind == "pull" and message.HasField("snapshot")):
-            raise self._denied(caller, f"take or read a snapshot ({kind})", _CHIEFS, kind)
+        if kind == "push" and message.snapshot:
+            raise self._denied(caller, "take a snapshot (push)", _CHIEFS, kind)
+        if kind == "pull" and message.HasField("snapshot"):
+            raise self._denied(caller, "read a snapshot (pull)", _CHIEFS, kind)
 
     def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
         if self._workers_assign:

@@ -189,10 +189,7 @@ def test_a_ledger_with_infinite_numbers_is_refused():
     [
         (b"\xff\xff\xff", "Record 2 .* is whole, but no record"),
         (b"", "does not know"),
-        (
-            pb.LogRecord(stage=pb.StageRequest(id=pb.PushId(client="a", sequence=1)), part=b"\xff").SerializeToString(),
-            "2",
-        ),
+        (pb.LogRecord(stage={"id": {"client": "a", "sequence": 1}}, part=b"\xff").SerializeToString(), "2"),
     ],
     ids=["noise", "empty", "part"],
 )

@@ -233,9 +233,8 @@ class BombTargets:
         outcome = pb.Outcome(kind=pb.OUTCOME_ACCEPTED, index=1)
         for _ in range(rng.choice((1, 50))):
             part.ops.add(kind=pb.OP_ASSIGN, variable="w0", fill=1.0)
-        records.append(
-            pb.LogRecord(push=push, outcome=outcome, entry_kind=pb.ENTRY_PUSH, part=part.SerializeToString())
-        )
+        decided = pb.LogRecord(push=push, outcome=outcome, entry_kind=pb.ENTRY_PUSH, part=part.SerializeToString())
+        records.append(decided)
         nbytes = 0
         for at, record in enumerate(records, 1):
             raw = record.SerializeToString()

@@ -53,10 +53,8 @@ def forbidden(caller: Caller, what: str, message: Any, workers_assign: bool) -> 
         return f"a worker may not {what} in the name of {client}"
     if getattr(message, "candidate", "") or getattr(message, "chief_term", 0):
         return f"a worker may not {what} as chief"
-    if what == "push" and message.snapshot:
-        return "a worker may not take a snapshot"
-    if what == "pull" and message.HasField("snapshot"):
-        return "a worker may not read a snapshot"
+    if (what == "push" and message.snapshot) or (what == "pull" and message.HasField("snapshot")):
+        return "a worker may not take or read a snapshot"
     ops = getattr(message, "ops", ())
     if not workers_assign and what.lower() in ("push", "stage") and any(op.kind in _ASSIGNS for op in ops):
         return f"a worker may not assign ({what})"

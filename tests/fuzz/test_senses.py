@@ -75,7 +75,7 @@ def test_roles_a_request_that_workers_may_send(targets, monkeypatch):
     monkeypatch.setattr(Authorization, "_check_id", lambda self, caller, what, client: None)
     monkeypatch.setattr(fuzz_senses, "BOUND", ())  # of these it would be said first
     monkeypatch.setattr(fuzz_senses, "OWNER", "nobody")
-    assert "may not read a snapshot" in found(targets, "data_plane")
+    assert "may not take or read a snapshot" in found(targets, "data_plane")
 
 
 def test_roles_ids_that_are_bound_to_nobody(targets, monkeypatch):

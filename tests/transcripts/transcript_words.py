@@ -20,14 +20,11 @@ STEP = "global_step"
 
 
 class Numbers:
-    """Numbers incarnations, and terms of chiefs, from 1, in the order in which a transcript meets them; 0 is none.
-
-    Attributes:
-        staged: What the parts of pushes read that were staged, by the push's name.
-    """
+    """Numbers incarnations, and terms of chiefs, from 1, in the order in which a transcript meets them; 0 is none."""
 
     def __init__(self) -> None:
-        self.staged: dict[str, list[str]] = {}
+        #: Name of a push -> what its staged part reads.
+        self.staged: dict[str, Any] = {}
         self._lives: dict[int, int] = {0: 0}
         self._terms: dict[int, int] = {0: 0}
 
@@ -91,7 +88,7 @@ def _floors(floors: Iterable[Any]) -> list[str]:
 
 
 def _stage(request: Any, numbers: Numbers) -> str:
-    numbers.staged[push_name(request.id)] = _names(request.reads)
+    numbers.staged[push_name(request.id)] = request.reads
     return f"STAGE {push_name(request.id)}: {_part(request)}"
 
 
@@ -180,12 +177,9 @@ REQUESTS: Mapping[str, Callable[[Any, Numbers], str]] = {
 # ---- Answers ------------------------------------------------------------------------------------
 
 
-def _names(reads: Iterable[Any]) -> list[str]:
-    return [read.variable for read in reads]
-
-
-def _values(names: Iterable[str], found: Iterable[Any], data: memoryview, as_of: int = 0) -> list[str]:
-    said = [f"{name} = {number(value)}" for name, value in zip(names, codec.decode_values(found, data), strict=False)]
+def _values(reads: Iterable[Any], found: Iterable[Any], data: memoryview, as_of: int = 0) -> list[str]:
+    values = codec.decode_values(found, data)
+    said = [f"{read.variable} = {number(value)}" for read, value in zip(reads, values, strict=False)]
     return [*said[:-1], f"{said[-1]} as of entry {as_of}"] if said and as_of else said
 
 
@@ -202,12 +196,11 @@ def _decided(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> st
     for item in reply.pending:
         if item.entries:
             said.append(f"for ps {item.shard}: {listed(_entry(entry, request.id) for entry in item.entries)}")
-    return "; ".join(said + _values(_names(request.reads), reply.values, data))
+    return "; ".join(said + _values(request.reads, reply.values, data))
 
 
 def _committed(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str:
-    names = numbers.staged.get(push_name(request.id), ())
-    values = _values(names, reply.values, data, reply.as_of)
+    values = _values(numbers.staged.get(push_name(request.id), ()), reply.values, data, reply.as_of)
     return "; ".join([f"applied {reply.applied}", *values]) if request.entries else ""
 
 
@@ -216,7 +209,7 @@ def _pulled(request: Any, reply: Any, data: memoryview, numbers: Numbers) -> str
         return "the ledger"
     if not request.reads and not request.cut_with:
         return ""  # nobody waits for it
-    said = _values(_names(request.reads), reply.values, data)
+    said = _values(request.reads, reply.values, data)
     if reply.last:
         others = sorted((shard, index) for shard, index in reply.last.items() if shard not in _own(reply))
         said += [f"goes with entry {index} of ps {shard}" for shard, index in others]

@@ -240,7 +240,7 @@ def forge_entries(mallory: Mallory, transport: str) -> None:
                 request = mallory.request("commit")
                 entry = request.commit.entries.add(index=index, kind=kind, signature=bytes(16))
                 entry.push.CopyFrom(request.commit.id)
-                entry.hypers.add(optimizer="GradientDescent", values={"learning_rate": math.nan})
+                entry.uses.add(optimizer="GradientDescent", hypers={"learning_rate": math.nan})
                 refused(lambda r=request: connection.send(r, []).result(), "a forged entry")
     with mallory.transport(mallory.sequencer, transport) as connection:
         for shard in mallory.shards():
@@ -263,7 +263,7 @@ def push_what_is_not_there(mallory: Mallory, transport: str) -> None:
         snapshot.push.others.extend(others)
         refused(lambda: connection.send(snapshot, []).result(), "a worker's snapshot")
         read = mallory.request("pull")
-        read.pull.snapshot.client, read.pull.snapshot.sequence = read.pull.client, 1
+        read.pull.snapshot.client = mallory.name
         refused(lambda: connection.send(read, []).result(), "a worker's read of a snapshot")
 
 

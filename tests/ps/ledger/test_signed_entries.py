@@ -152,8 +152,8 @@ def test_no_snapshots_but_those_that_the_sequencer_admitted(cluster, attacker):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda entry: entry.hypers[0].values.update({"learning_rate": math.nan}),
-        lambda entry: entry.hypers.add(optimizer="other", values={"learning_rate": 1.0}),
+        lambda entry: entry.uses[0].hypers.update({"learning_rate": math.nan}),
+        lambda entry: entry.uses.add(optimizer="other", hypers={"learning_rate": 1.0}),
         lambda entry: setattr(entry, "previous", 0),
         lambda entry: setattr(entry, "index", entry.index + 1),
         lambda entry: setattr(entry, "kind", pb.ENTRY_SNAPSHOT),
