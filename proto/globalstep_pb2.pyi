@@ -893,11 +893,11 @@ class Load(_message.Message):
     STAGED_PARTS_FIELD_NUMBER: _builtins.int
     STAGED_BYTES_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
-    SAVE_AGE_SECS_FIELD_NUMBER: _builtins.int
     SENT_AWAY_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
     KEPT_LIMIT_FIELD_NUMBER: _builtins.int
+    SAVE_AGE_SECS_FIELD_NUMBER: _builtins.int
     SAVE_STEPS_FIELD_NUMBER: _builtins.int
     SAVE_PATH_FIELD_NUMBER: _builtins.int
     value_bytes: _builtins.int
@@ -910,13 +910,13 @@ class Load(_message.Message):
     staged_bytes: _builtins.int
     requests: _builtins.int
     """Data-plane requests that have come and are not answered."""
-    save_age_secs: _builtins.float
-    """Seconds since the last snapshot was given back in this incarnation, by a chief that had its values: a checkpoint, unless
-    the chief could not finish it. Absent where there is none.
-    """
     sent_away: _builtins.int
     """Requests that there was no memory for, since the process started: their clients come again."""
     kept_limit: _builtins.int
+    save_age_secs: _builtins.float
+    """Of the snapshot that was given back last in this incarnation, by a chief that had its values: a checkpoint, unless
+    the chief could not finish it. Seconds since then; absent where there is none.
+    """
     save_path: _builtins.str
     """Where this task wrote its part of it; "" where the chief did."""
     @_builtins.property
@@ -929,7 +929,7 @@ class Load(_message.Message):
     def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def save_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """On the sequencer: the steps as of that snapshot."""
+        """On the sequencer: the steps as of it."""
 
     def __init__(
         self,
@@ -939,11 +939,11 @@ class Load(_message.Message):
         staged_parts: _builtins.int = ...,
         staged_bytes: _builtins.int = ...,
         requests: _builtins.int = ...,
-        save_age_secs: _builtins.float | None = ...,
         sent_away: _builtins.int = ...,
         kept: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         holders: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         kept_limit: _builtins.int = ...,
+        save_age_secs: _builtins.float | None = ...,
         save_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         save_path: _builtins.str = ...,
     ) -> None: ...
@@ -1108,8 +1108,8 @@ class OpenStep(_message.Message):
     """Seconds that the oldest of them has waited; since the process started at most."""
     @_builtins.property
     def waits_for(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Whom it waits for, at most 8, and why: "/job:worker/task:1", "which was heard of 3 s ago". Where the task is not known,
-        the client, or what else there is to say.
+        """Whom it waits for, at most 8, and why: "/job:worker/task:1", "which was heard of 3 s ago". Where the task is not
+        known, the client, or what else there is to say.
         """
 
     def __init__(
@@ -1833,7 +1833,9 @@ class EndRequest(_message.Message):
     FINISH ends, and not of the next one; a copy of STOP that comes late does nothing to the next process.
     """
     force: _builtins.bool
-    """STOP: end though the job is not done. Only a task that is draining does so, and only the very process that is named."""
+    """STOP: end though the job is not done. Only a task that is draining does so, and only the very process that is
+    named.
+    """
     def __init__(
         self,
         *,
@@ -2198,7 +2200,9 @@ Global___OpenLaneReply: _TypeAlias = OpenLaneReply  # noqa: Y015
 
 @_typing.final
 class LogRequest(_message.Message):
-    """A run's log at a vacant task: which lives of the run have one, or that the task is to come back from the one of a life."""
+    """A run's log at a vacant task: which lives of the run have one, or that the task is to come back from the one of a
+    life.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2221,8 +2225,8 @@ class LogRequest(_message.Message):
     """Id of the run; logs of another one are not found, and not taken."""
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
-        """RECOVER: on the sequencer, what the other shards have applied. On another shard: what the sequencer knows it to have
-        applied, where the sequencer is there. A log that does not fit is not come back from.
+        """RECOVER: on the sequencer, what the other shards have applied. On another shard: what the sequencer knows it to
+        have applied, where the sequencer is there. A log that does not fit is not come back from.
         """
 
     def __init__(
@@ -2575,9 +2579,9 @@ Global___QueueInfo: _TypeAlias = QueueInfo  # noqa: Y015
 
 @_typing.final
 class LogBase(_message.Message):
-    """---- The write-ahead log ------------------------------------------------------------------------
-    Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there. Requests are written
-    down with what a replay needs of them.
+    """---- The write-ahead log ------------------------------------------------------------------------ Records of
+    ps/wal/log_file.py: what happened to a shard, in the order in which it happened there. Requests are written down with
+    what a replay needs of them.
 
     All that a shard holds right after a snapshot besides the values, which are in a file, and staged parts, which
     follow as records.
@@ -2636,8 +2640,8 @@ class LogBase(_message.Message):
 
     @_builtins.property
     def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageRequest]:
-        """What it holds of the aggregates of steps that are not closed: sums of dense gradients and the rows of sparse ones, of
-        all units of work up to `unit`, if there are units.
+        """What it holds of the aggregates of steps that are not closed: sums of dense gradients and the rows of sparse ones,
+        of all units of work up to `unit`, if there are units.
         """
 
     @_builtins.property
@@ -2689,8 +2693,8 @@ class LogRecord(_message.Message):
     entry_kind: Global___EntryKind.ValueType
     task: _builtins.str
     part: _builtins.bytes
-    """Of `stage`, and of a `push` that has a part here: a StageRequest of the part's changes and reads, whose tensors are the
-    record's data. Parts of one layout have the same one.
+    """Of `stage`, and of a `push` that has a part here: a StageRequest of the part's changes and reads, whose tensors are
+    the record's data. Parts of one layout have the same one.
     """
     @_builtins.property
     def begin(self) -> Global___BeginRequest: ...
@@ -3320,8 +3324,8 @@ class PushRequest(_message.Message):
     patience_ms: _builtins.int
     """Of a contribution: how long the answer may wait for its step to be made, if the connection can have a call wait."""
     knows_places: _builtins.bool
-    """Beside `patience_ms`: the client knows where the values of its layout's reads lie in an answer, which may be `bare`.
-    One that waits is not otherwise: an older client may know the layout, and not that.
+    """Beside `patience_ms`: the client knows where the values of its layout's reads lie in an answer, which may be
+    `bare`. One that waits is not otherwise: an older client may know the layout, and not that.
     """
     not_finite: _builtins.str
     """Set where a participant has refused its part: the Variable whose gradient is not finite there. The push is
@@ -3447,14 +3451,14 @@ class ShardEntries(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     floor: _builtins.int
-    """In the answer to a SETTLE: what the shard is known to have on its disk. One that has applied less now has lost the end
-    of its log.
+    """In the answer to a SETTLE: what the shard is known to have on its disk. One that has applied less now has lost the
+    end of its log.
     """
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
         """In order. In the answer to a PUSH, those that are not known to be applied there, up to and with this push. In the
-        answer to a SETTLE, those after `applied`: pushes asked for and not among them are fenced, will never be admitted, and
-        may be dropped.
+        answer to a SETTLE, those after `applied`: pushes asked for and not among them are fenced, will never be admitted,
+        and may be dropped.
         """
 
     def __init__(
@@ -3619,9 +3623,9 @@ Global___CommitReply: _TypeAlias = CommitReply  # noqa: Y015
 
 @_typing.final
 class AwaitRequest(_message.Message):
-    """Asks the sequencer whether a wait for other workers is over: with AWAIT_STEP, whether a step has moved on from where a
-    contribution was computed; with AWAIT_SLOWER, in a run whose policy is to wait, whether this worker may go on, or is too
-    far ahead.
+    """Asks the sequencer whether a wait for other workers is over: with AWAIT_STEP, whether a step has moved on from where
+    a contribution was computed; with AWAIT_SLOWER, in a run whose policy is to wait, whether this worker may go on, or
+    is too far ahead.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -3694,10 +3698,12 @@ class AwaitReply(_message.Message):
     FREE_PUSHES_FIELD_NUMBER: _builtins.int
     LEAD_FIELD_NUMBER: _builtins.int
     over: _builtins.bool
-    """The wait is over: the step is another one, or will not be made any more, since the job is done; the worker may go on."""
+    """The wait is over: the step is another one, or will not be made any more, since the job is done; the worker may go
+    on.
+    """
     waited: _builtins.bool
-    """AWAIT_STEP: the call has waited, and the client need not pause before it asks again. AWAIT_SLOWER: the worker was too
-    far ahead when its last push was decided, and what that has read is older than what it may use.
+    """AWAIT_STEP: the call has waited, and the client need not pause before it asks again. AWAIT_SLOWER: the worker was
+    too far ahead when its last push was decided, and what that has read is older than what it may use.
     """
     contributions: _builtins.int
     """Contributions that are there, and that are wanted."""

@@ -142,8 +142,8 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Begin(self, request, context):
-        """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in force
-        that is not older: another client was faster.
+        """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in
+        force that is not older: another client was faster.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,8 +46,8 @@ class ParameterServerStub:
     Status: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.StatusRequest, _globalstep_pb2.StatusReply]
     """What this task is and holds. Always answers, in every state."""
     Begin: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.BeginRequest, _globalstep_pb2.Done]
-    """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in force
-    that is not older: another client was faster.
+    """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in
+    force that is not older: another client was faster.
     """
     Declare: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.DeclareRequest, _globalstep_pb2.Done]
     """Makes Variables and optimizers known; a repeat of the same declaration changes nothing."""
@@ -92,8 +92,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     Status: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.StatusRequest, _globalstep_pb2.StatusReply]  # type: ignore[assignment]
     """What this task is and holds. Always answers, in every state."""
     Begin: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.BeginRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
-    """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in force
-    that is not older: another client was faster.
+    """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in
+    force that is not older: another client was faster.
     """
     Declare: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.DeclareRequest, _globalstep_pb2.Done]  # type: ignore[assignment]
     """Makes Variables and optimizers known; a repeat of the same declaration changes nothing."""
@@ -147,8 +147,8 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         request: _globalstep_pb2.BeginRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.Done, _abc.Awaitable[_globalstep_pb2.Done]]:
-        """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in force
-        that is not older: another client was faster.
+        """Starts a new incarnation: drops all state, and serves only `owner` until Open. ABORTED where another one is in
+        force that is not older: another client was faster.
         """
 
     @_abc_1.abstractmethod
