@@ -4,7 +4,7 @@ isort:skip_file
 The wire contract of globalstep, version 4.
 
 Every PS task serves one ParameterServer. docs/design/push-protocol.md tells the story that these
-messages are the words of; names in capitals there are messages here.
+messages are the words of; names in capitals there are calls, and kinds of Request, here.
 
 Data plane: Exchange, a long-lived stream per (client, shard). A request or reply is one or more
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
@@ -2579,9 +2579,9 @@ Global___QueueInfo: _TypeAlias = QueueInfo  # noqa: Y015
 
 @_typing.final
 class LogBase(_message.Message):
-    """---- The write-ahead log ------------------------------------------------------------------------ Records of
-    ps/wal/log_file.py: what happened to a shard, in the order in which it happened there. Requests are written down with
-    what a replay needs of them.
+    """---- The write-ahead log ------------------------------------------------------------------------
+    Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there. Requests
+    are written down with what a replay needs of them.
 
     All that a shard holds right after a snapshot besides the values, which are in a file, and staged parts, which
     follow as records.
@@ -3247,7 +3247,9 @@ class PullReply(_message.Message):
     ledger: _builtins.bytes
     """On the sequencer: the ledger as of the snapshot (JSON)."""
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
+        """In the order of the reads."""
+
     @_builtins.property
     def last(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """On the sequencer: the last entry of each shard of `cut_with` among those that these values include. Where such a
@@ -3414,8 +3416,8 @@ class PushReply(_message.Message):
 
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
-        """As of right after this push; of a contribution, as of after its step: empty where that has not been made. Empty
-        when it was refused, and when `bare`.
+        """In the order of the reads, as of right after this push; of a contribution, as of after its step: empty where that
+        has not been made. Empty when it was refused, and when `bare`.
         """
 
     @_builtins.property
@@ -3602,7 +3604,9 @@ class CommitReply(_message.Message):
     signature: _builtins.bytes
     """Of `applied`, for the Floor that the client reports to the sequencer."""
     @_builtins.property
-    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]: ...
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
+        """In the order of the reads that were staged."""
+
     def __init__(
         self,
         *,

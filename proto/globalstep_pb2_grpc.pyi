@@ -4,7 +4,7 @@ isort:skip_file
 The wire contract of globalstep, version 4.
 
 Every PS task serves one ParameterServer. docs/design/push-protocol.md tells the story that these
-messages are the words of; names in capitals there are messages here.
+messages are the words of; names in capitals there are calls, and kinds of Request, here.
 
 Data plane: Exchange, a long-lived stream per (client, shard). A request or reply is one or more
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
