@@ -79,14 +79,12 @@ def test_an_open_step_says_what_it_has_whom_it_waits_for_and_since_when(begun):
     run.clock.advance(2.5)
     (found,) = run.status().open_steps
     assert (found.step, found.base, found.contributions, found.wanted, found.open_secs) == ("global_step", 0, 1, 2, 2.5)
-    assert [(item.who, item.why) for item in found.waits_for] == [
-        (TASKS[1], "which came 4 s ago and has not contributed yet")
-    ]
+    assert found.waits_for == {TASKS[1]: "which came 4 s ago and has not contributed yet"}
     run.contribute(1, 0)
     assert not run.status().open_steps
     run.contribute(1, 1)
     (found,) = run.status().open_steps
-    assert (found.base, found.open_secs, [item.who for item in found.waits_for]) == (1, 0.0, TASKS[:1])
+    assert (found.base, found.open_secs, [*found.waits_for]) == (1, 0.0, TASKS[:1])
 
 
 def test_contributions_late_ones_steps_and_the_time_that_one_waits_are_counted(begun):
@@ -139,7 +137,7 @@ def test_a_worker_that_slept_past_its_lease_is_waited_for_again_from_its_next_co
     run.contribute(0, 2)
     assert run.contribute(0, 2, replace(STEP, closes=True)) is OutcomeKind.LATE
     (found,) = run.status().open_steps
-    assert [item.who for item in found.waits_for] == TASKS[1:]
+    assert [*found.waits_for] == TASKS[1:]
 
 
 def test_units_of_work_name_who_computes_them(begun):
@@ -150,9 +148,7 @@ def test_units_of_work_name_who_computes_them(begun):
     run.clock.advance(3.0)
     run.heard(0, 1)
     (found,) = run.status().open_steps
-    assert [(item.who, item.why) for item in found.waits_for] == [
-        (TASKS[1], f"which has computed unit {second} for 3.0 s")
-    ]
+    assert found.waits_for == {TASKS[1]: f"which has computed unit {second} for 3.0 s"}
 
 
 def test_a_job_that_is_done_keeps_nobody_whose_step_is_made_from_seeing_it():

@@ -21,7 +21,7 @@ class Tasks(LocalPS):
 
     def __init__(self, logs):
         super().__init__(1)
-        self.durability.__init__(self.controls[0].handler, SYSTEM_CLOCK, str(logs))
+        self.controls[0].log_dir = str(logs)
 
     @property
     def durability(self):
