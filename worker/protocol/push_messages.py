@@ -222,7 +222,7 @@ class PushMessages:
                     [tensor.offset for tensor in tensors],
                 )
                 known.lacks_places = len(tensors) < wanted
-        return codec.decode_values(answer.values, data)
+        return [codec.decode_tensor(value, data) for value in answer.values]
 
     def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:
         """Put the shards' answers to a push into the order of its reads."""

@@ -196,7 +196,7 @@ class PushProtocol:
     def _pulled(self, message: Message) -> list[Array]:
         """Read the answer to one."""
         assert message.reply is not None
-        return codec.decode_values(message.reply.pull.values, message.data)
+        return [codec.decode_tensor(value, message.data) for value in message.reply.pull.values]
 
     # ---- Pushes -------------------------------------------------------------------------------
 
