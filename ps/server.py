@@ -21,8 +21,13 @@ from globalstep.cluster.cluster import is_port
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
+from globalstep.ps.aggregates.closing import Closing
+from globalstep.ps.aggregates.contributions import Contributions
+from globalstep.ps.aggregates.contributors import Contributors
 from globalstep.ps.budget import Budget
+from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.members.ending import Patience, Vigil
+from globalstep.ps.members.leads import Leads
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.service.probes import Health, reflection_handler
@@ -32,6 +37,7 @@ from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.socket_server import SocketServer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.cores import Cores, default_threads
+from globalstep.ps.store.snapshots import Snapshots
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.runtime.machine_memory import available_bytes, memory_bytes
@@ -43,6 +49,9 @@ from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 __all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "default_limit_bytes", "tcp_port_of"]
 
 _log = logging.getLogger(__name__)
+
+# What a shard loads when it first needs it, under its lock: in a task of its own it is there by then.
+_LOADED = (Closing, Contributions, Contributors, Journal, Leads, Snapshots)
 
 #: Calls that wait for a thread, at most.
 _MOST_WAITING_CALLS = 256

@@ -27,7 +27,8 @@ from globalstep.ps.access.own_user import OwnUser
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
 from globalstep.ps.access.run_paths import RunPaths
 from globalstep.runtime.clock import Clock
-from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of, role_in_names
+from globalstep.security.client_ids import SESSION_KEY, holder_of, mark_of
+from globalstep.security.credentials import role_in_names
 from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof, reply_proof
 from globalstep.wire.names import GLOBAL_STEP, shown
 

@@ -18,7 +18,7 @@ from globalstep.files.journal_records import Fewer
 from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
-from globalstep.ps.shard.events import AwaitStep, GetOpenSteps, Push
+from globalstep.ps.shard.events import AwaitStep, Push
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import Awaited, OpenStep, StepWait
 from globalstep.ps.shard.resources import Resources
@@ -75,9 +75,9 @@ class Closing:
         if not wanted.closes:
             at = self._resources.clock.monotonic()
             self._resources.members.presence.contributed(client)
-            now.claims.done(client, step, at)
-            now.gave_first.setdefault(step, at)
-            gave = now.gave.setdefault(step, {})
+            now.contributors.claims.done(client, step, at)
+            now.contributors.gave_first.setdefault(step, at)
+            gave = now.contributors.gave.setdefault(step, {})
             gave[client] = at
             if len(gave) % _LOOKED_AT == 0:
                 self._forget_gone(now, step)
@@ -125,15 +125,12 @@ class Closing:
         at, statistics = self._resources.clock.monotonic(), self._resources.statistics
         if kind is not EntryKind.CLOSING:
             statistics.contributions += 1
-            now.arrivals.came(step, base, at)
+            now.contributors.arrivals.came(step, base, at)
         if kind.closes:
-            statistics.make(*now.arrivals.made(step, base, at))
+            statistics.make(*now.contributors.arrivals.made(step, base, at))
 
-    def open_steps(self, now: Incarnation, event: GetOpenSteps) -> list[OpenStep]:
+    def open_steps(self, now: Incarnation, ledger: Ledger) -> list[OpenStep]:
         """See GetOpenSteps."""
-        ledger = now.ledger
-        if ledger is None:
-            return []
         at, found = self._resources.clock.monotonic(), []
         for step, base in ledger.steps.items():
             item = ledger.aggregates.open(step, base)
@@ -143,7 +140,7 @@ class Closing:
                 names = self._computing(now, step, base, item.units, at)
             else:
                 names = self._waited_for(now, step, item)
-            open_secs = now.arrivals.open_secs(step, base, at)
+            open_secs = now.contributors.arrivals.open_secs(step, base, at)
             found.append(OpenStep(step, base, item.count, item.wanted, open_secs, names[:_MOST_NAMED]))
         return found
 
@@ -152,7 +149,7 @@ class Closing:
         task_of = self._resources.members.presence.task_of
         return [
             Awaited(task_of(client) or f"client {client}", f"which has computed unit {unit} for {secs:.1f} s")
-            for client, (unit, secs) in now.claims.view(step, base, there, at).items()
+            for client, (unit, secs) in now.contributors.claims.view(step, base, there, at).items()
         ]
 
     def _why_fewer(self, now: Incarnation, step: str, found: OpenAggregate) -> Fewer:
@@ -160,7 +157,8 @@ class Closing:
         if self._resources.replaying:
             return Fewer.NOT_KNOWN
         presence = self._resources.members.presence
-        gone = [client for client in now.gave.get(step, {}) if found.given.get(client, 0) < found.most_of_client]
+        gave = now.contributors.gave.get(step, {})
+        gone = [client for client in gave if found.given.get(client, 0) < found.most_of_client]
         if not gone:
             return Fewer.ABSENT
         left = [presence.has_been_here(client) and presence.silent_secs(client) == math.inf for client in gone]
@@ -197,7 +195,7 @@ class Closing:
         there = found.units if found is not None else frozenset[int]()
         clock = self._resources.clock.monotonic()
         units = min(event.units, MOST_CONTRIBUTIONS)
-        unit = now.claims.take(event.client, event.step, visible, units, there, clock)
+        unit = now.contributors.claims.take(event.client, event.step, visible, units, there, clock)
         awaited = [] if unit else self._computing(now, event.step, visible, there, clock)
         names = [str(item) for item in awaited[:_MOST_NAMED]]
         return StepWait(dict(ledger.visible), False, len(there), units, names, unit=unit)
@@ -206,7 +204,7 @@ class Closing:
         """Say who may yet contribute, each with why it is waited for; nobody where no contribution will come."""
         clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
         here = {view.client: view for view in presence.clients()}
-        gave = now.gave.get(step, {})
+        gave = now.contributors.gave.get(step, {})
         names: list[Awaited] = []
         for client, at in gave.items():
             if found.given.get(client, 0) >= found.most_of_client:
@@ -216,7 +214,7 @@ class Closing:
                 names.append(Awaited(_name(view), f"which was heard of {view.silent_secs:.0f} s ago"))
             elif not presence.has_been_here(client) and clock - at < UNLEASED_SECS:
                 names.append(Awaited(f"client {client}", f"which contributed {clock - at:.0f} s ago"))
-        since_secs = clock - now.gave_first.get(step, clock)
+        since_secs = clock - now.contributors.gave_first.get(step, clock)
         for view in here.values():
             new = min(view.joined_secs, since_secs) < LINGER_SECS
             if view.client not in gave and view.standing.takes_task and new:
@@ -231,11 +229,11 @@ class Closing:
     def _forget_gone(self, now: Incarnation, step: str) -> None:
         """Forget contributors of long ago that are not here any more."""
         clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
-        gave = now.gave.get(step, {})
+        gave = now.contributors.gave.get(step, {})
         # For few the clients need not be listed, which every step would do.
         if len(gave) > 16 and len(gave) > 2 * len(presence.clients()) + 16:
             here = {view.client for view in presence.clients()}
-            now.gave[step] = {c: at for c, at in gave.items() if c in here or clock - at < UNLEASED_SECS}
+            now.contributors.gave[step] = {c: at for c, at in gave.items() if c in here or clock - at < UNLEASED_SECS}
 
 
 def _name(view: ClientView) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.layouts import Layout, PushParts
 from globalstep.ps.store.arena import ApplySpan, Total
-from globalstep.ps.store.ignoring import ignoring_float_errors
+from globalstep.ps.store.finite import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
 from globalstep.wire.sparse_rows import merge_rows
 

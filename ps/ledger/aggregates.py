@@ -88,6 +88,9 @@ class Aggregates:
     def __init__(self) -> None:
         self._open: dict[str, OpenAggregate] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def open(self, step: str, base: int) -> OpenAggregate | None:
         """Give the aggregate for what follows a step's value `base`; None where it has no contribution yet."""
         found = self._open.get(step)

@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from globalstep.files.journal_records import MAX_STALENESS, NO_STEP, RECORD, RECORD_DTYPE, EventKind, Fewer
+from globalstep.files.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind, Fewer
+from globalstep.ps.ledger.ledger import EntryKind, Ledger
+from globalstep.ps.ledger.push_table import MAX_STALENESS
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
-
-if TYPE_CHECKING:
-    from globalstep.ps.ledger.ledger import Ledger
 
 __all__ = ["Journal", "JournalPart"]
 
@@ -97,7 +95,7 @@ class Journal:
     def accepted(
         self,
         push: PushId,
-        kind: EventKind,
+        kind: EntryKind,
         index: int,
         increments: Sequence[Increment],
         steps: Mapping[str, int],
@@ -107,7 +105,7 @@ class Journal:
 
         Args:
             push: Its id.
-            kind: PUSH or SNAPSHOT.
+            kind: What it is.
             index: Its place.
             increments: Steps that it moved on.
             steps: Their values after it.
@@ -115,14 +113,14 @@ class Journal:
         """
         client = self._number(push.client)
         staleness = max(min(staleness, MAX_STALENESS), -MAX_STALENESS)
-        moved: dict[str, int] = {}
+        event, moved = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH, dict[str, int]()
         for item in increments:
             moved[item.step] = moved.get(item.step, 0) + item.by
         if not moved:
-            self._write(index, push.sequence, 0, 0, client, staleness, kind, NO_STEP)
+            self._write(index, push.sequence, 0, 0, client, staleness, event, NO_STEP)
         for name, by in moved.items():
-            self._write(index, push.sequence, steps[name], by, client, staleness, kind, self._step(name))
-            kind = EventKind.CARRIED
+            self._write(index, push.sequence, steps[name], by, client, staleness, event, self._step(name))
+            event = EventKind.CARRIED
 
     def assigned(self, push: PushId, index: int, step: str, value: int) -> None:
         """Write down that the last accepted push assigned a value to a step."""

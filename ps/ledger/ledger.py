@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
-from globalstep.files.journal_records import MAX_STALENESS, EventKind
 from globalstep.ps.ledger.aggregates import Aggregates
-from globalstep.ps.ledger.push_table import PushTable
+from globalstep.ps.ledger.push_table import MAX_STALENESS, PushTable
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
 
@@ -300,8 +299,7 @@ class Ledger:
         self.table.record(push, outcome)
         self._last_push = push
         if self.journal is not None:
-            event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
-            self.journal.accepted(push, event, self.index, increments, self.steps, staleness)
+            self.journal.accepted(push, kind, self.index, increments, self.steps, staleness)
         return outcome
 
     @property

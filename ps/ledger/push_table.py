@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from globalstep.errors import AbortedError, ResourceExhaustedError
-from globalstep.files.journal_records import MAX_STALENESS
 from globalstep.ps.members.presence import GONE_SECS
 from globalstep.wire.declarations import Outcome, OutcomeKind, PushId
 
-__all__ = ["LIMIT_CLIENTS", "MOST_CLIENTS", "WINDOW", "PushTable"]
+__all__ = ["LIMIT_CLIENTS", "MAX_STALENESS", "MOST_CLIENTS", "WINDOW", "PushTable"]
 
+#: A staleness beyond it is taken for it: a record of the journal has four bytes for it.
+MAX_STALENESS = 2**31 - 1
 #: Outcomes remembered of each client. A client has at most a few pushes under way at a time.
 WINDOW = 64
 #: Clients remembered that are gone; beyond it those go whose last push is oldest. And clients that are only silent of

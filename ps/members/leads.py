@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView, Presence
 from globalstep.ps.shard.replies import LeadWait
 
@@ -49,11 +48,6 @@ class Leads:
         self._waits_since: dict[str, float] = {}
         # Who counts, the slowest first.
         self._counting: list[ClientView] = []
-
-    @classmethod
-    def of(cls, policy: RunPolicy) -> Leads | None:
-        """Begin to count, where the policy has the fast wait for the slow."""
-        return cls(policy.max_staleness) if policy.staleness == "wait" else None
 
     def count(self, client: str, at: float) -> None:
         """Count a worker's push.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.shard.events import Push
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.store.row_layouts import RowChange, RowLayout
 from globalstep.wire import codec
 from globalstep.wire.declarations import Increment, OptimizerUse, padded
+
+if TYPE_CHECKING:
+    from globalstep.ps.store.row_layouts import RowLayout
 
 __all__ = ["Decision", "check_counts", "counting_push", "decision_of", "parts_of"]
 
@@ -113,6 +115,8 @@ def _row_layout(
         increments: See RowLayout.
         uses: See RowLayout.
     """
+    from globalstep.ps.store.row_layouts import RowChange, RowLayout
+
     at = 0
     changes: list[RowChange] = []
     for op in message.ops:

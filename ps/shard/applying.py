@@ -25,18 +25,22 @@ from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Answer, Kept, Packing, bytes_of
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.arena import Total
+from globalstep.ps.store.finite import ignoring_float_errors
 from globalstep.ps.store.hypers import advance_scalars, check_covered
-from globalstep.ps.store.ignoring import ignoring_float_errors
-from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
-__all__ = ["Applier"]
+__all__ = ["Applier", "no_ledger"]
 
 Array = npt.NDArray[Any]
 
 _NO_PARTS = PushParts()
+
+
+def no_ledger() -> bytes:
+    """What a shard that is not the sequencer has of one."""
+    return b""
 
 
 class Applier:

@@ -18,9 +18,7 @@ import numpy.typing as npt
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
-from globalstep.ps.aggregates.contributions import HeldOps
 from globalstep.ps.budget import ReplyBuffer
-from globalstep.ps.ledger.journal import JournalPart
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.chief_lease import ChiefLeaseView
@@ -40,6 +38,7 @@ from globalstep.wire.declarations import (
 )
 
 if TYPE_CHECKING:
+    from globalstep.ps.aggregates.contributions import HeldOps
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
@@ -346,7 +345,7 @@ class GetSteps(Event[dict[str, int]]):
 
 
 @dataclass(slots=True)
-class ReadJournal(Event[JournalPart]):
+class ReadJournal(Event["JournalPart"]):
     """On the sequencer: what it wrote down of pushes; see Journal.read."""
 
     incarnation: int

@@ -1,7 +1,8 @@
 """An incarnation: all that a PS task holds of a run, from its BEGIN to the next one, or until it is lost.
 
 It is state, without behaviour of its own; the parts of a Shard (sequencer, applier, reads) are given it and change
-it. So to drop it, or to become what a log was played to, is one assignment.
+it. So to drop it, or to become what a log was played to, is one assignment. What only some runs need is made, and its
+module loaded, when it is first asked for.
 
 Layer: ps. Threads: used under the shard's lock.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from globalstep.cluster.run_identity import NO_RUN
 from globalstep.cluster.run_policy import RunPolicy
@@ -21,18 +23,19 @@ from globalstep.errors import (
     InvalidArgumentError,
     LostStateError,
 )
-from globalstep.ps.aggregates.arrival_times import ArrivalTimes
-from globalstep.ps.aggregates.contributions import Contributions
-from globalstep.ps.aggregates.unit_claims import UnitClaims
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
-from globalstep.ps.members.leads import Leads
 from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import ReplyCache
-from globalstep.ps.store.snapshots import Snapshots
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import PushId, VariableDecl
+
+if TYPE_CHECKING:
+    from globalstep.ps.aggregates.contributions import Contributions
+    from globalstep.ps.aggregates.contributors import Contributors
+    from globalstep.ps.members.leads import Leads
+    from globalstep.ps.store.snapshots import Snapshots
 
 __all__ = ["Incarnation", "Staged"]
 
@@ -70,22 +73,15 @@ class Incarnation:
         applied: The last entry applied here.
         staged: Parts that wait for the decision.
         replies: To each client's last push.
-        snapshots: Those that are not released.
-        contributions: What it holds of open aggregates.
-        arrivals: On the sequencer: when the contributions to each step's open value came.
-        gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
-        gave_first: Step -> when the first contribution of all was decided.
         fewer: Step -> of how many contributions it was made last, where those were fewer than wanted.
-        claims: On the sequencer: which units of work are being computed, and by whom.
         leads: Where the fast are to wait for the slow: how far each worker is ahead, on the sequencer; else None.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
     """
 
     __slots__ = (
-        "applied", "arrivals", "begun_at", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
-        "ledger", "log",
+        "_contributions", "_contributors", "_snapshots", "applied", "begun_at", "fewer", "leads", "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
-         "shard", "shards", "signer", "snapshots", "staged", "state", "store",
+        "shard", "shards", "signer", "staged", "state", "store",
     )  # fmt: skip
 
     def __init__(self, most_read_bytes: int) -> None:
@@ -101,15 +97,44 @@ class Incarnation:
         self.applied = 0
         self.staged: dict[PushId, Staged] = {}
         self.replies = ReplyCache()
-        self.snapshots = Snapshots()
-        self.contributions = Contributions()
-        self.arrivals = ArrivalTimes()
-        self.gave: dict[str, dict[str, float]] = {}
-        self.gave_first: dict[str, float] = {}
         self.fewer: dict[str, int] = {}
-        self.claims = UnitClaims()
         self.leads: Leads | None = None
+        self._snapshots: Snapshots | None = None
+        self._contributions: Contributions | None = None
+        self._contributors: Contributors | None = None
         self.raised: dict[int, int] = {}
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Those that are not released."""
+        if self._snapshots is None:
+            from globalstep.ps.store.snapshots import Snapshots
+
+            self._snapshots = Snapshots()
+        return self._snapshots
+
+    @property
+    def contributions(self) -> Contributions:
+        """What it holds of open aggregates."""
+        if self._contributions is None:
+            from globalstep.ps.aggregates.contributions import Contributions
+
+            self._contributions = Contributions()
+        return self._contributions
+
+    @property
+    def contributors(self) -> Contributors:
+        """On the sequencer: who contributes, and when."""
+        if self._contributors is None:
+            from globalstep.ps.aggregates.contributors import Contributors
+
+            self._contributors = Contributors()
+        return self._contributors
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that it holds of open aggregates."""
+        return 0 if self._contributions is None else self._contributions.nbytes
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
         """Give what is left after a loss: vacant, but for which run and log it was."""

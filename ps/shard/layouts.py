@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim, ReplyBuffer
 from globalstep.ps.shard.statistics import ChangeCount
-from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.store.store import PushPlan
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read
+
+if TYPE_CHECKING:
+    from globalstep.ps.store.row_layouts import RowLayout
 
 __all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
 
@@ -183,7 +185,7 @@ class LayoutMemory:
     told: tuple[int, Layout | RowLayout, int] | None = None
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     #: Of pushes of rows: no number is in both.
-    _row_layouts: dict[int, RowLayout] = field(default_factory=dict[int, RowLayout])
+    _row_layouts: dict[int, RowLayout] = field(default_factory=dict)
 
     def only_counts(self, number: int) -> bool:
         """Whether a layout is known, and has increments and nothing else."""
@@ -238,7 +240,7 @@ class LayoutMemory:
         if told is None:
             return
         number, layout, nbytes = told
-        items = layout.items if isinstance(layout, RowLayout) else len(layout.ops) + len(layout.reads)
+        items = len(layout.ops) + len(layout.reads) if isinstance(layout, Layout) else layout.items
         nbytes = items * _ITEM_BYTES + nbytes * _KEPT_BYTES
         layout.claim = self.account.budget.try_claim(Kind.LAYOUT, self.account, nbytes)
         if layout.claim is None or len(self._layouts) + len(self._row_layouts) >= _MAX_LAYOUTS:
@@ -248,10 +250,10 @@ class LayoutMemory:
         if layout.claim is None:
             return
         self._forget(number)
-        if isinstance(layout, RowLayout):
-            self._row_layouts[number] = layout
-        else:
+        if isinstance(layout, Layout):
             self._layouts[number] = layout
+        else:
+            self._row_layouts[number] = layout
 
     def _forget(self, number: int) -> None:
         """Forget a number's layout."""

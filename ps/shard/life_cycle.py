@@ -6,7 +6,9 @@ Layer: ps. Threads: used under the shard's lock, but for `load_ledger`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.ledger.ledger import LIMIT_SHARDS, Ledger
@@ -17,7 +19,10 @@ from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import LeadWait
 from globalstep.ps.shard.resources import Resources
 
-__all__ = ["LifeCycle", "load_ledger"]
+if TYPE_CHECKING:
+    from globalstep.ps.members.leads import Leads
+
+__all__ = ["LifeCycle", "leads_of", "load_ledger"]
 
 
 def load_ledger(event: Begin) -> None:
@@ -33,6 +38,15 @@ def load_ledger(event: Begin) -> None:
         )
     if shard == sequencer:
         event.loaded = Ledger.load(event.ledger, shards, sequencer) if event.ledger else Ledger(shards, sequencer)
+
+
+def leads_of(policy: RunPolicy) -> Leads | None:
+    """Begin to count how far workers are ahead, where the policy has the fast wait for the slow."""
+    if policy.staleness != "wait":
+        return None
+    from globalstep.ps.members.leads import Leads
+
+    return Leads(policy.max_staleness)
 
 
 class LifeCycle:

@@ -6,18 +6,20 @@ Layer: ps. Threads: used under the shard's lock, but for `prepare_room_for_made`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
-from globalstep.ps.ledger.journal import JournalPart
 from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadMade, ReadSnapshot, Release
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import StepMade
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.store.store import read_now
+
+if TYPE_CHECKING:
+    from globalstep.ps.ledger.journal import JournalPart
 
 __all__ = ["StateReader", "prepare_room_for_made"]
 

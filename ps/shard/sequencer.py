@@ -8,37 +8,39 @@ Layer: ps. Threads: used under the shard's lock.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from globalstep.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.budget import RETRY_SECS, Account, Kind, MemoryClaim
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger, refusal, scaled
 from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.members.leads import Leads
-from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.applying import Applier, no_ledger
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import (
     CountTogether,
     Decided,
+    GetOpenSteps,
     Push,
     Resolve,
     Stage,
 )
 from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Admission
+from globalstep.ps.shard.replies import Admission, OpenStep
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.checking import check_step
 from globalstep.ps.store.hypers import check_covered, evaluate_use
-from globalstep.ps.store.row_layouts import check_rows
-from globalstep.ps.store.snapshots import no_ledger
 from globalstep.wire.declarations import Increment, Op, OpKind, Outcome, OutcomeKind, PushId
 from globalstep.wire.names import shown
+
+if TYPE_CHECKING:
+    from globalstep.ps.aggregates.closing import Closing
+    from globalstep.ps.members.leads import Leads
 
 __all__ = ["Sequencer"]
 
@@ -69,8 +71,21 @@ class Sequencer:
     def __init__(self, resources: Resources, applier: Applier) -> None:
         self._resources = resources
         self._applier = applier
-        self._closing = Closing(resources)
+        self._closing: Closing | None = None
         self._presence = resources.members.presence
+
+    @property
+    def closing(self) -> Closing:
+        """Counts contributions: for steps of several workers."""
+        if self._closing is None:
+            from globalstep.ps.aggregates.closing import Closing
+
+            self._closing = Closing(self._resources)
+        return self._closing
+
+    def open_steps(self, now: Incarnation, event: GetOpenSteps) -> list[OpenStep]:
+        """See GetOpenSteps."""
+        return self.closing.open_steps(now, now.ledger) if now.ledger is not None and now.ledger.aggregates else []
 
     # ---- Staging ------------------------------------------------------------------------------
 
@@ -138,7 +153,7 @@ class Sequencer:
         """Check a part, and keep it."""
         layout, rows, store = parts.layout, parts.rows, now.store
         if rows is not None and rows.version == store.version:
-            check_rows(parts.ops, parts.reads, store.declaration, store.most_read_bytes)
+            rows.check(parts.ops, parts.reads, store.declaration, store.most_read_bytes)
         elif layout is None or layout.plan is None or layout.plan.version != store.version:
             if layout is not None and parts.data is not None:
                 parts.ops = parts.ops or layout.bind(parts.data)
@@ -213,8 +228,8 @@ class Sequencer:
             if now.log is not NO_LOG:
                 raised, now.raised = now.raised, {}
                 self._log(now, event, outcome, raised, event.parts if is_push and entry is not None else None)
-            if not is_push:
-                now.log.begin_base(push, now.image())
+                if not is_push:
+                    now.log.begin_base(push, now.image())
         return Admission(outcome) if entry is None else self._admission(now, ledger, outcome, event)
 
     def count(self, now: Incarnation, event: CountTogether) -> list[Outcome | Exception]:
@@ -366,7 +381,7 @@ class Sequencer:
         statistics = self._resources.statistics
         late, (hypers, contribution) = None, examined
         if contribution is not None:
-            late = self._closing.is_late(now, ledger, asked, contribution)
+            late = self.closing.is_late(now, ledger, asked, contribution)
         refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite, late)
         if now.leads is not None:
             self._count_lead(now.leads, asked, refused)
@@ -378,7 +393,7 @@ class Sequencer:
             return ledger.refuse(push, refused, staleness, asked.not_finite, closes), None
         kind, place, counted = asked.kind, None, None
         if contribution is not None:
-            counted = self._closing.count(now, ledger, asked, contribution, participants)
+            counted = self.closing.count(now, ledger, asked, contribution, participants)
             kind, place = counted.kind, counted.place
             if not kind.closes:
                 increments, hypers = (), ()
@@ -450,7 +465,7 @@ class Sequencer:
 def _no_room(now: Incarnation, step: str, most_bytes: int) -> str:
     """Say why a contribution is refused."""
     return (
-        f"The contributions to steps that are not made yet have {now.contributions.nbytes:,} bytes on PS task "
+        f"The contributions to steps that are not made yet have {now.held_bytes:,} bytes on PS task "
         f"{now.shard}, beyond the {now.store.value_bytes:,} of the values and {most_bytes:,}, half of "
         f"--max-inflight-bytes: there is no memory for another one to step {shown(step)}. Wait until a step is made, "
         "or raise it."

@@ -16,12 +16,9 @@ from functools import partial
 from typing import Any
 
 from globalstep.cluster.task_state import State
-from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.budget import SMALL_BYTES, Budget, Kind
-from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
-from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.members import Members
 from globalstep.ps.members.presence import Absence, ClientView, refuse_other
 from globalstep.ps.shard import events
@@ -29,7 +26,7 @@ from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Event, R
 from globalstep.ps.shard.incarnation import Incarnation
-from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
+from globalstep.ps.shard.life_cycle import LifeCycle, leads_of, load_ledger
 from globalstep.ps.shard.reads import StateReader, prepare_room_for_made
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.resources import FailStop, Resources
@@ -77,17 +74,17 @@ class Shard:
         self.now = Incarnation(self.resources.most_read_bytes)
         applier = self._applier = Applier(self.resources)
         sequencer = self._sequencer = Sequencer(self.resources, applier)
-        reader, life, closing = StateReader(sequencer), LifeCycle(self.resources), Closing(self.resources)
+        reader, life = StateReader(sequencer), LifeCycle(self.resources)
         self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
             events.Push: sequencer.push,
             events.Stage: sequencer.stage,
             events.CountTogether: sequencer.count,
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
-            events.AwaitStep: closing.await_step,
+            events.AwaitStep: lambda now, event: sequencer.closing.await_step(now, event),
             events.AwaitSlower: life.await_slower,
             events.GetLeads: life.leads,
-            events.GetOpenSteps: closing.open_steps,
+            events.GetOpenSteps: sequencer.open_steps,
             events.Resolved: self._resolved,
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,
@@ -234,7 +231,7 @@ class Shard:
         new.number, new.owner = event.incarnation, event.owner
         new.shard, new.shards, new.sequencer = event.shard, event.shards, event.sequencer
         new.sequencer_address, new.log = event.sequencer_address, event.log
-        new.policy, new.run, new.leads = event.policy, event.run, Leads.of(event.policy)
+        new.policy, new.run, new.leads = event.policy, event.run, leads_of(event.policy)
         new.begun_at, new.signer = self.resources.clock.monotonic(), Signer(event.key, event.incarnation)
         if event.loaded is not None:
             event.loaded.table.end_of_life()
@@ -250,6 +247,8 @@ class Shard:
         now.ledger = ledger
         ledger.incarnation, ledger.signer = now.number, now.signer
         if now.run.directory:
+            from globalstep.ps.ledger.journal import Journal
+
             life = f"{self.spent_incarnations}.{now.number}"
             ledger.journal = Journal(life, ledger, self.members.presence.task_of)
 
@@ -303,7 +302,8 @@ class Shard:
         now.store.apply(changes, {})
         if event.ledger is not None:
             self._sequence(now, event.ledger)
-        now.contributions.resume(event.contributions)
+        if event.contributions:
+            now.contributions.resume(event.contributions)
         for kept in event.kept:
             now.replies.by_client[kept.push.client] = kept
 
@@ -323,7 +323,7 @@ class Shard:
         presence = self.members.presence
         new.store.most_read_bytes = self.resources.most_read_bytes
         new.log, new.sequencer_address = event.log, event.sequencer_address
-        new.raised, new.leads = {}, Leads.of(new.policy)  # the log does not say who was here: all clocks begin anew
+        new.raised, new.leads = {}, leads_of(new.policy)  # the log does not say who was here: all clocks begin anew
         self.now = new
         presence.begin(event.expected_tasks)
         presence.have_left(event.left)
@@ -378,7 +378,7 @@ class Shard:
             return LoadView(
                 self.now.store.nbytes(),
                 len(staged),
-                sum(data.nbytes for data in staged if data is not None) + self.now.contributions.nbytes,
+                sum(data.nbytes for data in staged if data is not None) + self.now.held_bytes,
                 {} if brief else self.resources.changes.by_variable(),
             )
 

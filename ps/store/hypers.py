@@ -11,7 +11,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.ledger.ledger import HyperValues
-from globalstep.ps.store.ignoring import ignoring_float_errors
+from globalstep.ps.store.finite import ignoring_float_errors
 from globalstep.ps.store.store import VariableStore
 from globalstep.rules.rule import Rule
 from globalstep.wire.declarations import OptimizerDecl, OptimizerUse

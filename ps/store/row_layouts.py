@@ -21,7 +21,7 @@ from globalstep.ps.budget import MemoryClaim
 from globalstep.ps.store.checking import check_indices, too_much_read
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read, VariableDecl, padded
 
-__all__ = ["RowChange", "RowLayout", "check_rows"]
+__all__ = ["RowChange", "RowLayout"]
 
 Array = npt.NDArray[Any]
 _IDS = np.dtype(np.int64)
@@ -61,7 +61,7 @@ class RowLayout:
         uses: As given.
         items: How many changes and reads it has.
         appliers: See PushParts.optimizers.
-        version: Of the store by which one such push was found good; see `check_rows`.
+        version: Of the store by which one such push was found good; see `check`.
         claim: What it takes while its stream remembers it.
     """
 
@@ -127,35 +127,38 @@ class RowLayout:
             raise InvalidArgumentError(f"A push with rows {list(rows)} of a known layout cannot have {most} bytes.")
         return ops, reads
 
+    def check(
+        self,
+        ops: Sequence[Op],
+        reads: Sequence[Read],
+        declaration: Callable[[str], VariableDecl | None],
+        most_read_bytes: int,
+    ) -> None:
+        """Refuse what may be wrong with a push, where one like it was found good, by the store as it is now.
 
-def check_rows(
-    ops: Sequence[Op], reads: Sequence[Read], declaration: Callable[[str], VariableDecl | None], most_read_bytes: int
-) -> None:
-    """Refuse what may be wrong with a push of a layout of which one was found good, by the store as it is now.
+        Args:
+            ops: As they were bound.
+            reads: Likewise.
+            declaration: Gives a Variable's.
+            most_read_bytes: The most that one message may read.
 
-    Args:
-        ops: As they were bound.
-        reads: Likewise.
-        declaration: Gives a Variable's.
-        most_read_bytes: The most that one message may read.
-
-    Raises:
-        InvalidArgumentError: For a row that is not there.
-        ResourceExhaustedError: For reads of too many bytes.
-    """
-    for op in ops:
-        if op.indices is not None:
-            check_indices(op.indices, _of(op.variable, declaration))
-    nbytes = 0
-    for read in reads:
-        decl = _of(read.variable, declaration)
-        shape: Sequence[int] = decl.shape
-        if read.indices is not None:
-            check_indices(read.indices, decl)
-            shape = (read.indices.size, *shape[1:])
-        nbytes += math.prod(shape) * np.dtype(decl.dtype).itemsize
-    if nbytes > most_read_bytes:
-        raise too_much_read(len(reads), nbytes, most_read_bytes)
+        Raises:
+            InvalidArgumentError: For a row that is not there.
+            ResourceExhaustedError: For reads of too many bytes.
+        """
+        for op in ops:
+            if op.indices is not None:
+                check_indices(op.indices, _of(op.variable, declaration))
+        nbytes = 0
+        for read in reads:
+            decl = _of(read.variable, declaration)
+            shape: Sequence[int] = decl.shape
+            if read.indices is not None:
+                check_indices(read.indices, decl)
+                shape = (read.indices.size, *shape[1:])
+            nbytes += math.prod(shape) * np.dtype(decl.dtype).itemsize
+        if nbytes > most_read_bytes:
+            raise too_much_read(len(reads), nbytes, most_read_bytes)
 
 
 def _of(name: str, declaration: Callable[[str], VariableDecl | None]) -> VariableDecl:

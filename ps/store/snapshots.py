@@ -25,17 +25,12 @@ from globalstep.ps.budget import RETRY_SECS
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import PushId, padded
 
-__all__ = ["SnapshotMemory", "Snapshots", "no_ledger"]
+__all__ = ["SnapshotMemory", "Snapshots"]
 
 Array = npt.NDArray[Any]
 
 # Advice that a system may lack; without it pages are taken more slowly.
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
-
-
-def no_ledger() -> bytes:
-    """What a shard that is not the sequencer has of one."""
-    return b""
 
 
 class SnapshotMemory:

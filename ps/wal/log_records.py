@@ -20,11 +20,11 @@ from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.ledger_image import ledger_image, ledger_of_image
 from globalstep.ps.members.presence import State
 from globalstep.ps.shard import events
+from globalstep.ps.shard.applying import no_ledger
 from globalstep.ps.shard.event_log import Image
 from globalstep.ps.shard.events import Event
 from globalstep.ps.shard.layouts import Layout, PushParts
 from globalstep.ps.shard.replies import Kept
-from globalstep.ps.store.snapshots import no_ledger
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, PushId

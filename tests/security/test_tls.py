@@ -24,7 +24,8 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.security.certificates import find_tls_mistake
-from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls, TlsFiles, is_loopback
+from globalstep.security.client_ids import SESSION_KEY
+from globalstep.security.credentials import Credentials, CurrentTls, TlsFiles, is_loopback
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl

@@ -20,7 +20,8 @@ from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
-from globalstep.security.credentials import SESSION_KEY, Credentials, session_secret
+from globalstep.security.client_ids import SESSION_KEY, session_secret
+from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import SecureChannel
 from globalstep.security.token_proofs import STREAM, TokenClaim, digest_of, proof, token_id
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, VariableDecl

@@ -24,7 +24,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import planned_faults
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
-from globalstep.security.credentials import new_client_id
+from globalstep.security.client_ids import new_client_id
 from globalstep.wire.declarations import Push, Read
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions

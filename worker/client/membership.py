@@ -6,6 +6,7 @@ Layer: worker. Threads: a Membership is thread-safe.
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ from globalstep.cluster.run_identity import NO_RUN, RunIdentity, new_run_id, run
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.security.credentials import new_signing_key
 from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.wire.known_progress import KnownProgress
@@ -31,6 +31,11 @@ from globalstep.worker.protocol.splitting import split_declaration, split_optimi
 _FINISH_TRIES = 4
 #: How often one looks whether another client has begun a run on all PS tasks, before it begins one itself.
 _JOIN_TRIES = 200
+
+
+def new_signing_key() -> bytes:
+    """Make what the PS tasks of an incarnation sign with; see "What is signed" in docs/design/push-protocol.md."""
+    return secrets.token_bytes(32)
 
 
 def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:

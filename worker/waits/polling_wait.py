@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.runtime.clock import Clock
-from globalstep.runtime.waiting import likeliest
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
@@ -70,6 +69,8 @@ class PollingWait:
             return False
         now = self._clock.monotonic()
         if now >= self._next_report:
+            from globalstep.runtime.waiting import likeliest
+
             # A user who started a task alone by hand is to see why nothing happens, whatever the verbosity.
             _log.warning("Waited %.0f s so far: %s%s", self.waited_secs, waiting_for, likeliest(why))
             self._next_report = now + _REMIND_SECS

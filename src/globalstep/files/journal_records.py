@@ -27,8 +27,6 @@ RECORD_DTYPE = np.dtype(
 
 #: Stands for "no step" in `step`.
 NO_STEP = 0xFFFF
-#: A staleness beyond it is written down as it.
-MAX_STALENESS = 2**31 - 1
 
 
 class EventKind(IntEnum):

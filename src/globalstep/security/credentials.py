@@ -9,12 +9,9 @@ CurrentTls is thread-safe.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import logging
 import os
-import re
-import secrets
 import socket
 import ssl
 import stat
@@ -27,8 +24,6 @@ from globalstep.errors import FailedPreconditionError, UnauthenticatedError
 
 _log = logging.getLogger(__name__)
 
-#: By which name a call shows its process's session secret.
-SESSION_KEY = "globalstep-session"
 #: Environment variable of a token that all tasks of a run have in common: see ps/access/role_tokens.py.
 RUN_TOKEN = "GLOBALSTEP_RUN_TOKEN"
 #: How a URI begins that names a role.
@@ -36,9 +31,6 @@ ROLE_URI = "globalstep://role/"
 _MARK = "role="
 _ROLES = ("chief", "standby", "worker", "ps")
 _LEAST_TOKEN_CHARACTERS = 16
-_MARK_CHARACTERS = 32
-_CLIENT_ID = re.compile(rf"s([0-9a-f]{{{_MARK_CHARACTERS}}})-[0-9a-f]{{12}}")
-_SESSION_SECRET = secrets.token_hex(16)
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -293,37 +285,3 @@ def is_loopback(host: str) -> bool:
 def _why(error: OSError) -> str:
     name = f"{error.filename}: " if error.filename else ""
     return name + (getattr(error, "reason", "") or error.strerror or str(error))
-
-
-def session_secret() -> str:
-    """Give this process's session secret: a random one, which only PS tasks get to see, and which is never stored."""
-    return _SESSION_SECRET
-
-
-def mark_of(secret: str) -> str:
-    """Give what everybody may know of a session secret."""
-    return hashlib.sha256(secret.encode()).hexdigest()[:_MARK_CHARACTERS]
-
-
-def new_client_id() -> str:
-    """Make an id for a client of this process: a process without the session secret cannot use it.
-
-    >>> holder_of(new_client_id()) == mark_of(session_secret())
-    True
-    """
-    return f"s{mark_of(_SESSION_SECRET)}-{secrets.token_hex(6)}"
-
-
-def new_signing_key() -> bytes:
-    """Make what the PS tasks of an incarnation sign with; see "What is signed" in docs/design/push-protocol.md."""
-    return secrets.token_bytes(32)
-
-
-def holder_of(client_id: str) -> str:
-    """Give the mark of the process that a client id belongs to; "" for one that is bound to none.
-
-    >>> holder_of("another client's")
-    ''
-    """
-    found = _CLIENT_ID.fullmatch(client_id)
-    return found[1] if found else ""

@@ -18,7 +18,8 @@ from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedE
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.certificates import ServerRole, find_tls_mistake
-from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls, is_loopback, session_secret
+from globalstep.security.client_ids import SESSION_KEY, session_secret
+from globalstep.security.credentials import Credentials, CurrentTls, is_loopback
 from globalstep.security.peer_uid import is_ours, tells_listeners, uid_of_listener
 from globalstep.security.rpc import CHANNEL_OPTIONS
 from globalstep.security.token_proofs import (

@@ -38,7 +38,8 @@ from http2_frames import PREFACE, frame, literal
 from globalstep.errors import CancelledError, InternalError, OpError, UnavailableError, UnknownError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.security.credentials import Credentials, new_client_id
+from globalstep.security.client_ids import new_client_id
+from globalstep.security.credentials import Credentials
 from globalstep.wire.protocol_version import own_protocol
 from globalstep.wire.socket_messages import HEADER, MAGIC, PLACE, PLACED_MAGIC, WELCOME
 from globalstep.worker.transport.grpc_transport import GrpcTransport

@@ -32,7 +32,8 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.runtime.clock import ManualClock
-from globalstep.security.credentials import SESSION_KEY, Credentials, holder_of, mark_of, new_client_id, session_secret
+from globalstep.security.client_ids import SESSION_KEY, holder_of, mark_of, new_client_id, session_secret
+from globalstep.security.credentials import Credentials
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport

@@ -10,9 +10,9 @@ import pytest
 from counting_run import initialize, state, step_push
 
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
-from globalstep.files.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.ledger.push_table import MAX_STALENESS
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import LayoutMemory

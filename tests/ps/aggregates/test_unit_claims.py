@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from globalstep.ps.aggregates.unit_claims import UnitClaims
+from globalstep.ps.aggregates.contributors import UnitClaims
 
 
 def known(**usual_secs):

@@ -25,7 +25,7 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.durability import shard_folder
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.security.credentials import new_client_id
+from globalstep.security.client_ids import new_client_id
 from globalstep.wire.declarations import Op, OpKind, Push, PushId
 from globalstep.wire.known_progress import Known, KnownProgress
 from globalstep.wire.protocol_version import own_protocol

@@ -1,7 +1,8 @@
-"""Which units of work are being computed, by whom, and which one is of most use to who asks.
+"""Who contributes to the steps that are open: when contributions came, and which units of work are being computed.
 
-It decides on speed alone: what a step is made of, the book of open aggregates decides. So nothing of it is in a log,
-and a sequencer that has forgotten it gives out units anew.
+It decides on speed alone, and is for those who watch: what a step is made of, the book of open aggregates decides. So
+nothing of it is in a log. What a sequencer that came back from its log does not know of times, it does not count; units
+it gives out anew.
 
 Layer: ps. Single thread: the caller's, under the shard's lock.
 """
@@ -12,7 +13,7 @@ import math
 from collections.abc import Set
 from typing import NamedTuple
 
-__all__ = ["UnitClaims"]
+__all__ = ["ArrivalTimes", "Contributors", "UnitClaims"]
 
 #: A claim that has taken so many times as long as its client's units do, and so many seconds more, counts for nothing:
 #: its client is dead, stopped, or slower than it was.
@@ -121,3 +122,63 @@ class UnitClaims:
         usual = self._usual_secs(client)
         overdue = now - claim.at > _PATIENCE * usual + _PATIENCE_SECS
         return math.inf if overdue else max(claim.at + usual, now)
+
+
+class ArrivalTimes:
+    """The times of an incarnation's contributions, by step; only those of the open value are kept.
+
+    >>> times = ArrivalTimes()
+    >>> for at in (10.0, 12.5):
+    ...     times.came("step", 5, at)
+    >>> times.open_secs("step", 5, 13.0), times.made("step", 5, 14.0), times.made("step", 6, 15.0)
+    (3.0, (2, 5.5), (0, 0))
+    """
+
+    def __init__(self) -> None:
+        # Step -> the value that its contributions were computed from, and when they came.
+        self._open: dict[str, tuple[int, list[float]]] = {}
+
+    def came(self, step: str, base: int, at: float) -> None:
+        """Take note of a contribution that counts.
+
+        Args:
+            step: To which step.
+            base: From which value of it.
+            at: When it was decided, by the clock's monotonic reading.
+        """
+        found = self._open.get(step)
+        if found is None or found[0] != base:
+            found = self._open[step] = (base, [])
+        found[1].append(at)
+
+    def made(self, step: str, base: int, at: float) -> tuple[int, float]:
+        """Take note that what follows a step's value `base` is made.
+
+        Returns:
+            How many contributions waited for it, and the sum of their seconds; without those that had come before a
+            restart of the sequencer.
+        """
+        was, came = self._open.pop(step, (base, []))
+        return (len(came), sum(at - since for since in came)) if was == base else (0, 0.0)
+
+    def open_secs(self, step: str, base: int, at: float) -> float:
+        """Give for how long the oldest contribution to what follows `base` has waited; 0 where there is none."""
+        was, came = self._open.get(step, (base, []))
+        return at - came[0] if was == base and came else 0.0
+
+
+class Contributors:
+    """What an incarnation knows of those who contribute to its steps.
+
+    Attributes:
+        claims: Which units of work are being computed, and by whom.
+        arrivals: When the contributions to each step's open value came.
+        gave: Step -> client -> when its last contribution was decided, by the clock.
+        gave_first: Step -> when the first contribution of all was decided.
+    """
+
+    def __init__(self) -> None:
+        self.claims = UnitClaims()
+        self.arrivals = ArrivalTimes()
+        self.gave: dict[str, dict[str, float]] = {}
+        self.gave_first: dict[str, float] = {}
