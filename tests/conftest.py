@@ -232,7 +232,7 @@ def soon(monkeypatch):
     """Make seconds of real time short that a task waits: for an answer's next try, and for another's sign of life."""
     from globalstep.chief.sessions import run_joining
     from globalstep.worker.client import candidate, heartbeat
-    from globalstep.worker.client.retry import POLICIES, RetryPolicy
+    from globalstep.worker.client.calls import POLICIES, RetryPolicy
 
     monkeypatch.setitem(POLICIES, "Status", RetryPolicy(POLICIES["Status"].deadline_secs, 0.02))
     monkeypatch.setattr(heartbeat, "_PERIOD_SECS", 0.05)

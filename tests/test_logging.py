@@ -37,11 +37,11 @@ def test_only_warnings_by_default():
 def test_lines_of_a_program_that_logs_nothing_itself_look_the_same():
     program = (
         "import logging, globalstep as tf; tf.Session; "
-        "logging.getLogger('globalstep.worker.client.retry').warning('beware')"
+        "logging.getLogger('globalstep.worker.client.calls').warning('beware')"
     )
     assert run(program) == "WARNING:globalstep:beware\n"
     line = json.loads(run("import os; os.environ['GLOBALSTEP_LOG_FORMAT'] = 'json'; " + program))
-    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "globalstep.worker.client.retry", "beware")
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "globalstep.worker.client.calls", "beware")
 
 
 def test_a_program_that_sets_up_logging_gets_each_record_once():

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from globalstep.cluster.task_state import State
 from globalstep.errors import OpError
+from globalstep.wire.declarations import State
 from globalstep.worker.client.causes import ASK_SECS, why_no_answer
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.job_end import await_last_save
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_creators import CHIEF_MAX_WAIT_SECS, ChiefCreator, SessionCreator, WorkerCreator
 from globalstep.cluster.cluster import TaskConfig, is_chief, session_tasks, target_of
@@ -166,6 +165,8 @@ class RoleCreator(SessionCreator):
             return self._chief.secure_last_step(session, hooks, max_wait_secs)
         candidate, cluster = self._candidate, session.cluster
         max_wait_secs += candidate.failover_secs or 0.0
+        from globalstep.chief.sessions.other_tasks import await_last_save
+
         return await_last_save(cluster, self._clock, max_wait_secs, lambda: candidate.try_to_claim(cluster))
 
     def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:

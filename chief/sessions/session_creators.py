@@ -13,7 +13,7 @@ from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.cluster_start import stop_limits
-from globalstep.chief.sessions.job_end import OtherTasks, await_last_save, await_others, is_at_limit, is_done, look
+from globalstep.chief.sessions.job_end import is_at_limit, is_done, look
 from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_making import SessionMaking
@@ -203,6 +203,8 @@ class ChiefCreator(_ModelCreator):
 
     def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
         """See SessionCreator."""
+        from globalstep.chief.sessions.other_tasks import OtherTasks, await_others
+
         await_others(OtherTasks(session.cluster, self._clock), goes_on, keep_watch)
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
@@ -275,6 +277,8 @@ class WorkerCreator(_ModelCreator):
 
     def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
         """See SessionCreator."""
+        from globalstep.chief.sessions.other_tasks import await_last_save
+
         return await_last_save(session.cluster, self._clock, max_wait_secs)
 
     def _why_over(self, thorough: bool | None = None) -> str:

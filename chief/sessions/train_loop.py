@@ -20,7 +20,6 @@ from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
-from globalstep.chief.sessions.job_end import await_rest
 from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.session_creators import SessionCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError, UnavailableError
@@ -533,7 +532,7 @@ class TrainLoop:
         return keep_watch
 
     def await_rest(self, goes_on: Callable[[], bool]) -> None:
-        """Wait, once this task has had its last batches, until the others have trained theirs; see job_end.await_rest.
+        """Wait, once this task has had its last batches, until the others have trained theirs.
 
         Args:
             goes_on: Says whether to wait any longer: not where the run has gone back, so that there are batches again.
@@ -541,6 +540,8 @@ class TrainLoop:
 
         def wait(hooked: HookedSession) -> None:
             if self._ours is not None:
+                from globalstep.chief.sessions.other_tasks import await_rest
+
                 await_rest(self._session.cluster, self._clock, lambda: goes_on() and self._waits(), self._keep_watch())
 
         self.run_hooked(act=wait)

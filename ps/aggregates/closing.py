@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from globalstep.cluster.task_state import State
 from globalstep.files.journal_records import Fewer
 from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
@@ -22,7 +21,7 @@ from globalstep.ps.shard.events import AwaitStep, Push
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import Awaited, OpenStep, StepWait
 from globalstep.ps.shard.resources import Resources
-from globalstep.wire.declarations import Increment, PushId
+from globalstep.wire.declarations import Increment, PushId, State
 
 __all__ = ["Closing", "Counted"]
 

@@ -4,19 +4,20 @@ Where a connection can have a call wait without a thread, the call is answered o
 patience is over; elsewhere at once, and the client pauses before it asks again. A contribution whose step is made while
 it waits is answered with what it reads, as of then; else without, and its client asks AWAIT_STEP.
 
-Layer: ps. Threads: a StepWaits is thread-safe.
+Layer: ps. Threads: a StepWaits is thread-safe. A ParkedCall is resumed once, by the thread that has taken it out of
+where it waited; the thread that serves its connection makes its reply.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.budget import Kind, MemoryClaim
-from globalstep.ps.service.parked_call import Make, OpenCall, ParkedCall
 from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull, ReadMade
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer, Packing, StepWait, bytes_of
@@ -25,12 +26,68 @@ from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Increment, Read
 
-__all__ = ["StepWaits", "await_slower"]
+__all__ = ["Make", "OpenCall", "ParkedCall", "ServedLine", "StepWaits", "await_slower"]
 
 #: Longest patience: meanwhile nobody looks whether a contributor is gone.
 _MOST_PATIENCE_MS = 1000
 #: See StepWaits._is_over.
 _BELIEVED_SECS = 1.0
+
+
+#: Writes a reply.
+Make = Callable[[pb.Reply, TensorWriter], None]
+
+
+class ParkedCall:
+    """A call that waits.
+
+    Args:
+        since: When it began to wait, by the clock's monotonic reading.
+        wake: Has the thread that serves its connection make the reply.
+
+    Attributes:
+        since: As given.
+        make: Makes the reply; None before it is resumed.
+    """
+
+    __slots__ = ("_wake", "make", "since")
+
+    def __init__(self, since: float, wake: Callable[[ParkedCall], None]) -> None:
+        self.since = since
+        self._wake = wake
+        self.make: Make | None = None
+
+    def resume(self, make: Make) -> None:
+        """Have the reply made."""
+        self.make = make
+        self._wake(self)
+
+
+class ServedLine(Protocol):
+    """A connection, as far as a handler needs to know it."""
+
+    def park(self, call: OpenCall) -> ParkedCall | None:
+        """Have a call wait without a thread; None where it cannot."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A request that is being carried out, and may have to wait.
+
+    Attributes:
+        request: The message.
+        memory: What its stream remembers.
+        line: Its connection; None for one on which no call waits without a thread.
+        number: Of the call on its connection.
+        parked: It, while it waits.
+    """
+
+    request: pb.Request
+    memory: LayoutMemory
+    line: ServedLine | None = None
+    number: int = 0
+    parked: ParkedCall | None = None
 
 
 class _Asked(NamedTuple):

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from globalstep.cluster.process_place import NO_PROCESS, Process
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity, other_run
-from globalstep.cluster.task_state import State
 from globalstep.errors import FailedPreconditionError, ResourceExhaustedError
 from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.shard.statistics import MOST_COUNTED
 from globalstep.runtime.clock import Clock
+from globalstep.wire.declarations import State
 
 __all__ = [
     "Absence",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 
 from globalstep.cluster.run_identity import identity_of
-from globalstep.cluster.task_state import State
 from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.signatures import KEY_BYTES
@@ -17,6 +16,7 @@ from globalstep.ps.shard.events import Begin
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import ShardView
 from globalstep.wire import codec
+from globalstep.wire.declarations import State
 
 __all__ = ["begin_event", "begin_with", "check_begin"]
 

@@ -19,13 +19,12 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import Caller, Everybody, Role, TokenRevokedError
-from globalstep.ps.aggregates.step_waits import StepWaits, await_slower
+from globalstep.ps.aggregates.step_waits import OpenCall, ServedLine, StepWaits, await_slower
 from globalstep.ps.budget import RETRY_SECS, Account, Budget, ReplyMemory
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.service.packed_data import pack_reply, unpack_request
-from globalstep.ps.service.parked_call import OpenCall, ServedLine
 from globalstep.ps.service.push_decoding import (
     Decision,
     check_counts,

@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller
+from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.budget import ReplyMemory
 from globalstep.ps.service.handler import encode_error
-from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
 from globalstep.ps.service.turns import Turn
 from globalstep.ps.shard.event_log import NO_LOG
@@ -356,7 +356,7 @@ class ServedConnection:
     # ---- Calls that wait ----------------------------------------------------------------------
 
     def park(self, call: OpenCall) -> ParkedCall | None:
-        """See parked_call.ServedLine."""
+        """See step_waits.ServedLine."""
         parked = self._server.park(self, call) if self._parked < MOST_PARKED else None
         if parked is not None:
             self._parked += 1

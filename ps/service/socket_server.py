@@ -30,8 +30,8 @@ from globalstep.ps.access.authorization import CALLER, Caller
 from globalstep.ps.access.door import check_share, whose_seat
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.strangers import Stranger, Strangers
+from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.served_connection import HELLO_SECS, ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns

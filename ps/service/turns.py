@@ -22,8 +22,8 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.shard.layouts import LayoutMemory
 
 __all__ = ["Served", "Turn", "Turns"]

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.cluster.task_state import State
-from globalstep.wire.declarations import PushId
+from globalstep.wire.declarations import PushId, State
 
 if TYPE_CHECKING:
     from globalstep.ps.aggregates.contributions import Contributions

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.cluster.task_state import State
 from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Floor
@@ -33,6 +32,7 @@ from globalstep.wire.declarations import (
     Outcome,
     PushId,
     Read,
+    State,
     StopLimit,
     VariableDecl,
 )

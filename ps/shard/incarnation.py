@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from globalstep.cluster.run_identity import NO_RUN
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.cluster.task_state import State
 from globalstep.errors import (
     AbortedError,
     DataLossError,
@@ -29,7 +28,7 @@ from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import ReplyCache
 from globalstep.ps.store.store import VariableStore
-from globalstep.wire.declarations import PushId, VariableDecl
+from globalstep.wire.declarations import PushId, State, VariableDecl
 
 if TYPE_CHECKING:
     from globalstep.ps.aggregates.contributions import Contributions

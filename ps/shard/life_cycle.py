@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.cluster.task_state import State
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.ledger.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.members.chief_lease import ChiefLeaseView
@@ -18,6 +17,7 @@ from globalstep.ps.shard.events import AwaitSlower, Begin, Declare, Finish, GetL
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import LeadWait
 from globalstep.ps.shard.resources import Resources
+from globalstep.wire.declarations import State
 
 if TYPE_CHECKING:
     from globalstep.ps.members.leads import Leads

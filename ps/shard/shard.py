@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from globalstep.cluster.task_state import State
 from globalstep.ps.budget import SMALL_BYTES, Budget, Kind
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
@@ -36,7 +35,7 @@ from globalstep.ps.store.checking import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
 from globalstep.rules import check_declaration, get_rule
 from globalstep.runtime.clock import Clock
-from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId, State
 
 __all__ = ["Shard"]
 

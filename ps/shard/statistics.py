@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.cluster.task_state import State
 from globalstep.ps.members.chief_lease import ChiefLeaseView
-from globalstep.wire.declarations import OptimizerDecl, OutcomeKind, VariableDecl
+from globalstep.wire.declarations import OptimizerDecl, OutcomeKind, State, VariableDecl
 
 __all__ = [
     "STALENESS_BUCKETS",

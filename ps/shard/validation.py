@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from globalstep.cluster.task_state import State
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.wire.declarations import State
 
 __all__ = ["problems"]
 

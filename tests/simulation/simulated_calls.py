@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simulated_disk import Crashed
 from simulated_time import Process
 
-from globalstep.ps.service.parked_call import OpenCall, ParkedCall
+from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 
 if TYPE_CHECKING:
     from simulated_network import Call
@@ -17,7 +17,7 @@ __all__ = ["SimulatedLine", "WaitingCalls"]
 
 
 class SimulatedLine:
-    """A client's call, as far as a handler needs to know its connection; see parked_call.ServedLine."""
+    """A client's call, as far as a handler needs to know its connection; see step_waits.ServedLine."""
 
     def __init__(self, waiting: WaitingCalls, call: Call) -> None:
         self._waiting = waiting

@@ -15,9 +15,9 @@ from simulated_network import LATER, PARKED, Answer, Call, Network, SimulatedTra
 from simulated_time import Hub, Process, ProcessClock, Threads, Violation
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.step_waits import OpenCall
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler, encode_error
-from globalstep.ps.service.parked_call import OpenCall
 from globalstep.ps.service.settler import Settler
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard

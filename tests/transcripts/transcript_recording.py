@@ -24,7 +24,6 @@ from transcript_words import ANSWERS, REQUESTS, STEP, Numbers, listed, number, p
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.cluster.task_state import State
 from globalstep.errors import OpError, error_from_code
 from globalstep.wire.declarations import (
     Increment,
@@ -34,6 +33,7 @@ from globalstep.wire.declarations import (
     OptimizerUse,
     Push,
     Read,
+    State,
     StopLimit,
     VariableDecl,
 )

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError
-from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
-from globalstep.chief.sessions.job_end import OtherTasks, await_others
+from globalstep.chief.sessions.coordinator import Coordinator
+from globalstep.chief.sessions.looper_thread import LooperThread
+from globalstep.chief.sessions.other_tasks import OtherTasks, await_others
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock

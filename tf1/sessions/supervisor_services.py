@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.coordinator import LooperThread
+from globalstep.chief.sessions.looper_thread import LooperThread
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.files.tensorboard_protos import SessionLog, Summary
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from globalstep.cluster.task_state import State
 from globalstep.errors import OpError
+from globalstep.wire.declarations import State
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient

@@ -17,10 +17,10 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.progress_messages import progress_messages
 from globalstep.wire.transports import Transport, ask_all, ask_each
+from globalstep.worker.client.calls import POLICIES
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.joined_run import SHUTDOWN_SECS, Shutdown
 from globalstep.worker.client.leaving import leave_at_exit
-from globalstep.worker.client.retry import POLICIES
 
 _log = logging.getLogger("globalstep")
 

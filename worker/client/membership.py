@@ -19,11 +19,10 @@ from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import ask_each
-from globalstep.worker.client.calls import ControlCalls
+from globalstep.worker.client.calls import POLICIES, ControlCalls
 from globalstep.worker.client.candidate import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.leaving import ends_unfinished
-from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.client.run_view import RunView
 from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
 

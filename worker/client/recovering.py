@@ -24,7 +24,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.transports import Transport, ask_all
-from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.client.calls import POLICIES
 
 _log = logging.getLogger("globalstep")
 

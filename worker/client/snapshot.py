@@ -20,9 +20,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.declarations import PushId
 from globalstep.wire.transports import Transport, ask_all, transports_to
-from globalstep.worker.client.calls import ControlCalls
+from globalstep.worker.client.calls import POLICIES, ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
-from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
 Array = npt.NDArray[Any]

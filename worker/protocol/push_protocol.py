@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -30,12 +30,13 @@ from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Rea
 from globalstep.wire.message import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.calls import RETRIED, Retrying
+from globalstep.worker.client.calls import RETRIED, Retry, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
-from globalstep.worker.client.retry import Retry
-from globalstep.worker.protocol.error_feedback import Rest
 from globalstep.worker.protocol.push_messages import Part, PushMessages, Split
 from globalstep.worker.protocol.push_result import Applied, PushResult
+
+if TYPE_CHECKING:
+    from globalstep.worker.protocol.error_feedback import Rest
 
 __all__ = ["PushProtocol"]
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Push
 from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
+
+if TYPE_CHECKING:
+    from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
 
 __all__ = ["WirePacking"]
 
@@ -40,8 +42,12 @@ class WirePacking:
     def __init__(self, options: WireOptions) -> None:
         self._options = options
         self.active = options.dtype != "float32" or options.top_k < 1.0
-        rounds = options.error_feedback or options.dtype == "int8"
-        self._feedback = ErrorFeedback(options.top_k, _FORMS[options.dtype] if rounds else pb.FORM_RAW)
+        self._feedback: ErrorFeedback | None = None
+        if self.active:
+            from globalstep.worker.protocol.error_feedback import ErrorFeedback
+
+            rounds = options.error_feedback or options.dtype == "int8"
+            self._feedback = ErrorFeedback(options.top_k, _FORMS[options.dtype] if rounds else pb.FORM_RAW)
         self._memory = MemoryPool()
 
     @property
@@ -51,7 +57,8 @@ class WirePacking:
 
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
-        self._feedback.clear()
+        if self._feedback is not None:
+            self._feedback.clear()
 
     def thin(self, push: Push) -> tuple[Push, Rest]:
         """Give the push as it is to be made, its gradients thinned out and rounded where that is asked for.
@@ -59,14 +66,15 @@ class WirePacking:
         Returns:
             The push, and what is to be kept of it once it was applied.
         """
-        if not self.active or not push.ops:
+        if self._feedback is None or not push.ops:
             return push, {}
         ops, rest = self._feedback.thin(push.ops)
         return (replace(push, ops=ops), rest) if rest else (push, rest)
 
     def keep(self, rest: Rest) -> None:
         """Keep what a push that was applied did not send, for the next one."""
-        self._feedback.keep(rest)
+        if self._feedback is not None:
+            self._feedback.keep(rest)
 
     def pack(self, request: pb.Request, pieces: Sequence[memoryview]) -> Sequence[memoryview]:
         """Pack a request's data, of which that is gradients.

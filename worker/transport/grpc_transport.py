@@ -36,7 +36,7 @@ from globalstep.security.secure_channel import TRIES, BeginningCall, SecureChann
 from globalstep.wire.frames import Assembler, frames_of
 from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.transports import chosen_transport
-from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.client.calls import POLICIES
 from globalstep.worker.transport.connection import (
     Connection,
     ConnectionTicket,

@@ -297,6 +297,15 @@ class _OpsAlike(Sequence[Op]):
         return replace(self.first[at], value=self.values[at])
 
 
+class State(enum.IntEnum):
+    """The state of a PS task. The numbers are those of the wire."""
+
+    VACANT = 1
+    INITIALIZING = 2
+    READY = 3
+    DONE = 4
+
+
 class OutcomeKind(enum.IntEnum):
     """What became of a push. The numbers are those of the wire."""
 

@@ -11,7 +11,7 @@ import globalstep as gs
 import globalstep.chief.sessions.run_joining as run_joining
 import globalstep.worker.client.candidate as candidate
 import globalstep.worker.client.heartbeat as heartbeat
-from globalstep.chief.sessions import job_end
+from globalstep.chief.sessions import other_tasks
 from globalstep.chief.sessions.chief_role import ChiefClaim
 from globalstep.cluster.process_place import Process, this_process
 from globalstep.cluster.run_identity import NO_RUN
@@ -278,7 +278,7 @@ class Supervised:
 
 
 def test_of_supervisors_the_first_is_the_chief_and_the_others_are_none(tasks, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)  # the third task never comes
+    monkeypatch.setattr(other_tasks, "TO_COME_SECS", 0.0)  # the third task never comes
     first = Task(tasks, 0, Supervised, logdir=str(tmp_path))
     second = Task(tasks, 1, Supervised, logdir=str(tmp_path))
     assert first.session.supervisor.is_chief

@@ -9,7 +9,7 @@ from small_model import LocalCluster, build, wait_for_saves
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.job_end import TO_COME_SECS, others_that_train
+from globalstep.chief.sessions.other_tasks import TO_COME_SECS, others_that_train
 from globalstep.errors import AbortedError, OutOfRangeError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock

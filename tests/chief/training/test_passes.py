@@ -10,7 +10,7 @@ import pytest
 from small_model import wait_for_saves
 
 import globalstep as gs
-from globalstep.chief.sessions import job_end
+from globalstep.chief.sessions import other_tasks
 from globalstep.ps.server import PSOptions, PSServer
 
 DATA = [np.full(3, at, np.float32) for at in range(6)]
@@ -136,8 +136,8 @@ def test_where_a_run_goes_back_it_has_the_batches_from_there_again(ps, tmp_path,
 
 @pytest.mark.parametrize("came", [False, True])
 def test_a_run_says_that_batches_of_workers_that_never_came_or_stand_still_are_left_out(ps, monkeypatch, caplog, came):
-    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)
-    monkeypatch.setattr(job_end, "IDLE_SECS", 0.0)
+    monkeypatch.setattr(other_tasks, "TO_COME_SECS", 0.0)
+    monkeypatch.setattr(other_tasks, "IDLE_SECS", 0.0)
     ps(workers=2)
     seen, options = [], {"optimizer": gs.optim.SGD(0.1)}
 
@@ -165,7 +165,7 @@ def test_of_a_divided_loader_the_parts_of_all_workers_make_the_steps(ps, monkeyp
     def loss(params, batch):
         return 0.0, {"w": np.ones(3, np.float32)}
 
-    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)
+    monkeypatch.setattr(other_tasks, "TO_COME_SECS", 0.0)
     ps(workers=2)
     together = gs.train.SyncReplicasOptimizer(gs.optim.SGD(0.1), 1)
     assert gs.fit({"w": np.zeros(3, np.float32)}, loss, Divided(DATA), optimizer=together, epochs=2).step == 24

@@ -13,7 +13,7 @@ from small_model import build
 
 from globalstep.chief.journal.run_directory import FILE_NAME, keep_identity, keep_incarnation, kept_addresses
 from globalstep.chief.journal.run_lock import hold, living_holder
-from globalstep.chief.sessions import job_end
+from globalstep.chief.sessions import other_tasks
 from globalstep.cluster.process_place import NO_PROCESS, this_process
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.deploy.cli import main
@@ -118,7 +118,7 @@ def test_runs_lists_launched_ones_and_those_with_a_ps_of_their_own(ps, tmp_path,
 
 
 def test_runs_counts_the_workers_that_are_still_to_come(ps, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(job_end, "TO_COME_SECS", 0.0)  # the chief's end waits for none of them
+    monkeypatch.setattr(other_tasks, "TO_COME_SECS", 0.0)  # the chief's end waits for none of them
     tasks = {"ps": [ps.address], "worker": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
     with live_runs.kept([ps.address], {"GLOBALSTEP_RUN": "digits"}), training("", tmp_path / "run"):

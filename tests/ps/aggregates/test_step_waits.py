@@ -10,9 +10,9 @@ from counting_run import RATE, SHAPES, USES, initialize
 
 from globalstep.errors import AbortedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS
-from globalstep.ps.service.parked_call import OpenCall, ParkedCall
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire import codec

@@ -2,7 +2,6 @@
 
 import pytest
 
-from globalstep.cluster.task_state import State
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Unfinished
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
@@ -10,7 +9,7 @@ from globalstep.ps.shard.replies import Kept
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, PushId, VariableDecl
+from globalstep.wire.declarations import Increment, Op, OpKind, PushId, State, VariableDecl
 
 PUSH = PushId("w", 1)
 

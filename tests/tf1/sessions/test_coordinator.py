@@ -5,7 +5,8 @@ import weakref
 
 import pytest
 
-from globalstep.chief.sessions.coordinator import Coordinator, LooperThread
+from globalstep.chief.sessions.coordinator import Coordinator
+from globalstep.chief.sessions.looper_thread import LooperThread
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.runtime.clock import ManualClock
 

@@ -15,8 +15,8 @@ from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import PushId
+from globalstep.worker.client.calls import Retry
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.client.retry import Retry
 
 YEAR_SECS = 365 * 86400.0
 

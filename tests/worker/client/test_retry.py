@@ -18,8 +18,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Op, OpKind, Push, StopLimit
+from globalstep.worker.client.calls import POLICIES, Retry, RetryCount
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.client.retry import POLICIES, Retry, RetryCount
 
 
 def test_every_rpc_of_the_service_is_in_the_table():

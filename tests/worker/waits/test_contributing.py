@@ -14,9 +14,9 @@ from served_tasks import joining, starting
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import InvalidArgumentError, LostStateError, NotFiniteGradientError
+from globalstep.ps.aggregates.step_waits import ParkedCall
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, Standing
-from globalstep.ps.service.parked_call import ParkedCall
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
