@@ -197,14 +197,6 @@ class Ledger:
         """Whether some limited step stands at its limit or beyond."""
         return any(self.steps.get(step, 0) >= last for step, last in self.limits.items())
 
-    def recorded(self, push: PushId) -> Outcome | None:
-        """Give the recorded outcome of a push, marked as a duplicate's; None if it is new.
-
-        Raises:
-            AbortedError: If the number is older than what is remembered.
-        """
-        return self.table.recorded(push)
-
     def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int | None:
         """Give how far the carried steps moved on since the worker read them; None where it did not say."""
         found: int | None = None
@@ -268,7 +260,7 @@ class Ledger:
         """Accept a push: give it the next index, move the steps on, record the outcome.
 
         Args:
-            push: Its id, which `recorded` has not answered.
+            push: Its id, which the table does not know.
             kind: What it is.
             participants: Shards with a part in it.
             increments: Steps to move on, checked by `check_increments` and `over_limit`.
@@ -416,7 +408,7 @@ class Ledger:
         self.raise_floor(shard, applied)
         for push in pushes:
             try:
-                known = self.recorded(push)
+                known = self.table.recorded(push)
             except AbortedError:
                 continue
             if known is None:

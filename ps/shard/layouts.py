@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
@@ -24,7 +24,7 @@ from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Re
 if TYPE_CHECKING:
     from globalstep.ps.store.row_layouts import RowLayout
 
-__all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
+__all__ = ["Layout", "LayoutMemory", "PushParts"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
@@ -35,44 +35,12 @@ _ITEM_BYTES, _KEPT_BYTES = 512, 16
 Places = tuple[tuple[str, str, bool, int], ...]
 
 
-class WireTensor(Protocol):
-    """A tensor of a push, as the wire has it."""
-
-    @property
-    def offset(self) -> int:
-        """Where it begins in the push's data, bytes."""
-        ...
-
-
-class WireChange(Protocol):
-    """A change of a push without its numbers, as the wire has it."""
-
-    @property
-    def variable(self) -> str:
-        """What it changes."""
-        ...
-
-    @property
-    def optimizer(self) -> str:
-        """By which optimizer; "" for none."""
-        ...
-
-    @property
-    def after_increment(self) -> bool:
-        """Whether after the push's increments."""
-        ...
-
-    @property
-    def value(self) -> WireTensor:
-        """Its operand."""
-        ...
-
-
 @dataclass(slots=True)
 class Layout:
     """A push without its numbers."""
 
-    ops: Sequence[WireChange]
+    #: Its changes, as the wire has them.
+    ops: Sequence[Any]
     #: Reads one of them, with its numbers in a push's data.
     decode: Callable[[Any, memoryview], Op]
     reads: list[Read]

@@ -241,7 +241,7 @@ class Watch:
             ):
                 continue
             try:
-                outcome = kept.recorded(push)
+                outcome = kept.table.recorded(push)
             except AbortedError:
                 outcome = None
             if outcome is None or outcome.index != entry.index:

@@ -109,10 +109,6 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         """Say that the rows stayed where they were trained: a lookup fails until they are loaded."""
         self._weight, self._left = None, True
 
-    def forget_weight(self) -> None:
-        """Free the memory of a table that was looked at or loaded."""
-        self._weight = None
-
     def serve(self, rows_of: Callable[[Any], Any] | None) -> None:
         """Take rows from elsewhere than `weight`.
 

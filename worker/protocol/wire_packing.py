@@ -36,11 +36,12 @@ class WirePacking:
         options: How.
 
     Attributes:
+        options: As given.
         active: Whether there is anything to do.
     """
 
     def __init__(self, options: WireOptions) -> None:
-        self._options = options
+        self.options = options
         self.active = options.dtype != "float32" or options.top_k < 1.0
         self._feedback: ErrorFeedback | None = None
         if self.active:
@@ -49,11 +50,6 @@ class WirePacking:
             rounds = options.error_feedback or options.dtype == "int8"
             self._feedback = ErrorFeedback(options.top_k, _FORMS[options.dtype] if rounds else pb.FORM_RAW)
         self._memory = MemoryPool()
-
-    @property
-    def options(self) -> WireOptions:
-        """As given."""
-        return self._options
 
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
@@ -95,17 +91,17 @@ class WirePacking:
             dtypes = [dtype for op in message.ops for dtype in _dtypes_of(op)]
             dtypes += [read.indices.dtype for read in message.reads if _has_bytes(read.indices)]
         packing: Any = importlib.import_module("globalstep.wire.packing")
-        form = _FORMS[self._options.dtype]
+        form = _FORMS[self.options.dtype]
         typed = list(zip(pieces, dtypes, strict=True))
-        thinned = self._options.top_k < 1.0
+        thinned = self.options.top_k < 1.0
         packed: list[memoryview] = packing.pack(typed, form, request.spans, self._memory.take, thinned)
         return packed
 
     def ask(self, request: pb.Request) -> None:
         """Say how the values of the reply are to be packed."""
         of_snapshot = request.HasField("pull") and request.pull.HasField("snapshot")
-        if self._options.dtype != "float32" and request.WhichOneof("kind") in _READING and not of_snapshot:
-            request.reply_form = _FORMS["bfloat16" if self._options.dtype == "int8" else self._options.dtype]
+        if self.options.dtype != "float32" and request.WhichOneof("kind") in _READING and not of_snapshot:
+            request.reply_form = _FORMS["bfloat16" if self.options.dtype == "int8" else self.options.dtype]
 
     def unpack(self, message: Message) -> Message:
         """Give a reply with its data as it was before it was packed."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.protocol.pushes_in_flight import PushTicket
 
+_log = logging.getLogger("globalstep")
+
 #: Values that came back with a push are used by the next step up to this age, seconds.
 _REUSE_SECS = 1.0
 
@@ -249,9 +251,6 @@ class Stepper:
             self._dropped.take(outcome)
 
 
-_log = logging.getLogger("globalstep")
-
-
 class Computing:
     """Computes steps of a model, and says what is suspicious about them.
 
@@ -309,9 +308,6 @@ def go_straight(error: Exception) -> None:
             error.__traceback__ = place
             return
         place = place.tb_next
-
-
-_log = logging.getLogger("globalstep")
 
 
 class BadSteps:

@@ -17,7 +17,7 @@ import importlib
 import os
 import re
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 #: Of the environment: what a test makes fail in a process, see tests/support/planned_faults.py.
 FAULTS_VARIABLE = "GLOBALSTEP_FAULTS"
@@ -53,8 +53,8 @@ class ConnectionCutError(ConnectionError):
     """Raised at a point of a PS task: its connection ends here, without a reply."""
 
 
-class Faults(Protocol):
-    """What may fail, and when."""
+class Faults:
+    """What may fail, and when: nothing."""
 
     def at(self, point: str, method: str) -> TransportFault | None:
         """Note that a thread is at a point of a method. Thread-safe.
@@ -62,15 +62,9 @@ class Faults(Protocol):
         On a PS task what is raised is the answer (ConnectionCutError: there is none). On a client it is what the
         caller gets instead of a reply.
         """
-        ...
 
 
-class _NoFaults:
-    def at(self, point: str, method: str) -> None:
-        return None
-
-
-NO_FAULTS: Faults = _NoFaults()
+NO_FAULTS = Faults()
 
 
 def planned_faults() -> Any:

@@ -34,7 +34,7 @@ def test_every_decision_is_written_down(ledger):
     push(ledger, 3, (), kind=EntryKind.SNAPSHOT)
     ledger.set_limit(StopLimit("global_step", last_step=8))
     ledger.refuse(PushId("c", 4), OutcomeKind.REFUSED_DONE, 5)
-    ledger.journal.duplicate(PushId("c", 2), ledger.recorded(PushId("c", 2)))
+    ledger.journal.duplicate(PushId("c", 2), ledger.table.recorded(PushId("c", 2)))
     part = ledger.journal.read("", 0, 0, 0, 0)
     assert [tuple(row) for row in rows(part)] == [
         (1, 1, 0, 0, 0, 0, EventKind.PUSH, NO_STEP),

@@ -27,9 +27,9 @@ def test_a_number_older_than_the_window_is_refused_not_guessed():
     for sequence in range(1, WINDOW + 3):
         admit(ledger, "a", sequence)
     with pytest.raises(AbortedError, match=r"older than the 64"):
-        ledger.recorded(PushId("a", 1))
-    assert ledger.recorded(PushId("a", 3)) is not None
-    assert ledger.recorded(PushId("a", WINDOW + 3)) is None
+        ledger.table.recorded(PushId("a", 1))
+    assert ledger.table.recorded(PushId("a", 3)) is not None
+    assert ledger.table.recorded(PushId("a", WINDOW + 3)) is None
 
 
 def test_a_limit_counts_from_the_present_step_and_the_push_that_steps_over_it_is_the_last():

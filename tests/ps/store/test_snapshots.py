@@ -173,8 +173,8 @@ def test_the_ledger_is_encoded_outside_of_the_lock(logged, tmp_path, monkeypatch
     shard.handle(events.Push(7, PushId("w0", 2), PushParts(), [Increment("global_step")], (), {}))
     for _ in range(2):
         ledger = Ledger.load(shard.handle(events.ReadSnapshot(7, cut))[1](), 1, 0)
-    assert (ledger.steps, ledger.recorded(PushId("w0", 2))) == ({"global_step": 20}, None)
-    assert ledger.recorded(PushId("w19", 1)) is not None
+    assert (ledger.steps, ledger.table.recorded(PushId("w0", 2))) == ({"global_step": 20}, None)
+    assert ledger.table.recorded(PushId("w19", 1)) is not None
     if logged:
         log.close()
         assert json.loads(encoded[-1])["book"]["steps"] == {"global_step": 20}
