@@ -50,7 +50,6 @@ class Coordinator:
         )
         self._clock = clock
         self._stop_event = threading.Event()
-        # Never set: a clock waits on an event, and a grace period has nothing to wait for but time.
         # Guards what follows; a leaf: nothing else is taken under it.
         self._lock = threading.Lock()
         self._error: BaseException | None = None

@@ -1,7 +1,5 @@
 """The other tasks of a run, for one whose own loop is over: who still trains, and whether the last step is safe.
 
-docs/design/life-of-a-run.md, "Stop", has the rules.
-
 Layer: chief. Loaded by who has to wait for others.
 """
 
@@ -12,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from globalstep.chief.sessions.job_end import is_at_limit, is_done, look
+from globalstep.chief.sessions.session_creators import is_at_limit, is_done, look
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock

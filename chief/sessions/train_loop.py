@@ -37,6 +37,7 @@ GRACE_SECS = 120.0
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
 
 _CALLER = "caller"
+_NO_VALUES = SessionRunValues(None)
 
 
 class HookedSession:
@@ -55,8 +56,8 @@ class HookedSession:
 
     def __init__(self, session: RunSession, hooks: Sequence[SessionRunHook]) -> None:
         self._session = session
-        self._before = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "before_run")]
-        self._after = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "after_run")]
+        self._before = [(at, hook.before_run) for at, hook in enumerate(hooks) if _acts(hook, "before_run")]
+        self._after = [(at, hook, hook.after_run) for at, hook in enumerate(hooks) if _acts(hook, "after_run")]
         self._stop_requested = False
         self._refused = False
         self.limited = self.says_so = False
@@ -105,13 +106,13 @@ class HookedSession:
             values = nothing_for(asked)
         if of_hooks:
             of_hooks, values = values, values[_CALLER]
-        given = SessionRunValues(None, options, run_metadata)
+        given = _NO_VALUES if options is run_metadata is None else SessionRunValues(None, options, run_metadata)
         if context.stop_requested:
             self._stop(None)
         try:
-            for position, hook in self._after:
-                own = of_hooks.get(position)
-                hook.after_run(context, given if own is None else SessionRunValues(own, options, run_metadata))
+            for position, hook, after_run in self._after:
+                own = of_hooks.get(position) if of_hooks else None
+                after_run(context, given if own is None else SessionRunValues(own, options, run_metadata))
                 if context.stop_requested:
                     self._stop(hook)
         except PREEMPTION_ERRORS as error:
@@ -123,8 +124,8 @@ class HookedSession:
     ) -> dict[Any, Any] | None:
         """Collect what the hooks ask for into `asked`, by their positions; give all that is to be fed."""
         hook_feeds: dict[Any, Any] = {}
-        for position, hook in self._before:
-            request = hook.before_run(context)
+        for position, before_run in self._before:
+            request = before_run(context)
             if request is None:
                 continue
             if request.fetches is not None:
@@ -258,10 +259,10 @@ class TrainLoop:
         self._asks = True
         while not (self._closed or self._over or self._drain.asked):
             try:
-                hooked = self._session_for_run()
-                asked = self._coord is not None and self._coord.should_stop()
-                if asked and self._coord is not None:
-                    self._coord.raise_requested_exception()
+                hooked, coord = self._session_for_run(), self._coord
+                asked = coord is not None and coord.should_stop()
+                if asked and coord is not None:
+                    coord.raise_requested_exception()
                 if not hooked.should_stop:
                     return asked
                 if self._secure(hooked):

@@ -54,7 +54,7 @@ class Named:
 LOSS = Named("loss")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StepCall:
     """A step that is to be taken, with a seed for each batch."""
 

@@ -28,9 +28,8 @@ from globalstep.worker.step.model import Array, Lookups, Parameter, StepResult, 
 
 _form_of = attrgetter("shape", "dtype")
 _PLAIN = {np.ndarray}
-#: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.
-_view_of: Any = np.ndarray.view
 _NO_LOOKUPS = Lookups()
+_NOTHING_BESIDE: Mapping[str, Any] = {}
 
 
 class NumpyTraining:
@@ -107,9 +106,9 @@ class NumpyTraining:
                     else ""
                 )
             )
+        if type(given[0]) is float:
+            return checked_loss(given[0]), given[1], _NOTHING_BESIDE
         value, beside = parted(given[0])
-        if type(value) is float:
-            return checked_loss(value), given[1], beside
         loss = np.asarray(value)
         if loss.shape or loss.dtype.kind not in "fiu":
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
@@ -134,7 +133,7 @@ class NumpyTraining:
         gradients = list(map(given.get, self._wanted))
         # The usual case is seen at once: arrays as the parameters are.
         if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == self._forms:
-            return list(map(_view_of, gradients))
+            return gradients
         return [self._gradient(given, path, values[path]) for path in self._wanted]
 
     def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
@@ -151,8 +150,7 @@ class NumpyTraining:
                 f"The gradient of {path!r} is {described(gradient)}, and the parameter {described(value)}: they must "
                 "be of one shape, and floating."
             )
-        found: Array = _view_of(gradient.astype(value.dtype, copy=False))
-        return found
+        return gradient.astype(value.dtype, copy=False)
 
 
 def leaves_of(params: Any, path: str = "") -> Iterator[tuple[str, Any]]:

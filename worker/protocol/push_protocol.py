@@ -290,7 +290,8 @@ class PushProtocol:
         if not message.known_layout:
             message.increments.extend(codec.encode_increments(push.increments))
             message.uses.extend(codec.encode_use(use) for use in push.uses)
-        message.seen_steps.update(push.seen_steps)
+        for step, seen in push.seen_steps.items():  # `update` of a message's map takes three times as long
+            message.seen_steps[step] = seen
         if push.patience_ms and not others:  # else what comes next is a COMMIT
             message.patience_ms = push.patience_ms
             message.knows_places = self.messages.knows_places(push, shard)

@@ -82,7 +82,7 @@ class Lookups:
     of_batches: Sequence[Any] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Values:
     """What a step is computed from.
 
@@ -97,7 +97,7 @@ class Values:
     lookups: Lookups = field(default_factory=Lookups)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StepResult:
     """What came of a step.
 

@@ -221,7 +221,6 @@ class Stepper:
         """Give the gradients as they are pushed."""
         gradients = list(map(found.gradients.__getitem__, self._dense))
         gradients += map(found.rows.__getitem__, self._sparse)
-        seal(gradients)
         rules, decays = self._trained.rules, self._trained.decays
         if rules.clip_value is not None or rules.clip_norm is not None:
             gradients = [np.asarray(one) for one in clipped(gradients, rules)]

@@ -9,8 +9,7 @@ from small_model import LocalCluster, build, wait_for_saves
 from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.sessions.chief_role import place_of_task
-from globalstep.chief.sessions.job_end import is_at_limit
-from globalstep.chief.sessions.session_creators import SessionCreator
+from globalstep.chief.sessions.session_creators import SessionCreator, is_at_limit
 from globalstep.cluster.cluster import ClusterSpec, from_tf_config, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
 from globalstep.proto import globalstep_pb2 as pb
