@@ -327,7 +327,7 @@ class ChiefClaim:
             return
         if candidate.beside and not self.beside:
             self.beside = True
-            _log.warning("%s", self._of_two_chiefs(cluster))
+            _log.warning("%s", self._of_two_chiefs())
         elif not self.beside:
             _log.warning("%s acts as chief; this task goes on as a worker.", candidate.chief or "Another")
         raise NotChiefError
@@ -351,7 +351,7 @@ class ChiefClaim:
             ):
                 return
 
-    def _of_two_chiefs(self, cluster: ClusterClient) -> str:
+    def _of_two_chiefs(self) -> str:
         mine = self.candidate.task
         return (
             f"{self.candidate.holder} is the chief, and {mine} says is_chief=True too: it goes on as a worker. It "

@@ -766,7 +766,7 @@ class _Following(SessionRunHook):
         outcome = run_context.session.last_outcome
         if outcome is not None:
             trainer = self._trainer
-            trainer._step = trainer._own_step = outcome.steps.get(trainer._trained_model.declared.step, trainer._step)
+            trainer._step = trainer._own_step = outcome.steps.get(self._step.op_name, trainer._step)
             trainer._own_steps.append(trainer._step)
             trainer._bad_steps.settle(outcome, trainer._name_of)
             if trainer._rounds is not None:

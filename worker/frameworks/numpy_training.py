@@ -79,11 +79,9 @@ class NumpyTraining:
                 logged.append({name: part_number(name, part) for name, part in beside.items()})
             losses.append(loss)
             gradients.append(self._gradients(self._by_path(found), dense))
-        mean, means = losses[0], gradients[0]
-        if len(losses) > 1:
-            mean, means = sum(losses) / len(losses), mean_of(gradients)
+        mean = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
         parts = mean_of_parts(logged) if logged else {}
-        return StepResult(mean, dict(zip(self._wanted, means, strict=True)), parts=parts)
+        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)), parts=parts)
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any, Mapping[str, Any]]:
         given_batch = arguments(batch)
