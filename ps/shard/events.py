@@ -39,6 +39,7 @@ from globalstep.wire.declarations import (
 
 if TYPE_CHECKING:
     from globalstep.ps.aggregates.contributions import HeldOps
+    from globalstep.ps.ledger.journal import JournalPart  # noqa: F401 (it is in a string)
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [

@@ -128,7 +128,7 @@ class NumpyTraining:
 
     def _gradients(self, given: Mapping[str, Any], values: Mapping[str, Array]) -> list[Array]:
         """Give those of the parameters that are trained."""
-        gradients = list(map(given.get, self._wanted))
+        gradients: list[Any] = list(map(given.get, self._wanted))
         # The usual case is seen at once: arrays as the parameters are.
         if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == self._forms:
             return gradients
