@@ -199,7 +199,9 @@ class Shard:
             with self._lock:
                 return () if all(item in now.snapshots for item in snapshots) else now.store.arenas()
 
-        now.snapshots.memory.prepare(wanted)
+        with self._lock:
+            memory = now.snapshots.memory
+        memory.prepare(wanted)
 
     def _prepare_kernels(self, event: events.Declare) -> None:
         """Compile the kernels that a declaration will have work to do, if they are not in the cache yet."""
