@@ -102,16 +102,16 @@ class LocalRounds:
         held, began = dict(values.dense), values.dense
         for name, carried in self._carried.items():
             held[name] = np.array(began[name] - carried)
-        state, losses, trained = self._state.copy(), [], list[str]()
+        state, losses, trained = self._state.copy(), [], dict.fromkeys(self._carried)
         logged: list[Mapping[str, float]] = []
         updates: Mapping[str, Array] = {}
         for batch, seed in zip(batches, seeds, strict=True):
             found = step(Values({name: _read_only(value) for name, value in held.items()}), [batch], [seed])
             losses.append(float(found.loss))
             logged.append(found.parts)
-            if not trained:
-                trained = list(found.gradients)
-                held |= {name: np.array(held[name]) for name in trained if name not in self._carried}
+            if new := [name for name in found.gradients if name not in trained]:
+                held |= {name: np.array(held[name]) for name in new}
+                trained |= dict.fromkeys(new)
             self.inner.step(state, held, found.gradients)
             if found.updates:
                 # A model's running averages are its last values.

@@ -69,12 +69,15 @@ class TorchModule:
                 tensors.append(tensor.requires_grad_(position in wanted))
             result = torch.as_tensor(loss(self._module, *tensors[len(self._tensors) + len(self._places) :]))
             gradients: list[Array] = []
+            unused: list[int] = []
             if wanted and not result.shape:
                 sources = [tensors[i] for i in wanted]
                 found = torch.autograd.grad(result, sources, allow_unused=True)
                 gradients = self._to_host(found, [values[i] for i in wanted])
+                if None in found:
+                    unused = [at for at, grad in enumerate(found) if grad is None]
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
-        return Evaluation(_on_host(result), gradients, updates)
+        return Evaluation(_on_host(result), gradients, updates, unused)
 
     def _to_host(self, found: Sequence[Any], values: Sequence[Array]) -> list[Array]:
         """Give gradients as arrays like their values; those of a GPU are all on their way before one is waited for."""

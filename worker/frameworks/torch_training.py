@@ -146,7 +146,7 @@ class TorchTraining:
         row_gradients: list[list[Array]] = [[] for _ in self.tables]
         taken = [0] * len(self.tables)
         split = sum(position < dense for position in wanted)
-        found = Evaluation(0.0)
+        found, unused = Evaluation(0.0), None
         for batch, seed, lookups in zip(batches, seeds, of_batches, strict=True):
             counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(taken))]
             parts = [
@@ -166,15 +166,20 @@ class TorchTraining:
             held[first_buffer:] = found.updates
             losses.append(checked_loss(float(found.loss)))
             gradients.append(found.gradients[:split])
+            unused = found.unused if unused is None else [at for at in unused if at in found.unused]
             for into, gradient in zip(row_gradients, found.gradients[split:], strict=False):
                 into.append(gradient)
         share = np.float32(1.0 / len(batches))
         trained = [name for name, table in self.tables.items() if table.trained]
         of_rows = [parts for parts in row_gradients if parts]
         looked_up = [parts[0] if len(batches) == 1 else np.concatenate(parts) * share for parts in of_rows]
+        of_dense = dict(zip(self._trained, mean_of(gradients), strict=True))
+        for at in unused or ():
+            if at < split:
+                del of_dense[self._trained[at]]
         return StepResult(
             losses[0] if len(batches) == 1 else float(np.mean(losses)),
-            dict(zip(self._trained, mean_of(gradients), strict=True)),
+            of_dense,
             dict(zip(trained, looked_up, strict=True)),
             dict(zip(self._model.buffers, found.updates, strict=True)),
             mean_of_parts(logged),

@@ -223,11 +223,13 @@ class Evaluation(NamedTuple):
         loss: A scalar.
         gradients: One for each wanted position, of the shape of its value.
         updates: New values of what the framework changes by itself, such as running averages.
+        unused: Positions among the gradients of those that are zero since the loss does not depend on the value.
     """
 
     loss: Any
     gradients: Sequence[Array] = ()
     updates: Sequence[Array] = ()
+    unused: Sequence[int] = ()
 
 
 #: Evaluates a loss: from the values of its sources, and the positions of those whose gradients are wanted.

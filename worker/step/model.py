@@ -103,7 +103,7 @@ class StepResult:
 
     Attributes:
         loss: The mean of the losses of its batches.
-        gradients: Name -> gradient, of the parameters that are trained.
+        gradients: Name -> gradient, of the parameters that are trained. The step leaves alone those that are missing.
         rows: Table -> the gradients of the rows of the lookups' ids, of the tables that are trained.
         updates: Name -> new value, of what the framework changes by itself, such as running averages.
         parts: Name -> number, of what the loss function gave beside the loss, to be logged.

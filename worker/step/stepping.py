@@ -34,6 +34,8 @@ _log = logging.getLogger("globalstep")
 
 #: Values that came back with a push are used by the next step up to this age, seconds.
 _REUSE_SECS = 1.0
+#: How many sets of parameters that steps change are described at a time.
+_MOST_DESCRIBED = 64
 
 #: Computes a step from values; local steps stand in its place.
 Compute = Callable[[Values, Sequence[Any], Sequence[int]], StepResult]
@@ -107,11 +109,12 @@ class Stepper:
         self._names = list(model.parameters)
         self._tables = list(model.tables)
         # In the model's order, in which a norm over all of them is added up too.
-        self._dense = [key for key, parameter in model.parameters.items() if parameter.trained]
+        self._dense = tuple(key for key, parameter in model.parameters.items() if parameter.trained)
         self._sparse = [key for key, table in model.tables.items() if table.trained]
         self._reads = [name(key) for key in self._names]
         self._loss_type = trained.loss_dtype.type
-        self._push: StepPush | None = None
+        # By the parameters that a step changes: a loss need not depend on all.
+        self._pushes: dict[tuple[str, ...], StepPush] = {}
         self._dropped = DroppedPushes(cluster.task, clock)
         self._all_lookups = False
         # In which incarnation the optimizers were declared.
@@ -155,8 +158,11 @@ class Stepper:
         if self._declared_in != self._run.incarnation:
             cluster.declare((), self._trained.declared.program.optimizers)
             self._declared_in = self._run.incarnation
-        template = self._push or self._described(found)
-        gradients, rows = self._prepared(values, found)
+        dense = self._dense
+        if len(found.gradients) < len(dense):
+            dense = self._changed(values, found)
+        template = self._pushes.get(dense) or self._described(found, dense)
+        gradients, rows = self._prepared(values, found, dense)
         updates: Sequence[Array] = ()
         if found.updates:
             updates = [np.asarray(value, values.dense[key].dtype) for key, value in found.updates.items()]
@@ -203,33 +209,43 @@ class Stepper:
         rows = dict(zip(lookups.ids, found[count:], strict=True))
         return Values(dict(zip(self._names, found, strict=False)), rows, lookups)
 
-    def _described(self, found: StepResult) -> StepPush:
-        """Describe the pushes of this model, once."""
+    def _changed(self, values: Values, found: StepResult) -> tuple[str, ...]:
+        """Return the parameters that a step changes; a step of several workers takes all, with zeros."""
+        given = found.gradients
+        if self._trained.increment is None:
+            return tuple(key for key in self._dense if key in given)
+        found.gradients = {**{key: np.zeros_like(values.dense[key]) for key in self._dense}, **given}
+        return self._dense
+
+    def _described(self, found: StepResult, dense: tuple[str, ...]) -> StepPush:
+        """Describe the pushes of this model that change the same parameters, once."""
         name = self._trained.name
-        self._push = StepPush(
+        if len(self._pushes) == _MOST_DESCRIBED:
+            self._pushes.clear()
+        self._pushes[dense] = push = StepPush(
             self._trained.declared,
-            [name(key) for key in self._dense],
+            [name(key) for key in dense],
             [name(key) for key in self._sparse],
             [name(key) for key in found.updates],
             # Rows have to be asked for anyway before the next step.
             () if self._tables else self._reads,
             self._trained.increment,
         )
-        return self._push
+        return push
 
-    def _prepared(self, values: Values, found: StepResult) -> tuple[list[Array], list[Rows]]:
+    def _prepared(self, values: Values, found: StepResult, dense: tuple[str, ...]) -> tuple[list[Array], list[Rows]]:
         """Give the gradients as they are pushed."""
-        gradients = list(map(found.gradients.__getitem__, self._dense))
+        gradients = list(map(found.gradients.__getitem__, dense))
         gradients += map(found.rows.__getitem__, self._sparse)
         rules, decays = self._trained.rules, self._trained.decays
         if rules.clip_value is not None or rules.clip_norm is not None:
             gradients = [np.asarray(one) for one in clipped(gradients, rules)]
-        for at, key in enumerate(self._dense if decays else ()):
+        for at, key in enumerate(dense if decays else ()):
             if decay := decays.get(key):
                 gradients[at] = np.asarray(decayed(gradients[at], values.dense[key], decay))
         if not self._sparse:
             return gradients, []
-        ids, count = values.lookups.ids, len(self._dense)
+        ids, count = values.lookups.ids, len(dense)
         rows = [Rows(ids[key], one) for key, one in zip(self._sparse, gradients[count:], strict=True)]
         return gradients[:count], rows
 

@@ -220,3 +220,39 @@ def test_a_step_of_several_optimizers_is_one_push(monkeypatch):
     batches = [(torch.randn(8, 3), torch.randn(8, 1))]
     gs.fit(module, lambda m, x, y: ((m(x) - y) ** 2).mean(), batches, optimizer=optimizer, steps=3)
     assert [names for names in pushed if names] == [{f"model/{name}" for name, _ in module.named_parameters()}] * 3
+
+
+class Heads(nn.ModuleDict):
+    """A model of two tasks, and of a head that no task uses."""
+
+    def __init__(self):
+        torch.manual_seed(5)
+        super().__init__({name: nn.Linear(4, 1) for name in ("even", "odd", "never")})
+
+    def loss(self, task, x, y):
+        return nn.functional.mse_loss(self[task](x).squeeze(1), y)
+
+
+def test_a_step_leaves_alone_what_its_loss_does_not_depend_on():
+    batches = [("even", X[:6], Y[:6]), ("odd", X[6:12], Y[6:12]), ("even", X[12:18], Y[12:18])]
+    there = Heads()
+    optimizer = torch.optim.SGD(there.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    for step in range(9):
+        optimizer.zero_grad()
+        there.loss(*batches[step % 3]).backward()
+        optimizer.step()
+    here = gs.optim.SGD(0.1, momentum=0.9, weight_decay=0.1)
+    assert_alike(gs.fit(Heads(), Heads.loss, batches, optimizer=here, steps=9).model, there)
+
+
+def test_a_round_and_a_mean_of_batches_change_what_one_of_them_uses():
+    batches = [("even", X[:6], Y[:6]), ("odd", X[6:12], Y[6:12]), ("even", X[12:18], Y[12:18]), ("even", X, Y)]
+    began = Heads()
+    for options in ({"accumulate": 2}, {"local_steps": gs.LocalSteps(gs.optim.SGD(0.1), every=2)}):
+        steps = {}
+        for count in (1, 2):
+            trained = gs.fit(Heads(), Heads.loss, batches, optimizer=gs.optim.SGD(0.5), steps=count, **options).model
+            steps[count] = {name: trained[name].weight.tolist() for name in ("even", "odd", "never")}
+        assert steps[1]["never"] == steps[2]["never"] == began["never"].weight.tolist(), options
+        assert steps[1]["odd"] == steps[2]["odd"] != began["odd"].weight.tolist(), options
+        assert began["even"].weight.tolist() != steps[1]["even"] != steps[2]["even"], options
