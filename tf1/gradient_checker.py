@@ -69,8 +69,8 @@ def compute_gradient(
         kind = node.dtype.as_numpy_dtype
         feeds[node] = np.asarray(np.random.random_sample(shape) if value is None else value).astype(kind)
     target = as_node(y)
-    found = [_jacobians(session, node, target, tuple(y_shape), delta, feeds) for node in nodes]
-    return found if several else found[0]
+    jacobians = [_jacobians(session, node, target, tuple(y_shape), delta, feeds) for node in nodes]
+    return jacobians if several else jacobians[0]
 
 
 def _jacobians(session: Session, x: Node, y: Node, y_shape: Sequence[int], delta: float, feeds: dict[Any, Any]) -> Any:
@@ -122,6 +122,6 @@ def compute_gradient_error(
         init_targets: As there.
         extra_feed_dict: As there.
     """
-    found = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
-    pairs = found if isinstance(found, list) else [found]
+    jacobians = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
+    pairs = jacobians if isinstance(jacobians, list) else [jacobians]
     return max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)

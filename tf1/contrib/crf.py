@@ -41,8 +41,8 @@ def _summed(values: Any, axis: int) -> Any:
 
 def _unary(inputs: Any, tags: Any, lengths: Any) -> Any:
     batch, steps = np.shape(tags)
-    found = inputs[np.arange(batch)[:, None], np.arange(steps)[None, :], tags]
-    return anp.sum(found * _counts(lengths, steps), axis=1)
+    scores = inputs[np.arange(batch)[:, None], np.arange(steps)[None, :], tags]
+    return anp.sum(scores * _counts(lengths, steps), axis=1)
 
 
 def _binary(tags: Any, lengths: Any, transitions: Any) -> Any:

@@ -101,7 +101,7 @@ class HParams:
         Raises:
             ValueError: If the text or a value does not fit; then nothing is changed.
         """
-        found: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         at = 0
         while at < len(values):
             match = _ITEM.match(values, at)
@@ -113,22 +113,22 @@ class HParams:
                 raise ValueError(f"Unknown hyperparameter type for {name}")
             kind, several = self._types[name]
             if match["index"] is not None:
-                items = list(found.get(name, self._values[name]))
+                items = list(parsed.get(name, self._values[name]))
                 place = int(match["index"])
                 if not several or place >= len(items):
                     raise ValueError(f"{name}[{place}] is no element of a hyperparameter.")
                 items[place] = _of_text(name, kind, match["value"] or "")
-                found[name] = items
+                parsed[name] = items
             elif match["list"] is not None:
                 if not several:
                     raise ValueError(f"Must not pass a list for single-valued parameter: {name}")
                 texts = [text for text in re.split(r"[\s,]+", match["list"][1:-1].strip()) if text]
-                found[name] = [_of_text(name, kind, text) for text in texts]
+                parsed[name] = [_of_text(name, kind, text) for text in texts]
             else:
                 if several:
                     raise ValueError(f"Must pass a list for multi-valued parameter: {name}.")
-                found[name] = _of_text(name, kind, (match["value"] or "").strip())
-        self._values.update(found)
+                parsed[name] = _of_text(name, kind, (match["value"] or "").strip())
+        self._values.update(parsed)
         return self
 
     def override_from_dict(self, values_dict: Mapping[str, Any]) -> HParams:

@@ -53,8 +53,8 @@ def print_model_analysis(
     """
     if "float_ops" in (tfprof_options or {}).get("select", ()):
         _log.warning("print_model_analysis counts parameters; floating point operations are not counted.")
-    found = (graph or get_default_graph()).get_collection(GraphKeys.TRAINABLE_VARIABLES)
-    sizes = {one.op_name: (one.shape, one.shape.num_elements() or 0) for one in found}
+    variables = (graph or get_default_graph()).get_collection(GraphKeys.TRAINABLE_VARIABLES)
+    sizes = {one.op_name: (one.shape, one.shape.num_elements() or 0) for one in variables}
     total = sum(size for _, size in sizes.values())
     print(f"_TFProfRoot (--/{total} params)")
     for name, (shape, size) in sizes.items():

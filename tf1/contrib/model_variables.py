@@ -309,12 +309,12 @@ def assign_from_values(var_names_to_values: Mapping[str, Any]) -> tuple[Node, di
     feeds: dict[Node, Any] = {}
     assigned = []
     for name, value in var_names_to_values.items():
-        found = [one for one in get_collection(GraphKeys.GLOBAL_VARIABLES, name) if one.op_name == name]
-        if not found:
+        variables = [one for one in get_collection(GraphKeys.GLOBAL_VARIABLES, name) if one.op_name == name]
+        if not variables:
             raise ValueError(f"Variable {name} wasn't found")
-        fed = placeholder(found[0].dtype, found[0].shape, name=f"placeholder/{name}")
-        assigned.append(found[0].assign(fed))
-        feeds[fed] = value.reshape(found[0].shape.as_list())
+        fed = placeholder(variables[0].dtype, variables[0].shape, name=f"placeholder/{name}")
+        assigned.append(variables[0].assign(fed))
+        feeds[fed] = value.reshape(variables[0].shape.as_list())
     return group(*assigned), feeds
 
 

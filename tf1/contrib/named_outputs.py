@@ -77,12 +77,12 @@ def convert_collection_to_dict(collection: str, clear_collection: bool = False) 
     ...     list(gs.contrib.slim.utils.convert_collection_to_dict("outputs"))
     ['fc1']
     """
-    found = OrderedDict(
+    tensors = OrderedDict(
         (alias, tensor) for tensor in get_collection(collection) for alias in get_tensor_aliases(tensor)
     )
     if clear_collection:
         get_collection_ref(collection).clear()
-    return found
+    return tensors
 
 
 def last_dimension(shape: Any, min_rank: int = 1) -> int:

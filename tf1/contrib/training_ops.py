@@ -192,9 +192,9 @@ def create_train_op(
     if global_step is _USE_GLOBAL_STEP:
         global_step = get_or_create_global_step()
     graph = get_default_graph()
-    found = get_collection(GraphKeys.UPDATE_OPS)
-    before = found if update_ops is None else list(update_ops)
-    if not set(found) <= set(before):
+    collected = get_collection(GraphKeys.UPDATE_OPS)
+    before = collected if update_ops is None else list(update_ops)
+    if not set(collected) <= set(before):
         _log.warning("update_ops in create_train_op does not contain all the update_ops in GraphKeys.UPDATE_OPS")
     trained = trainable_variables() if variables_to_train is None else list(variables_to_train)
     if not trained:
@@ -240,15 +240,15 @@ def multiply_gradients(grads_and_vars: _Pairs, gradient_multipliers: Mapping[Any
         raise ValueError("`gradient_multipliers` is empty.")
     if not isinstance(gradient_multipliers, dict):
         raise ValueError("`gradient_multipliers` must be a dict.")
-    found = []
+    pairs = []
     for gradient, variable in grads_and_vars:
         key = variable if variable in gradient_multipliers else variable.op_name
         if key in gradient_multipliers:
             if gradient is None:
                 raise ValueError("Requested multiple of `None` gradient.")
             gradient = _scaled(gradient, gradient_multipliers[key])
-        found.append((gradient, variable))
-    return found
+        pairs.append((gradient, variable))
+    return pairs
 
 
 def clip_gradient_norms(gradients_to_variables: _Pairs, max_norm: float) -> _Pairs:
@@ -261,15 +261,15 @@ def clip_gradient_norms(gradients_to_variables: _Pairs, max_norm: float) -> _Pai
 
 def add_gradients_summaries(grads_and_vars: _Pairs) -> list[Node]:
     """Make a histogram of each gradient of `grads_and_vars`, (gradient, Variable), and a summary of its norm."""
-    found = []
+    summaries = []
     for gradient, variable in grads_and_vars:
         if gradient is None:
             _log.info("Var %s has no gradient", variable.op_name)
             continue
         values = gradient.values if isinstance(gradient, IndexedSlices) else gradient
-        found.append(histogram(f"{variable.op_name}_gradient", values))
-        found.append(scalar(f"{variable.op_name}_gradient_norm", global_norm([values])))
-    return found
+        summaries.append(histogram(f"{variable.op_name}_gradient", values))
+        summaries.append(scalar(f"{variable.op_name}_gradient_norm", global_norm([values])))
+    return summaries
 
 
 def _rate(learning_rate: Any) -> Any:
@@ -333,18 +333,18 @@ def _noisy(pairs: _Pairs, deviation: float | None) -> _Pairs:
 
 
 def _multiplied(pairs: _Pairs, factors: Mapping[Any, Any]) -> _Pairs:
-    found = []
+    products = []
     for gradient, variable in pairs:
         key = variable if variable in factors else variable.name
         if gradient is not None and key in factors:
             gradient = _scaled(gradient, factors[key])
-        found.append((gradient, variable))
-    if not found:
+        products.append((gradient, variable))
+    if not products:
         raise ValueError(
             "Empty list of (gradient, var) pairs encountered. This is most likely to be caused by an improper value of "
             "gradient_multipliers."
         )
-    return found
+    return products
 
 
 def _clipped(pairs: _Pairs, clip_gradients: Any) -> _Pairs:

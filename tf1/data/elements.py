@@ -231,8 +231,8 @@ def value_of(component: Component, value: Any) -> Any:
     """Give the value of a component as elements have it: text as bytes."""
     if component.dtype.name != "string":
         return value
-    found = np.frompyfunc(as_bytes, 1, 1)(_array(value))
-    return found if isinstance(found, np.ndarray) else bytes(found)
+    texts = np.frompyfunc(as_bytes, 1, 1)(_array(value))
+    return texts if isinstance(texts, np.ndarray) else bytes(texts)
 
 
 def stacked(rows: Sequence[Values]) -> Values:

@@ -60,10 +60,10 @@ class _Place:
                     "initializer operation for this iterator before getting the next element."
                 )
             try:
-                found: tuple[Any, ...] = next(self._elements)
+                element: tuple[Any, ...] = next(self._elements)
             except StopIteration:
                 raise OutOfRangeError("End of sequence") from None
-            return found
+            return element
 
 
 #: By handle; an iterator that nobody has is not here.
@@ -223,10 +223,10 @@ class Iterator(Structured):
 
 def _place_of(handle: Any) -> _Place:
     plain = handle.item() if hasattr(handle, "item") else handle
-    found = _PLACES.get(plain.encode() if isinstance(plain, str) else plain)
-    if found is None:
+    place = _PLACES.get(plain.encode() if isinstance(plain, str) else plain)
+    if place is None:
         raise InvalidArgumentError(f"{plain!r} is the handle of no iterator of this process.")
-    return found
+    return place
 
 
 def _element(output_types: Any, output_shapes: Any, output_classes: Any) -> Any:

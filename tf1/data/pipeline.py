@@ -243,8 +243,8 @@ class Pipeline(Structured):
 
         def opened(run: Pass) -> Any:
             def open_one(values: Values) -> Any:
-                found = made.evaluate(run, values)
-                return inside.elements(Pass(dict(builtins.zip(inside.captures, found, strict=True)), {}))
+                captured = made.evaluate(run, values)
+                return inside.elements(Pass(dict(builtins.zip(inside.captures, captured, strict=True)), {}))
 
             cycle = run.number(cycle_length)
             return stages.interleaved(

@@ -36,11 +36,11 @@ class Order:
             first = np.random.default_rng(self._entropy)
             # Kept, so that each repetition can start from it.
             run.memory[self] = (first, first.bit_generator.state)
-        found: np.random.Generator
-        found, state = run.memory[self]
+        generator: np.random.Generator
+        generator, state = run.memory[self]
         if not self._anew:
-            found.bit_generator.state = state
-        return found
+            generator.bit_generator.state = state
+        return generator
 
 
 def batches(
@@ -106,11 +106,11 @@ def cached(begin: Callable[[], Iterator[Values]], run: Pass, key: object) -> Ite
     if known is not None:
         yield from known
         return
-    found = []
+    elements = []
     for values in begin():
-        found.append(values)
+        elements.append(values)
         yield values
-    run.memory[key] = found
+    run.memory[key] = elements
 
 
 def first(source: Iterator[Values], number: int) -> Iterator[Values]:

@@ -29,10 +29,10 @@ def _files(file_pattern: Any) -> list[str]:
     patterns = list(file_pattern) if isinstance(file_pattern, (list, tuple)) else [file_pattern]
     if not patterns:
         raise ValueError("File pattern is empty.")
-    found = sorted(gfile.Glob(patterns))
-    if not found:
+    paths = sorted(gfile.Glob(patterns))
+    if not paths:
         raise ValueError(f"No files match {file_pattern}.")
-    return found
+    return paths
 
 
 def _batches(
@@ -48,8 +48,8 @@ def _batches(
     return elements.repeat(epochs).batch(batch_size, whole or epochs is None)
 
 
-def _labelled(found: dict[str, Any], label: str | None) -> Any:
-    return found if label is None else (found, found.pop(label))
+def _labelled(columns: dict[str, Any], label: str | None) -> Any:
+    return columns if label is None else (columns, columns.pop(label))
 
 
 def make_batched_features_dataset(
@@ -195,21 +195,21 @@ def _places(selected: Sequence[Any] | None, names: Sequence[str]) -> list[int]:
     if selected is None:
         return list(range(len(names)))
     try:
-        found = sorted(names.index(one) if isinstance(one, str) else int(one) for one in selected)
+        places = sorted(names.index(one) if isinstance(one, str) else int(one) for one in selected)
     except ValueError as error:
         raise ValueError(f"Value {selected!r} not one of the column names {list(names)}.") from error
-    if len(set(found)) != len(found) or not all(0 <= place < len(names) for place in found):
+    if len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
         raise ValueError(f"select_columns must be different columns of {len(names)}: {selected}")
-    return found
+    return places
 
 
 def _rows(files: Sequence[str], skipped: int, options: Mapping[str, Any], number: int | None) -> list[list[str]]:
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for name in files:
         with gfile.GFile(name, "r") as file:
-            rest = None if number is None else skipped + number - len(found)
-            found += itertools.islice(csv.reader(file, **options), skipped, rest)
-    return found
+            rest = None if number is None else skipped + number - len(rows)
+            rows += itertools.islice(csv.reader(file, **options), skipped, rest)
+    return rows
 
 
 def _fitting(texts: Sequence[str], missing: str) -> Any:

@@ -181,11 +181,11 @@ class Poisson(Distribution):
         return random_poisson(broadcast_to(self.rate, shape), [], dtype=self.dtype, seed=seed)
 
     def _log_prob(self, value: Node) -> Node:
-        found = xlogy(value, self.rate) - self.rate - lgamma(1.0 + value)
+        log_prob = xlogy(value, self.rate) - self.rate - lgamma(1.0 + value)
         if self.interpolate_nondiscrete:
-            return found
-        whole = (value >= 0.0) & (floor(value) >= value) & (zeros_like(found) >= 0.0)
-        return where(whole, found, ones_like(found) * float("-inf"))
+            return log_prob
+        whole = (value >= 0.0) & (floor(value) >= value) & (zeros_like(log_prob) >= 0.0)
+        return where(whole, log_prob, ones_like(log_prob) * float("-inf"))
 
     def _mean(self) -> Node:
         return identity(self.rate)

@@ -272,11 +272,11 @@ class Distribution(_Described):
         return known
 
     def _statistic(self, what: str) -> Node:
-        found: Node = self._known(f"_{what}", what)()
-        return found
+        statistic: Node = self._known(f"_{what}", what)()
+        return statistic
 
     def _of_value(self, what: str, value: Any, otherwise: Any) -> Node:
         """Give what the distribution knows of a value; if it has no method for that, what `otherwise` gives."""
         node = convert_to_tensor(value, self.dtype, name="value")
-        found: Node = getattr(self, f"_{what}", otherwise)(node)
-        return found
+        result: Node = getattr(self, f"_{what}", otherwise)(node)
+        return result

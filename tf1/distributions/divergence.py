@@ -79,12 +79,12 @@ def kl_divergence(
         )
         raise NotImplementedError(text)  # It stays abstract.
     with name_scope("KullbackLeibler"):
-        found = function(distribution_a, distribution_b, name=name)
+        kl = function(distribution_a, distribution_b, name=name)
         if allow_nan_stats:
-            return found
+            return kl
         text = (
             f"KL calculation between {distribution_a.name} and {distribution_b.name} returned NaN values "
             "(and was called with allow_nan_stats=False). Values:"
         )
-        checked: Node = with_dependencies([Assert(logical_not(reduce_any(is_nan(found))), [text, found])], found)
+        checked: Node = with_dependencies([Assert(logical_not(reduce_any(is_nan(kl))), [text, kl])], kl)
         return checked

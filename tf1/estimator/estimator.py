@@ -165,10 +165,10 @@ class Estimator:
         return load_variable(self._trained(), name)
 
     def _trained(self) -> str:
-        found = self.latest_checkpoint()
-        if found is None:
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None:
             raise ValueError(f"Could not find trained model in model_dir: {self.model_dir}.")
-        return found
+        return checkpoint
 
     # ---- Training -------------------------------------------------------------------------------
 
@@ -401,19 +401,19 @@ class Estimator:
         with session:
             while not session.should_stop():
                 with graph.as_default():
-                    found = session.run(wanted)
-                if found is None:
+                    predictions = session.run(wanted)
+                if predictions is None:
                     continue
-                yield from _examples(found) if yield_single_examples else [found]
+                yield from _examples(predictions) if yield_single_examples else [predictions]
 
     def _checkpoint_or_none(self, checkpoint_path: str | None, purpose: str) -> str | None:
         """Return the given checkpoint, or the newest; None, and log it, where there is none."""
-        found = checkpoint_path or self.latest_checkpoint()
-        if found is None:
+        checkpoint = checkpoint_path or self.latest_checkpoint()
+        if checkpoint is None:
             _log.info(
                 "Could not find trained model in model_dir: %s, running initialization to %s.", self.model_dir, purpose
             )
-        return found
+        return checkpoint
 
     def _session(self, scaffold: Scaffold, checkpoint_path: str | None, hooks: Sequence[SessionRunHook]) -> Any:
         """Make a session of this process, with the values of a checkpoint."""
@@ -574,11 +574,11 @@ def _target_of(config: RunConfig) -> str:
 
 def _saved_step(model_dir: str) -> int:
     """Return the step of the newest checkpoint; 0 where there is none."""
-    found = latest_checkpoint(model_dir)
-    if found is None:
+    checkpoint = latest_checkpoint(model_dir)
+    if checkpoint is None:
         return 0
     try:
-        return int(load_variable(found, _STEP))
+        return int(load_variable(checkpoint, _STEP))
     except NotFoundError:
         return 0
 
@@ -589,10 +589,10 @@ def _chosen(predictions: Any, keys: Any) -> Any:
         return predictions
     if not isinstance(predictions, dict):
         raise ValueError("predict_keys argument is not valid in case of non-dict predictions.")
-    found = {key: value for key, value in predictions.items() if key in keys}
-    if not found:
+    selected = {key: value for key, value in predictions.items() if key in keys}
+    if not selected:
         raise ValueError(f"Expected to run at least one output from {predictions.keys()}, provided {keys}.")
-    return found
+    return selected
 
 
 def _examples(batch: Any) -> Iterator[Any]:
@@ -612,17 +612,17 @@ def _examples(batch: Any) -> Iterator[Any]:
 
 def _signatures(receiver: Any, spec: EstimatorSpec) -> dict[str, Any]:
     """Return the signatures of a model's outputs, but for those that these inputs cannot serve."""
-    found: dict[str, Any] = {}
+    signatures: dict[str, Any] = {}
     alternatives = receiver.receiver_tensors_alternatives or {}
     for inputs, lead in [(receiver.receiver_tensors, ""), *((one, f"{name}:") for name, one in alternatives.items())]:
         for name, output in (spec.export_outputs or {}).items():
             try:
-                found[lead + name] = output.as_signature_def(inputs)
+                signatures[lead + name] = output.as_signature_def(inputs)
             except ValueError as error:
                 _log.warning("Export includes no signature %r: %s", lead + name, error)
-    if not found:
+    if not signatures:
         raise ValueError("These inputs serve no signature of the model; the warnings before say why.")
-    return found
+    return signatures
 
 
 def _write_model(

@@ -83,13 +83,13 @@ class TensorServingInputReceiver(_Receiver):
 def _tensors(given: Any, single: str, what: str) -> dict[Any, Any]:
     if given is None:
         raise ValueError(f"{what}s must be defined.")
-    found = given if isinstance(given, dict) else {single: given}
-    for name, value in found.items():
+    tensors = given if isinstance(given, dict) else {single: given}
+    for name, value in tensors.items():
         if not isinstance(name, str) and not (what == "feature" and isinstance(name, int)):
             raise ValueError(f"{what} keys must be strings: {name}.")
         if not isinstance(value, (Node, SparseTensor)):
             raise ValueError(f"{what} {name} must be a Tensor or SparseTensor.")
-    return found
+    return tensors
 
 
 def _alternatives(given: Any) -> dict[str, dict[str, Any]] | None:

@@ -54,9 +54,9 @@ class Exporter(abc.ABC):
 def scalars_of(path: str) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the step and the scalars of each event of a file that has some."""
     for event in summary_iterator(path):
-        found = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
-        if found:
-            yield event.step, found
+        scalars = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
+        if scalars:
+            yield event.step, scalars
 
 
 class _Saving(Exporter):

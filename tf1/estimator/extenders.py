@@ -144,13 +144,13 @@ def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
 
 def read_eval_metrics(eval_dir: str) -> dict[int, dict[str, float]]:
     """Return what evaluations have written: step -> metric -> value, in order of steps."""
-    found: dict[int, dict[str, float]] = {}
+    metrics: dict[int, dict[str, float]] = {}
     names = sorted(os.listdir(eval_dir)) if os.path.isdir(eval_dir) else []
     for name in names:
         if ".tfevents." in name:
             for step, values in scalars_of(os.path.join(eval_dir, name)):
-                found.setdefault(step, {}).update(values)
-    return dict(sorted(found.items()))
+                metrics.setdefault(step, {}).update(values)
+    return dict(sorted(metrics.items()))
 
 
 class _StopEarly(SessionRunHook):
@@ -212,8 +212,8 @@ def _metric_hook(
 
     def should_stop() -> bool:
         results = read_eval_metrics(where).items()
-        found = [(step, one[metric_name]) for step, one in results if step >= min_steps and metric_name in one]
-        return is_enough(found)
+        history = [(step, one[metric_name]) for step, one in results if step >= min_steps and metric_name in one]
+        return is_enough(history)
 
     return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
 
@@ -221,8 +221,8 @@ def _metric_hook(
 def _reaches(is_beyond: Callable[[float, float], bool], metric_name: str, threshold: float) -> Callable[..., bool]:
     """Return a function that says whether a metric has gone beyond a threshold."""
 
-    def is_enough(found: list[tuple[int, float]]) -> bool:
-        for step, value in found:
+    def is_enough(history: list[tuple[int, float]]) -> bool:
+        for step, value in history:
             if is_beyond(value, threshold):
                 _log.info("At step %d, metric %r has reached %s.", step, metric_name, value)
                 return True
@@ -234,9 +234,9 @@ def _reaches(is_beyond: Callable[[float, float], bool], metric_name: str, thresh
 def _rests(is_better: Callable[[float, float], bool], metric_name: str, most_steps: int) -> Callable[..., bool]:
     """Return a function that says whether a metric has not got better for so many steps."""
 
-    def is_enough(found: list[tuple[int, float]]) -> bool:
-        best_step, best = found[0] if found else (0, 0.0)
-        for step, value in found[1:]:
+    def is_enough(history: list[tuple[int, float]]) -> bool:
+        best_step, best = history[0] if history else (0, 0.0)
+        for step, value in history[1:]:
             if is_better(value, best):
                 best_step, best = step, value
             elif step - best_step >= most_steps:

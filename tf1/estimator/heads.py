@@ -318,11 +318,11 @@ def _in_range(labels: Any, classes: int, message: str | None = None) -> Any:
 
 
 def _checked_thresholds(thresholds: Iterable[float] | None) -> tuple[float, ...]:
-    found = tuple(thresholds or ())
-    for threshold in found:
+    values = tuple(thresholds or ())
+    for threshold in values:
         if not 0.0 < threshold < 1.0:
-            raise ValueError(f"thresholds not in (0, 1): {found}.")
-    return found
+            raise ValueError(f"thresholds not in (0, 1): {values}.")
+    return values
 
 
 def _at_thresholds(thresholds: Sequence[float], labels: Any, scores: Any, weights: Any) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def numpy_input_fn(
     return input_fn
 
 
-def _as_given(found: Mapping[str, Any], given: Any) -> Any:
+def _as_given(nodes: Mapping[str, Any], given: Any) -> Any:
     """Return a dict of nodes for a dict, and else the one that is in it."""
-    return found if isinstance(given, Mapping) else next(iter(found.values()))
+    return nodes if isinstance(given, Mapping) else next(iter(nodes.values()))
 
 
 def _require_choice(shuffle: Any) -> None:

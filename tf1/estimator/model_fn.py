@@ -209,11 +209,11 @@ class EstimatorSpec(_Spec):
 
 def checked_hooks(hooks: Iterable[Any] | None) -> tuple[SessionRunHook, ...]:
     """Return hooks, all of which are SessionRunHooks."""
-    found = tuple(hooks or ())
-    for hook in found:
+    checked = tuple(hooks or ())
+    for hook in checked:
         if not isinstance(hook, SessionRunHook):
             raise TypeError(f"All hooks must be SessionRunHook instances, given: {hook}")
-    return found
+    return checked
 
 
 def _require_own(node: Any, what: str, name: str = "") -> None:

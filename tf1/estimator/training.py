@@ -132,19 +132,19 @@ def _exporters(given: Any) -> tuple[Exporter, ...]:
     if given is None:
         return ()
     try:
-        found = (given,) if isinstance(given, Exporter) else tuple(given)
+        exporters = (given,) if isinstance(given, Exporter) else tuple(given)
     except TypeError:
-        found = (None,)
-    if not all(isinstance(one, Exporter) for one in found):
+        exporters = (None,)
+    if not all(isinstance(one, Exporter) for one in exporters):
         raise TypeError(f"`exporters` must be an Exporter, an iterable of Exporter, or `None`, found {given}.")
-    names = [one.name for one in found]
+    names = [one.name for one in exporters]
     if not all(names):
         raise ValueError(f"An Exporter cannot have a name that is `None` or empty. All exporter names: {names}")
     if len(set(names)) < len(names):
         raise ValueError(
             f"`exporters` must have unique names. Such a name cannot be `None`. All exporter names: {names}"
         )
-    return found
+    return exporters
 
 
 class _Evaluator:

@@ -154,10 +154,10 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
         schedule, given = known
         straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, given)], drawn)
         if straight is not None:
-            found, forward = straight
+            gradients, forward = straight
             for slot, value in zip(covered.values(), forward, strict=True):
                 values[slot] = value
-            return found
+            return gradients
     return _by_tape(node, values, plan, drawn)
 
 
@@ -169,8 +169,8 @@ def _by_tape(node: Node, values: list[Any], plan: Plan, drawn: dict[Node, Any]) 
 
     covered = plan.covered[node]
     known = {one: values[slot] for one, slot in covered.items() if values[slot] is not EMPTY}
-    found, forward = evaluate_by_tape(node, value_of, known, drawn)
+    gradients, forward = evaluate_by_tape(node, value_of, known, drawn)
     for one, slot in covered.items():
         if values[slot] is EMPTY:
             values[slot] = forward[one]
-    return found
+    return gradients

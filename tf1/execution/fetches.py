@@ -232,13 +232,13 @@ def fetched(plan: Plan, values: Sequence[Any], feeds: Mapping[Node, Any]) -> lis
         feeds: What was fed: the program may write into that array again, and keep the value.
     """
     constants = plan.constants
-    found: list[Any] = [
+    results: list[Any] = [
         None if slot is None or (value := values[slot]) is EMPTY else _owned(value, constants[slot])
         for slot in plan.fetches
     ]
     for fed in feeds.values():
-        found = [value.copy() if _is_view(value, fed) else value for value in found]
-    return found
+        results = [value.copy() if _is_view(value, fed) else value for value in results]
+    return results
 
 
 def _is_view(value: Any, fed: Any) -> bool:

@@ -200,14 +200,14 @@ class GraphRounds:
                 "LocalStepsOptimizer does not go with pushes_in_flight: a round begins with what became of the last "
                 "one's push. Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
             )
-        found = self._find(executor)
-        if found is None:
-            found = self._begin(executor.pull(self._push.reads()), self._inner.optimizer.begun())
-            self._keep(executor, found)
-        self._known.own, self._known.counted = found.inner.steps, int(found.step)
-        given: dict[Node, Array] = dict(found.now.items())
-        count = np.asarray(found.inner.steps, np.int64)
-        return given | {self._push.step: found.step, self._inner.count: count}
+        copies = self._find(executor)
+        if copies is None:
+            copies = self._begin(executor.pull(self._push.reads()), self._inner.optimizer.begun())
+            self._keep(executor, copies)
+        self._known.own, self._known.counted = copies.inner.steps, int(copies.step)
+        given: dict[Node, Array] = dict(copies.now.items())
+        count = np.asarray(copies.inner.steps, np.int64)
+        return given | {self._push.step: copies.step, self._inner.count: count}
 
     def take(self, executor: Executor, given: Sequence[Any]) -> None:
         """Take a step, and push if it fills the round.
@@ -241,9 +241,9 @@ class GraphRounds:
 
     def _ended(self, executor: Executor, ended: _Copies) -> _Copies:
         """Push what a round has come to; gives the next one."""
-        found = self._push.send(executor, ended)
-        if found is not None:
-            return self._begin(found, ended.inner)
+        answer = self._push.send(executor, ended)
+        if answer is not None:
+            return self._begin(answer, ended.inner)
         outcome = executor.last_outcome
         is_late = outcome is not None and outcome.kind in TOO_LATE
         # A difference that is not finite came of numbers that the inner optimizer has kept, too.
@@ -255,8 +255,8 @@ class GraphRounds:
             following.now = {v: following.began[v] - (ended.began[v] - ended.now[v]) for v in ended.now}
         return following
 
-    def _begin(self, found: Sequence[Any], state: OwnState) -> _Copies:
-        *values, step = found
+    def _begin(self, pulled: Sequence[Any], state: OwnState) -> _Copies:
+        *values, step = pulled
         began = dict(zip(self._push.variables, values, strict=True))
         return _Copies(began, began, np.asarray(step), 0, state)
 
@@ -268,16 +268,16 @@ class GraphRounds:
     def _find(self, executor: Executor) -> _Copies | None:
         rounds, key = self._place(executor)
         with self._lock:
-            found: _Copies | None = rounds.get(key)
-        return found
+            copies: _Copies | None = rounds.get(key)
+        return copies
 
-    def _keep(self, executor: Executor, found: _Copies | None) -> None:
+    def _keep(self, executor: Executor, copies: _Copies | None) -> None:
         rounds, key = self._place(executor)
         with self._lock:
-            if found is None:
+            if copies is None:
                 rounds.pop(key, None)
             else:
-                rounds[key] = found
+                rounds[key] = copies
 
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
@@ -297,8 +297,8 @@ class GraphRounds:
 
 def rounds_in(graph: Graph) -> list[GraphRounds]:
     """Give the local steps that a graph has, to which one may be added: none, or one."""
-    found: list[GraphRounds] = graph.extras.setdefault(__name__, [])
-    return found
+    rounds: list[GraphRounds] = graph.extras.setdefault(__name__, [])
+    return rounds
 
 
 def _check_shape(variable: Variable, value: Array, gradient: Array, rows: Array | None) -> None:

@@ -48,11 +48,11 @@ class Offered(Generic[_T]):
         except IndexError:
             return
         try:
-            found = self._context.run(work), None
+            outcome = self._context.run(work), None
         except BaseException as error:
             self._done.put((None, error))
         else:
-            self._done.put(found)
+            self._done.put(outcome)
 
     def result(self) -> _T:
         """Give what the work gave, once; does it now if no helper has begun.
@@ -63,10 +63,10 @@ class Offered(Generic[_T]):
         try:
             work = self._untaken.pop()
         except IndexError:
-            found, error = self._done.get()
+            result, error = self._done.get()
             if error is not None:
                 raise error from None
-            return cast(_T, found)
+            return cast(_T, result)
         return self._context.run(work)
 
 

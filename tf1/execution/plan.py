@@ -120,15 +120,15 @@ class Plan:
 
     def find_covered(self, node: Node) -> dict[Node, int]:
         """Give what `covered` holds of a Gradients node from now on."""
-        found = self.covered[node] = {one: self.slots[one] for one in node.attrs["covers"] if one in self.slots}
-        return found
+        covered = self.covered[node] = {one: self.slots[one] for one in node.attrs["covers"] if one in self.slots}
+        return covered
 
     def find_schedule(self, node: Node) -> tuple[Schedule | None, tuple[int, ...]]:
         """Give what `schedules` holds of a Gradients node from now on. Nothing that it covers may be fed."""
         schedule = schedule_of(node)
         pairs = () if schedule is None else schedule.pairs
-        found = self.schedules[node] = schedule, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
-        return found
+        entry = self.schedules[node] = schedule, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
+        return entry
 
     @property
     def overlaps(self) -> bool:

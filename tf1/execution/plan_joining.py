@@ -83,13 +83,13 @@ def _steps(mutation: Mutation) -> set[Variable]:
 
 def _hyper_names(mutation: Mutation) -> set[str]:
     """The steps and Variables that its hyper-parameters depend on, scalar state among them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for spec in specs_of(mutation):
         declaration = spec.declaration()
-        found.update(declaration.scalars)
+        names.update(declaration.scalars)
         for expr in declaration.hypers.values():
-            found.update(names_in(expr))
-    return found
+            names.update(names_in(expr))
+    return names
 
 
 def _comes_after(mutation: Mutation, other: Mutation, follows: Follows) -> bool:

@@ -47,12 +47,12 @@ def evaluation_order(
 
 def _reading(nodes: Sequence[Node], rows: Set[Node], reads: Collection[Node]) -> set[Node]:
     """The nodes that depend on what the round reads."""
-    found: set[Node] = set()
+    readers: set[Node] = set()
     for node in nodes:
         itself = node in rows or node.op_type in ("Gradients", "InitializedValue")
-        if itself or any(source in reads or source in found for source in node.inputs):
-            found.add(node)
-    return found
+        if itself or any(source in reads or source in readers for source in node.inputs):
+            readers.add(node)
+    return readers
 
 
 def _closure(roots: Sequence[Node], within: set[Node]) -> set[Node]:

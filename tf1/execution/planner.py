@@ -83,16 +83,16 @@ class _Planner:
         taken = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
         if not taken:
             return None
-        found: GraphRounds = taken[0].attrs["local_rounds"]
+        rounds: GraphRounds = taken[0].attrs["local_rounds"]
         for node in self.nodes:
             if isinstance(node, Mutation) and node not in self.fed:
-                changed = sorted(variable.op_name for variable in found.given.intersection(node.variables))
+                changed = sorted(variable.op_name for variable in rounds.given.intersection(node.variables))
                 if changed:
                     raise InvalidArgumentError(
                         f"{node.name!r} changes {', '.join(changed)} in a run that takes local steps, which sees this "
                         "worker's own copies instead. Change it in a run of its own, or by the optimizers."
                     )
-        return found
+        return rounds
 
     def _sources(self, node: Node) -> tuple[Node, ...]:
         """The nodes whose values `node` computes from."""

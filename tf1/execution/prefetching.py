@@ -100,12 +100,12 @@ def lookups_of(plan: Plan, feeds: Mapping[Node, Any]) -> list[Lookup]:
     except Exception:
         # The run itself computes them once more, and reports it.
         return []
-    found: list[Lookup] = []
+    lookups: list[Lookup] = []
     for row in first.row_reads:
         # The program may write its next batch into the same array.
         ids = np.array(values[row.ids], np.int64).reshape(-1)
         rows = row.variable.shape.as_list()[0]
         if rows is None or (ids.size and (ids.min() < 0 or ids.max() >= rows)):
             return []
-        found.append((row.variable, ids))
-    return found
+        lookups.append((row.variable, ids))
+    return lookups

@@ -188,15 +188,15 @@ def _amount(step: Variable, value: Any) -> int:
 
 def _increments(mutations: Sequence[Mutation], moves: Sequence[tuple[Move, Mutation]]) -> list[Increment]:
     """The steps that a push moves on, by itself or together with other workers' contributions."""
-    found = [Increment(move.step.op_name, move.by, *mutation.attrs.get("contribution", ())) for move, mutation in moves]
-    if not found and any("contribution" in mutation.attrs for mutation in mutations):
+    steps = [Increment(move.step.op_name, move.by, *mutation.attrs.get("contribution", ())) for move, mutation in moves]
+    if not steps and any("contribution" in mutation.attrs for mutation in mutations):
         names = ", ".join(mutation.name for mutation in mutations)
         raise InvalidArgumentError(
             f"{names} belongs to a step that is made of several contributions, and cannot be part of the push that "
             "makes it: what it computes with changes within that push. Average Variables, with a decay that depends on "
             "nothing but the step."
         )
-    return found
+    return steps
 
 
 def _change(part: MutationPart, mutation: Mutation, slot_for: SlotFor) -> Change:

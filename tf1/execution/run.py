@@ -100,8 +100,8 @@ class PlanRun:
         if fresh is None:
             asked = [Read(variable.op_name) for variable in reads]
             asked += [Read(variable.op_name, rows) for variable, rows in lookups]
-            found = executor.pull(asked)
-            fresh = found[: len(reads)], found[len(reads) :]
+            pulled = executor.pull(asked)
+            fresh = pulled[: len(reads)], pulled[len(reads) :]
         whole, rows = fresh
         # Whole Variables lie side by side.
         values[current.first_slot : current.first_slot + len(reads)] = whole
@@ -131,7 +131,7 @@ class PlanRun:
         elif not executor.reuse_values:
             again = False
         reads, named = form.reading[again]
-        found: list[Any] | None = []
+        reply: list[Any] | None = []
         if not form.is_empty:
             push = form.push(self.values)
             push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)] if lookups else named
@@ -143,7 +143,7 @@ class PlanRun:
                 self._keep_from_caller(push)
                 executor.pushes_in_flight.submit(partial(executor.push, *sent))
             else:
-                found = executor.push(*sent)
+                reply = executor.push(*sent)
             if shapes:
                 for rounds in rounds_in(executor.graph):
                     rounds.forget(executor, shapes)
@@ -151,18 +151,18 @@ class PlanRun:
             self._change_local(form)
         if not form.wanted and not form.ahead:
             return False
-        return self._take_answer(form, reads, found, number)
+        return self._take_answer(form, reads, reply, number)
 
-    def _take_answer(self, form: PushForm, reads: Sequence[Variable], found: Sequence[Any] | None, number: int) -> bool:
+    def _take_answer(self, form: PushForm, reads: Sequence[Variable], reply: Sequence[Any] | None, number: int) -> bool:
         """Take the values that the push's mutations have, and what it brought for the next round, if it did."""
         plan, executor = self._plan, self._executor
-        values: Mapping[Variable, Any] = dict(zip(reads, found or (), strict=False))
-        if found is None:
+        values: Mapping[Variable, Any] = dict(zip(reads, reply or (), strict=False))
+        if reply is None:
             values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
         for mutation, variable in form.wanted:
             local = variable.is_local
             self.values[plan.slots[mutation]] = executor.local.read(variable) if local else values[variable]
-        if not form.ahead or found is None or not values.keys() >= set(form.ahead):
+        if not form.ahead or reply is None or not values.keys() >= set(form.ahead):
             return False
         following = plan.rounds[number + 1]
         self.values[following.first_slot : following.first_slot + len(form.ahead)] = [

@@ -68,14 +68,14 @@ def convert_variables_to_constants(
     frozen = [node.name for node in part.node if node.name in ends]
     _log.info("Froze %d variables.", len(frozen))
     values = dict(zip(frozen, sess.run([f"{name}:0" for name in frozen]), strict=True)) if frozen else {}
-    found = GraphDef()
+    converted = GraphDef()
     for node in part.node:
         if node.name in values:
-            found.node.append(constant_def(node.name, np.asarray(values[node.name]), node.device))
+            converted.node.append(constant_def(node.name, np.asarray(values[node.name]), node.device))
         else:
-            found.node.append(node)
+            converted.node.append(node)
     _log.info("Converted %d variables to const ops.", len(values))
-    return found
+    return converted
 
 
 def extract_sub_graph(graph_def: GraphDef, dest_nodes: Sequence[str]) -> GraphDef:
@@ -108,9 +108,9 @@ def remove_training_nodes(input_graph: GraphDef, protected_nodes: Collection[str
     Returns:
         A copy.
     """
-    found = GraphDef()
-    found.CopyFrom(input_graph)
-    return found
+    copied = GraphDef()
+    copied.CopyFrom(input_graph)
+    return copied
 
 
 def _require_graph_def(given: Any) -> None:
@@ -125,6 +125,6 @@ def _part(graph_def: GraphDef, wanted: Sequence[str], ends: Collection[str]) -> 
         if name not in nodes:
             raise AssertionError(f"{name} is not in graph")
     needed = closure_of(wanted, lambda name: () if name in ends or name not in nodes else named_nodes(nodes[name]))
-    found = GraphDef()
-    found.node.extend([node for node in graph_def.node if node.name in needed])
-    return found
+    part = GraphDef()
+    part.node.extend([node for node in graph_def.node if node.name in needed])
+    return part

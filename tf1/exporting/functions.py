@@ -112,8 +112,8 @@ def name_of_global(value: Any) -> str | None:
     """Give "module:name" of a function, class or other callable that a module holds by a name; None where none does."""
     if not callable(value):
         return None
-    found = _globals(len(sys.modules)).get(id(value))
-    return None if found is None else found[1]
+    entry = _globals(len(sys.modules)).get(id(value))
+    return None if entry is None else entry[1]
 
 
 def function_named(place: str) -> Any:
@@ -125,12 +125,12 @@ def function_named(place: str) -> Any:
     module, _, name = str(place).partition(":")
     if module not in ("numpy", "autograd.numpy"):
         _require_known(module)
-    found = vars(importlib.import_module(module)).get(name)
-    if name.startswith("__") or not callable(found):
+    function = vars(importlib.import_module(module)).get(name)
+    if name.startswith("__") or not callable(function):
         raise NotWritableError(f"{module} has no function {name} in this version of globalstep")
-    if isinstance(found, type) or not _is_allowed(module, name, found):
+    if isinstance(function, type) or not _is_allowed(module, name, function):
         raise NotWritableError(f"a graph file may not name {name} of {module}")
-    return found
+    return function
 
 
 def class_at(place: str) -> Any:
@@ -151,17 +151,17 @@ def _require_known(module: str) -> None:
 @functools.lru_cache(maxsize=1)
 def _globals(modules: int) -> dict[int, tuple[Any, str]]:
     """Identity -> what the modules that are loaded now have names for, and its place; its home's where it has one."""
-    found: dict[int, tuple[Any, str]] = {}
+    entries: dict[int, tuple[Any, str]] = {}
     spaces = [(name, vars(module)) for name, module in list(sys.modules.items()) if is_known_module(name)]
     spaces += [(name, vars(importlib.import_module(name))) for name in ("autograd.numpy", "numpy")]
     for at_home in (True, False):
         for module, space in spaces:
             for name, value in list(space.items()):
-                if not callable(value) or name.startswith("__") or id(value) in found:
+                if not callable(value) or name.startswith("__") or id(value) in entries:
                     continue
                 if _is_allowed(module, name, value) and (not at_home or getattr(value, "__module__", "") == module):
-                    found[id(value)] = (value, f"{module}:{name}")
-    return found
+                    entries[id(value)] = (value, f"{module}:{name}")
+    return entries
 
 
 def _is_allowed(module: str, name: str, value: Any) -> bool:
@@ -179,10 +179,10 @@ def _codes(module: str) -> dict[str, list[CodeType]]:
     spec = importlib.import_module(module).__spec__
     loader: Any = None if spec is None else spec.loader
     code = loader.get_code(module) if hasattr(loader, "get_code") else None
-    found: dict[str, list[CodeType]] = {}
+    codes: dict[str, list[CodeType]] = {}
     for inner in _within(code) if code is not None else ():
-        found.setdefault(inner.co_qualname, []).append(inner)
-    return found
+        codes.setdefault(inner.co_qualname, []).append(inner)
+    return codes
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

@@ -82,15 +82,15 @@ def portable_graph_def(graph: Graph, clear_devices: bool = False) -> GraphDef:
     Returns:
         A GraphDef with all constants.
     """
-    found = drawn(graph, whole=True)
+    graph_def = drawn(graph, whole=True)
     nodes = {node.op_name: node for node in graph.nodes}
-    for written in found.node:
+    for written in graph_def.node:
         node = nodes.get(written.name)
         if node is not None:
             written.attr[PAYLOAD].s = json.dumps(_payload(node), separators=(",", ":")).encode()
         if clear_devices:
             written.device = ""
-    return found
+    return graph_def
 
 
 def _payload(node: Node) -> dict[str, Any]:
@@ -152,20 +152,20 @@ def constant_def(name: str, value: np.ndarray[Any, Any], device: str = "") -> No
 
 def named_nodes(written: NodeDef) -> set[str]:
     """Give the names of the nodes that one needs: its inputs, and what else it is computed from."""
-    found = {item.removeprefix("^").partition(":")[0] for item in written.input}
+    names = {item.removeprefix("^").partition(":")[0] for item in written.input}
     if PAYLOAD in written.attr:
         payload = json.loads(written.attr[PAYLOAD].s)
-        _collect([payload.get("state"), payload.get("attrs")], found)
-    return found
+        _collect([payload.get("state"), payload.get("attrs")], names)
+    return names
 
 
-def _collect(written: Any, found: set[str]) -> None:
+def _collect(written: Any, names: set[str]) -> None:
     waiting = [written]
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
             if "node" in item and isinstance(item["node"], str):
-                found.add(item["node"])
+                names.add(item["node"])
             waiting.extend(item.values())
         elif isinstance(item, list):
             waiting.extend(item)

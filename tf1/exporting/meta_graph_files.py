@@ -196,9 +196,9 @@ def saver_of(imported: ImportedGraph, graph: Graph) -> Saver | None:
             return None
         with graph.as_default():
             return Saver()
-    found: Any = {name: [_variable(imported, item) for item in items] for name, items in imported.saved.items()}
+    variables: Any = {name: [_variable(imported, item) for item in items] for name, items in imported.saved.items()}
     options = {name: imported.saver[name] for name in ("max_to_keep", "sharded", "reshape") if name in imported.saver}
-    return Saver(found, allow_empty=True, **options)
+    return Saver(variables, allow_empty=True, **options)
 
 
 def _variable(imported: ImportedGraph, name: str) -> Variable:

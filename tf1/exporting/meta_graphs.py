@@ -82,17 +82,17 @@ def meta_graph_of(
 
 
 def _written(graph: Graph, name: str, items: Iterable[Any], meta: MetaGraphDef) -> list[Any]:
-    found: list[Any] = []
+    entries: list[Any] = []
     for item in items:
         try:
-            found.append(ValueWriter(graph).write(item))
+            entries.append(ValueWriter(graph).write(item))
         except NotWritableError as error:
             _log.debug("The meta graph has no %r of the collection %r: %s.", item, name, error)
             continue
         # For those who look into the file with TensorFlow's tools.
         if isinstance(item, Node):
             meta.collection_def[name].node_list.value.append(item.name)
-    return found
+    return entries
 
 
 def import_meta(

@@ -188,15 +188,15 @@ def _l2_loss(t: Translation, node: Node, x: str) -> str:
 
 def _position(op_type: str) -> Translator:
     def translate(t: Translation, node: Node) -> str:
-        found = t.add(op_type, [t.of(node.inputs[0])], axis=node.attrs["axis"], keepdims=0)
-        return str(found) if node.dtype.name == "int64" else t.cast(found, node.dtype)
+        position = t.add(op_type, [t.of(node.inputs[0])], axis=node.attrs["axis"], keepdims=0)
+        return str(position) if node.dtype.name == "int64" else t.cast(position, node.dtype)
 
     return translate
 
 
 def _shape(t: Translation, node: Node, x: str) -> str:
-    found = t.add("Shape", [x])
-    return str(found) if node.dtype.name == "int64" else t.cast(found, node.dtype)
+    shape = t.add("Shape", [x])
+    return str(shape) if node.dtype.name == "int64" else t.cast(shape, node.dtype)
 
 
 def _transpose(t: Translation, node: Node) -> str:
@@ -232,12 +232,12 @@ def _split(t: Translation, node: Node) -> list[str]:
     if len(sizes) == 1:
         return [x]
     if all(size < 0 for size in sizes):
-        found = t.add("Split", [x], len(sizes), axis=node.attrs["axis"], num_outputs=len(sizes))
+        parts = t.add("Split", [x], len(sizes), axis=node.attrs["axis"], num_outputs=len(sizes))
     elif any(size < 0 for size in sizes):
         raise UntranslatableError("the size of one of its parts is not known before a run")
     else:
-        found = t.add("Split", [x, t.constant(sizes, np.int64)], len(sizes), axis=node.attrs["axis"])
-    return list(found)
+        parts = t.add("Split", [x, t.constant(sizes, np.int64)], len(sizes), axis=node.attrs["axis"])
+    return list(parts)
 
 
 def _tuple_item(t: Translation, node: Node) -> str:

@@ -252,13 +252,13 @@ def _require_saved(saver: Saver, needed: Sequence[Variable]) -> None:
 
 def _ends(graph: Graph, signature: SignatureDef) -> tuple[dict[str, Node], dict[str, Node]]:
     try:
-        found = [
+        ends = [
             {name: graph.get_tensor_by_name(info.name) for name, info in field.items()}
             for field in (signature.inputs, signature.outputs)
         ]
     except KeyError as error:
         raise ValueError(f"A signature names what the session's graph does not have: {error.args[0]}") from error
-    return found[0], found[1]
+    return ends[0], ends[1]
 
 
 def simple_save(

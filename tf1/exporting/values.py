@@ -217,10 +217,10 @@ def _require_method(kind: type, name: str) -> FunctionType:
         NotWritableError: If there is none.
     """
     _place_of(kind, _OBJECTS)
-    found = inspect.getattr_static(kind, name, None)
-    if name.startswith("_") or not isinstance(found, FunctionType) or not is_known_module(found.__module__):
+    method = inspect.getattr_static(kind, name, None)
+    if name.startswith("_") or not isinstance(method, FunctionType) or not is_known_module(method.__module__):
         raise NotWritableError(f"a graph file may not name {name!r} of {kind.__name__}")
-    return found
+    return method
 
 
 _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
@@ -287,18 +287,18 @@ class ValueReader:
         return self._counted[number]
 
     def _pairs(self, pairs: list[Any]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        self._counted.append(found)
+        mapping: dict[Any, Any] = {}
+        self._counted.append(mapping)
         for key, item in pairs:
             name = self.read(key)
-            found[name] = self.read(item)
-        return found
+            mapping[name] = self.read(item)
+        return mapping
 
     def _set(self, items: list[Any]) -> Any:
-        found: set[Any] = set()
-        self._counted.append(found)
-        found.update([self.read(item) for item in items])
-        return found
+        members: set[Any] = set()
+        self._counted.append(members)
+        members.update([self.read(item) for item in items])
+        return members
 
     def _frozenset(self, items: list[Any]) -> Any:
         at = len(self._counted)
@@ -378,8 +378,8 @@ def _type_named(name: str) -> type:
 def _class_named(place: Any, allowed: Iterable[str]) -> type:
     if place not in allowed:
         raise NotWritableError(f"a graph file may not make objects of {place}")
-    found: type = class_at(place)
-    return found
+    kind: type = class_at(place)
+    return kind
 
 
 def _function_at(place: Any) -> Any:

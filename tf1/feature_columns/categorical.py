@@ -214,11 +214,11 @@ def _joined(first: int, second: int) -> int:
 
 def _by_row(rows: int, places: Any, values: Any) -> list[list[int]]:
     """Give the fingerprints of each row's values; those of integers are themselves."""
-    found: list[list[int]] = [[] for _ in range(rows)]
+    fingerprints: list[list[int]] = [[] for _ in range(rows)]
     text = values.dtype == object
     for row, value in zip(places[:, 0], values, strict=True):
-        found[row].append(fingerprint64(as_bytes(value)) if text else int(value) & _WORD)
-    return found
+        fingerprints[row].append(fingerprint64(as_bytes(value)) if text else int(value) & _WORD)
+    return fingerprints
 
 
 def categorical_column_with_hash_bucket(

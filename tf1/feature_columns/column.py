@@ -100,8 +100,8 @@ class Features:
         """Give what a column makes of the features."""
         if column not in self._made:
             self._made[column] = column.ids_of(self)
-        found: Ids = self._made[column]
-        return found
+        ids: Ids = self._made[column]
+        return ids
 
 
 def sparse_of(node: Node, whole: bool = False) -> SparseTensor:

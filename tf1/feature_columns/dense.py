@@ -122,7 +122,7 @@ class _OfIds(DenseColumn, SequenceDenseColumn):
     categorical_column: CategoricalColumn
 
     @abc.abstractmethod
-    def _made(self, found: Ids, trainable: bool) -> Node:
+    def _made(self, entries: Ids, trainable: bool) -> Node:
         """Give the numbers for each row of ids, [rows, size]."""
 
     def _require(self, sequence: bool) -> None:
@@ -144,9 +144,9 @@ class _OfIds(DenseColumn, SequenceDenseColumn):
         # Each step is a row of its own.
         rows = concat([reshape(sizes[0] * sizes[1], [1]), [-1]], 0)
         parts = Ids(sparse_reshape(ids, rows), None if weights is None else sparse_reshape(weights, rows))
-        found = reshape(self._made(parts, trainable), concat([cast(sizes[:2], "int32"), [self.size]], 0))
-        found.set_shape([None, None, self.size])
-        return found, sequence_length_from_sparse_tensor(ids)
+        numbers = reshape(self._made(parts, trainable), concat([cast(sizes[:2], "int32"), [self.size]], 0))
+        numbers.set_shape([None, None, self.size])
+        return numbers, sequence_length_from_sparse_tensor(ids)
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class _IndicatorColumn(_OfIds):
     def size(self) -> int:
         return self.categorical_column.num_buckets
 
-    def _made(self, found: Ids, trainable: bool) -> Node:
-        ids, weights = found
+    def _made(self, entries: Ids, trainable: bool) -> Node:
+        ids, weights = entries
         size = self.size
 
         def count(places: Any, numbers: Any, shape: Any, given: Any = None) -> Any:
@@ -212,7 +212,7 @@ class _EmbeddingColumn(_OfIds):
     def size(self) -> int:
         return self.dimension
 
-    def _made(self, found: Ids, trainable: bool) -> Node:
+    def _made(self, entries: Ids, trainable: bool) -> Node:
         shape = [self.categorical_column.num_buckets, self.dimension]
         options = {"initializer": self.initializer, "trainable": self.trainable and trainable}
         made = get_collection(self.shared) if self.shared else []
@@ -220,7 +220,7 @@ class _EmbeddingColumn(_OfIds):
         if self.shared and not made:
             add_to_collection(self.shared, table)
         rows = safe_embedding_lookup_sparse(
-            table, *found, self.combiner, name=f"{self.name}_weights", max_norm=self.max_norm
+            table, *entries, self.combiner, name=f"{self.name}_weights", max_norm=self.max_norm
         )
         return reshape(rows, [-1, self.dimension])
 

@@ -64,21 +64,21 @@ def loss_node(
 
     def found_by(values: Sequence[Array], wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], list[Array]]:
         try:
-            found = evaluate(values, wanted)
+            evaluation = evaluate(values, wanted)
         except Exception as error:
             # Also where the gradients are what is evaluated: it is the program's own, not that of a node.
             error.__dict__["of_program"] = True
             raise
-        loss = np.asarray(found.loss)
+        loss = np.asarray(evaluation.loss)
         if loss.shape:
             raise InvalidArgumentError(
                 f"The loss {item.op_name!r} must be a scalar; its function gave a value of shape {loss.shape}. "
                 "Take the mean or the sum."
             )
-        gradients = [*found.gradients] if wanted else []
+        gradients = [*evaluation.gradients] if wanted else []
         # The memory may be the framework's: a fetch of it gets a copy.
         seal(gradients)
-        return (loss.astype(dtype, copy=False), *found.updates), gradients
+        return (loss.astype(dtype, copy=False), *evaluation.updates), gradients
 
     def call(*values: Any) -> tuple[Any, ...]:
         wanted = tuple(i for i, value in enumerate(values) if isbox(value))

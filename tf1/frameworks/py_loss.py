@@ -78,10 +78,10 @@ def py_loss(
         loss, gradients = _pair(caller, fn(*values))
         if not wanted:
             return Evaluation(loss)
-        found = [] if gradients is None else list(gradients)
-        if len(found) != len(nodes):
-            raise InvalidArgumentError(f"{caller} gave {len(found)} gradients for {_names(nodes)}.")
-        return Evaluation(loss, [_fitting(caller, nodes[i], found[i], values[i]) for i in wanted])
+        results = [] if gradients is None else list(gradients)
+        if len(results) != len(nodes):
+            raise InvalidArgumentError(f"{caller} gave {len(results)} gradients for {_names(nodes)}.")
+        return Evaluation(loss, [_fitting(caller, nodes[i], results[i], values[i]) for i in wanted])
 
     with get_default_graph().name_scope(name or "py_loss"):
         return loss_node(evaluate, sources, op_type="PyLoss", variables=variables)[0]

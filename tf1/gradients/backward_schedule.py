@@ -132,7 +132,7 @@ class BackwardSchedule:
             for x in plan.xs
             if x in plan.reached
         )
-        self._same = [tuple(found) for found in seen_as.values() if len(found) > 1]
+        self._same = [tuple(group) for group in seen_as.values() if len(group) > 1]
         self._size = len(places)
         needed = [(key, place) for key, place in places.items() if isinstance(key, tuple)]
         self.pairs: tuple[tuple[Node, Node], ...] = tuple(key for key, _ in needed)
@@ -167,11 +167,11 @@ class BackwardSchedule:
                 if not isinstance(argument, _ARRAYS):
                     self._note_drawn(values, at, drawn)
                     return None
-            found = None if vjp is None else vjp(*arguments)
-            if found is None:
+            pair = None if vjp is None else vjp(*arguments)
+            if pair is None:
                 values[out], ways[at] = vjp_by_tape(fn, arguments, [position for position, _ in reached])
             else:
-                values[out], ways[at] = found
+                values[out], ways[at] = pair
         flowing: list[Any] = [None] * self._size
         for place, seed in self._ends:
             weight = np.ones_like(values[place]) if seed is None else values[seed]
@@ -245,9 +245,9 @@ def _go_apart(
         way = back[at]
         if isinstance(way, Costly):
             with halved():
-                found = offered(partial(way.way, gradient), way.multiplications)
-            if found is not None:
-                offers[to] = found
+                offer = offered(partial(way.way, gradient), way.multiplications)
+            if offer is not None:
+                offers[to] = offer
     with halved() if offers else nullcontext():
         for at, to in call.reached:
             if to not in offers:

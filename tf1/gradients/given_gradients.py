@@ -45,7 +45,7 @@ class GivenGradients:
         self.covers = plan.covers
         #: Whether the source stands before the loss, which is first of the source's tuple, among these two.
         self._begins = plan.covers[0] is source
-        gathers = [gather for found in plan.gathers.values() for gather in found]
+        gathers = [gather for group in plan.gathers.values() for gather in group]
         self.pairs = (
             *((value, source) for value in source.inputs),
             *((gather.inputs[1], gather) for gather in gathers),
@@ -83,14 +83,14 @@ class GivenGradients:
             dense = tuple(map(gradients.__getitem__, self._dense))
             if list(map(_dtype_of, dense)) == self._dtypes:
                 return dense, covered
-        found = dict(zip(self._wanted, gradients, strict=True))
+        by_place = dict(zip(self._wanted, gradients, strict=True))
         results: list[Any] = []
         for positions, dtype, ids, row in self._results:
             if not ids:
-                gradient = found[positions[0]]
+                gradient = by_place[positions[0]]
                 results.append(gradient if gradient.dtype == dtype else gradient.astype(dtype))
             else:
-                parts = [found[position].astype(dtype, copy=False) for position in positions]
+                parts = [by_place[position].astype(dtype, copy=False) for position in positions]
                 results.append(np.concatenate([part.reshape(-1, *row) for part in parts]))
                 results.append(np.concatenate([given[place].reshape(-1) for place in ids]).astype(np.int64))
         return tuple(results), covered

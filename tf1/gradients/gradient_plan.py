@@ -75,8 +75,8 @@ class GradientPlan:
         for node, goes_on in self.flows.items():
             for source in goes_on:
                 readers.setdefault(source, []).append(node)
-        self.gathers = {x: found for x in dict.fromkeys(xs) if (found := self._sparse_reads(x, readers.get(x, ())))}
-        rows = dict.fromkeys(gather for found in self.gathers.values() for gather in found)
+        self.gathers = {x: reads for x in dict.fromkeys(xs) if (reads := self._sparse_reads(x, readers.get(x, ())))}
+        rows = dict.fromkeys(gather for reads in self.gathers.values() for gather in reads)
         self.covers = tuple(
             node
             for node in ancestors
@@ -110,16 +110,16 @@ class GradientPlan:
 
     def _needs(self, rows: Iterable[Node]) -> list[Node]:
         covered = set(self.covers)
-        found: dict[Node, None] = {}
+        needs: dict[Node, None] = {}
         for node in self.covers:
             sources = (*node.inputs, *node.control_inputs, *node.attrs.get("needs", ()))
-            found.update(dict.fromkeys(source for source in sources if source not in covered))
-        found.update(dict.fromkeys(x for x in self.xs if x in self.reached and x not in self.gathers))
+            needs.update(dict.fromkeys(source for source in sources if source not in covered))
+        needs.update(dict.fromkeys(x for x in self.xs if x in self.reached and x not in self.gathers))
         for gather in rows:
-            found.update({gather: None, gather.inputs[1]: None})
-        found.update(dict.fromkeys(y for y in self.ys if y in self.reached))
-        found.update(dict.fromkeys(seed for seed in self.seeds if seed is not None))
-        return [node for node in found if node not in covered]
+            needs.update({gather: None, gather.inputs[1]: None})
+        needs.update(dict.fromkeys(y for y in self.ys if y in self.reached))
+        needs.update(dict.fromkeys(seed for seed in self.seeds if seed is not None))
+        return [node for node in needs if node not in covered]
 
     def build(self) -> list[Any]:
         """Add the Gradients node and the nodes that take it apart."""

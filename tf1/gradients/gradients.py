@@ -132,9 +132,9 @@ def evaluate_gradients(
     drawn: dict[Node, Any] = {}
     if schedule is not None:
         with np.errstate(all="ignore"):
-            found = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs], drawn)
-        if found is not None:
-            return found[0], dict(zip(schedule.covers, found[1], strict=True))
+            result = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs], drawn)
+        if result is not None:
+            return result[0], dict(zip(schedule.covers, result[1], strict=True))
     return evaluate_by_tape(node, value_of, known, drawn)
 
 
@@ -201,7 +201,7 @@ def evaluate_by_tape(
             if y in plan.reached and tape.holds(box := get(y, node)):
                 weight = anp.ones_like(tape.plain(box)) if seed is None else tape.plain(get(seed, node))
                 ends.append((box, weight))
-        for gather in (g for found in plan.gathers.values() for g in found):
+        for gather in (g for group in plan.gathers.values() for g in group):
             get(gather, node)
         boxes = {box._node for by_value in roots.values() for box, _ in by_value.values()}
         flowed = tape.backward(ends, boxes)
@@ -226,10 +226,10 @@ def _results(
     node: Node,
 ) -> Any:
     def gradient_of(source: Node) -> Any:
-        found = [flowed[box._node] for box, _ in roots[source].values() if box._node in flowed]
-        if not found:
+        parts = [flowed[box._node] for box, _ in roots[source].values() if box._node in flowed]
+        if not parts:
             return anp.zeros_like(tape.plain(get(source, node)))
-        total = sum(found[1:], found[0])
+        total = sum(parts[1:], parts[0])
         dtype = source.dtype.as_numpy_dtype
         return total if total.dtype == dtype else total.astype(dtype)
 

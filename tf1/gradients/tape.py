@@ -40,10 +40,10 @@ class Tape:
         values = [self.plain(item) for item in inputs]
         if not all(isinstance(value, (np.ndarray, np.generic)) for value in values):
             return None
-        found = vjp(*values)
-        if found is None:
+        result = vjp(*values)
+        if result is None:
             return None
-        value, ways = found
+        value, ways = result
         from_, back = [], []
         for item, way in zip(inputs, ways, strict=True):
             if self.holds(item):
@@ -79,14 +79,14 @@ class Tape:
         for box, weight in ends:
             flowing[box._node] = add_outgrads(flowing.get(box._node), weight)
         end = _End([box._node for box, _ in ends])
-        found: dict[Any, Any] = {}
+        gradients: dict[Any, Any] = {}
         for node in itertools.islice(toposort(end), 1, None):
             gradient = flowing.pop(node)[0]
             if node in wanted:
-                found[node] = gradient
+                gradients[node] = gradient
             for parent, part in zip(node.parents, node.vjp(gradient), strict=True):
                 flowing[parent] = add_outgrads(flowing.get(parent), part)
-        return found
+        return gradients
 
 
 class _End:
@@ -119,8 +119,8 @@ def vjp_by_tape(
         parts = list(zip(given, gradient, strict=True)) if isinstance(given, tuple) else [(given, gradient)]
         ends = [(box, weight) for box, weight in parts if tape.holds(box) and not isinstance(weight, int)]
         with np.errstate(all="ignore"):
-            found = tape.backward(ends, {root._node for root in roots.values()})
-        return [found.get(root._node) for root in roots.values()]
+            gradients = tape.backward(ends, {root._node for root in roots.values()})
+        return [gradients.get(root._node) for root in roots.values()]
 
     return tape.plain(given), back
 

@@ -459,14 +459,14 @@ class Graph:
 
 def closure_of(roots: Iterable[_T], sources: Callable[[_T], Iterable[_T]]) -> set[_T]:
     """Give some nodes and all that they need, where `sources` gives what one needs itself."""
-    found: set[_T] = set()
+    reached: set[_T] = set()
     waiting = list(roots)
     while waiting:
         one = waiting.pop()
-        if one not in found:
-            found.add(one)
+        if one not in reached:
+            reached.add(one)
             waiting.extend(sources(one))
-    return found
+    return reached
 
 
 class _Stack(threading.local):

@@ -203,8 +203,8 @@ class Mutation(Node):
     @property
     def moves(self) -> tuple[Move, ...]:
         """The steps that it moves on: its increments, and what it adds to steps."""
-        found = [Move(step, by) for step, by in self.increments]
-        return (*found, *(part.move() for part in self.parts if part.moves_step))
+        moves = [Move(step, by) for step, by in self.increments]
+        return (*moves, *(part.move() for part in self.parts if part.moves_step))
 
     @property
     def variables(self) -> tuple[Variable, ...]:

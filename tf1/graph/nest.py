@@ -108,9 +108,9 @@ def _difference(one: Any, two: Any, check_types: bool) -> tuple[type[Exception],
     if isinstance(one, Mapping) and set(one) != set(two):
         return ValueError, f"The two dictionaries don't have the same set of keys: {sorted(one)} and {sorted(two)}."
     for a, b in zip(_parts(one), _parts(two), strict=True):
-        found = _difference(a, b, check_types)
-        if found is not None:
-            return found
+        difference = _difference(a, b, check_types)
+        if difference is not None:
+            return difference
     return None
 
 
@@ -124,8 +124,8 @@ def _packed(structure: Any, leaves: Iterator[Any]) -> Any:
     if not is_sequence(structure):
         return next(leaves)
     if isinstance(structure, Mapping):
-        found = {key: _packed(structure[key], leaves) for key in sorted(structure)}
-        ordered = [(key, found[key]) for key in structure]
+        packed = {key: _packed(structure[key], leaves) for key in sorted(structure)}
+        ordered = [(key, packed[key]) for key in structure]
         kind: Any = type(structure)
         return kind(ordered)
     parts = [_packed(part, leaves) for part in structure]

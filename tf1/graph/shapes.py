@@ -21,8 +21,8 @@ def _compared(fn: Callable[[int, int], Any]) -> Callable[[Any, Any], Any]:
 
 def _sized(fn: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
     def computed(own: Dimension, other: Any) -> Any:
-        found = own._with(other, fn)
-        return found if found is NotImplemented else Dimension(found)
+        size = own._with(other, fn)
+        return size if size is NotImplemented else Dimension(size)
 
     return computed
 

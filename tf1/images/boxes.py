@@ -77,10 +77,10 @@ def crop_and_resize(
         if method == "nearest":
             # As C++ rounds: halves away from 0.
             row, column = (np.floor(np.clip(v, 0, None) + np.float32(0.5)).astype(np.int64) for v in (ys, xs))
-            found = pixels[image_of, np.clip(row, 0, height - 1)[:, :, None], np.clip(column, 0, width - 1)[:, None, :]]
+            crops = pixels[image_of, np.clip(row, 0, height - 1)[:, :, None], np.clip(column, 0, width - 1)[:, None, :]]
         else:
-            found = _interpolated(pixels, image_of, ys, xs)
-        return anp.where(inside, found, np.float32(extrapolation_value)).astype(np.float32)
+            crops = _interpolated(pixels, image_of, ys, xs)
+        return anp.where(inside, crops, np.float32(extrapolation_value)).astype(np.float32)
 
     known = static_value(size)
     lengths = [None, None] if known is None else [int(n) for n in np.asarray(known).reshape(-1)]

@@ -329,9 +329,9 @@ def _encoder(op_type: str, image: Node, name: str | None, **options: Any) -> Nod
             made = Image.fromarray(np.ascontiguousarray(array[:, :, 0] if channels == 1 else array))
         written = io.BytesIO()
         made.save(written, file_format, **options)
-        found = np.empty((), dtype=object)
-        found[()] = written.getvalue()
-        return found
+        encoded = np.empty((), dtype=object)
+        encoded[()] = written.getvalue()
+        return encoded
 
     return Node(
         op_type, (image,), encode, name=name or op_type, dtype="string", shape=[], attrs={"stops_gradient": True}

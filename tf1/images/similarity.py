@@ -105,8 +105,8 @@ def ssim(
         x, y, lead, largest = _pair(one, img2, max_val)
         if min(_known(x)[:2]) < filter_size:
             raise ValueError(f"The images {_known(x)[:2]} are smaller than the window, {filter_size}.")
-        found, _ = _per_channel(x, y, largest, (filter_size, filter_sigma), (k1, k2))
-        made = reshape(reduce_mean(found, [-1]), lead)
+        similarity, _ = _per_channel(x, y, largest, (filter_size, filter_sigma), (k1, k2))
+        made = reshape(reduce_mean(similarity, [-1]), lead)
     return _with_shape(made, one)
 
 
@@ -152,8 +152,8 @@ def ssim_multiscale(
                 x, y = _halved(x), _halved(y)
             if min(_known(x)[:2]) < filter_size:
                 raise ValueError(f"Size {number} of the images, {x.shape}, is less than the window, {filter_size}.")
-            found, contrast = _per_channel(x, y, largest, (filter_size, filter_sigma), (k1, k2))
-            parts.append(_not_negative(contrast if number < len(power_factors) - 1 else found))
+            similarity, contrast = _per_channel(x, y, largest, (filter_size, filter_sigma), (k1, k2))
+            parts.append(_not_negative(contrast if number < len(power_factors) - 1 else similarity))
         total = parts[0] ** float(power_factors[0])
         for part, power in zip(parts[1:], power_factors[1:], strict=True):
             total = total * part ** float(power)
@@ -201,5 +201,5 @@ def sobel_edges(image: Any) -> Node:
     filters = np.array([[[-1, -2, -1], [0, 0, 0], [1, 2, 1]], [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]], np.float32)
     kernel = np.tile(np.moveaxis(filters, 0, -1)[:, :, None, :], (1, 1, depth, 1))
     padded = pad(node, [[0, 0], [1, 1], [1, 1], [0, 0]], "REFLECT")
-    found = depthwise_conv2d(padded, kernel, [1, 1, 1, 1], "VALID")
-    return reshape(found, concat([shape_of(node), [2]], 0))
+    edges = depthwise_conv2d(padded, kernel, [1, 1, 1, 1], "VALID")
+    return reshape(edges, concat([shape_of(node), [2]], 0))

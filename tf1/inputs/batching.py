@@ -297,9 +297,9 @@ def _batch(
         items = [[_component(item) for item in _items_of(source)] for source in sources]
         kinds = [kind_of(item) for item in items[0]]
         for others in items[1:]:
-            found = [kind_of(item) for item in others]
-            if found != kinds:
-                raise TypeError(f"Expected types to be consistent: {_shown(found)} vs {_shown(kinds)}")
+            other_kinds = [kind_of(item) for item in others]
+            if other_kinds != kinds:
+                raise TypeError(f"Expected types to be consistent: {_shown(other_kinds)} vs {_shown(kinds)}")
         flat = [[stored(item, batching.enqueue_many) for item in some] for some in items]
         dtypes = [node.dtype for node in flat[0]]
         shapes = batching.shapes
@@ -370,12 +370,12 @@ def _element_shapes(flat: list[list[Node]], shapes: Any, enqueue_many: bool) -> 
     """Give the shapes of an example, as far as all sources agree."""
     if shapes is not None:
         return [TensorShape(shape) for shape in shapes]
-    found = []
+    example_shapes = []
     for column in zip(*flat, strict=True):
         merged = common_shape([node.shape for node in column])
         if enqueue_many and merged.ndims is not None:
             if merged.ndims == 0:
                 raise ValueError(f"Node {column[0].name!r} is a scalar, but enqueue_many needs rows.")
             merged = merged[1:]
-        found.append(merged)
-    return found
+        example_shapes.append(merged)
+    return example_shapes

@@ -290,16 +290,16 @@ def match_filenames_once(pattern: str | Sequence[str], name: str | None = None) 
         A 1-D string node: the names, sorted.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    # Guards found; file systems are asked under it, so that it happens once.
+    # Guards matches; file systems are asked under it, so that it happens once.
     lock = threading.Lock()
-    found: list[Any] = []
+    matches: list[Any] = []
 
     def fn() -> Any:
         with lock:
-            if not found:
+            if not matches:
                 names = sorted({path for each in patterns for path in glob.glob(each)})
-                found.append(np.array(names, dtype=object))
-            return found[0]
+                matches.append(np.array(names, dtype=object))
+            return matches[0]
 
     return Node("MatchingFiles", (), fn, name=name or "matching_filenames", dtype=as_dtype("string"),
                 shape=[None], stateful=True)  # fmt: skip

@@ -102,10 +102,10 @@ def _rows(places: Any, filled: Any, shape: Any) -> Any:
     places, filled = np.asarray(places, np.int64), np.asarray(filled)
     order = np.argsort(places[:, 0], kind="stable")
     ends = np.searchsorted(places[order, 0], np.arange(1, int(shape[0])))
-    found = np.empty(int(shape[0]), object)
-    for number, row in enumerate(np.split(order, ends) if len(found) else ()):
-        found[number] = _text(places[row, 1:], filled[row], shape[1:])
-    return found
+    texts = np.empty(int(shape[0]), object)
+    for number, row in enumerate(np.split(order, ends) if len(texts) else ()):
+        texts[number] = _text(places[row, 1:], filled[row], shape[1:])
+    return texts
 
 
 def _joined(examples: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:

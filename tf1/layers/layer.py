@@ -76,8 +76,8 @@ class InputSpec:
         if self.max_ndim is not None and rank > self.max_ndim:
             raise ValueError(f"{start}expected max_ndim={self.max_ndim}, found ndim={rank}")
         for axis, size in (self.axes or {}).items():
-            found = node.shape.as_list()[axis]
-            if found not in (None, size):
+            actual = node.shape.as_list()[axis]
+            if actual not in (None, size):
                 raise ValueError(
                     f"{start}expected axis {axis} of input shape to have value {size} but received input with shape "
                     f"{node.shape.as_list()}"
@@ -322,8 +322,8 @@ def snake_case(name: str) -> str:
     ('max_pooling2d', 'batch_normalization')
     """
     parted = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
-    found = re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
-    return f"private{found}" if found.startswith("_") else found
+    snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
+    return f"private{snake}" if snake.startswith("_") else snake
 
 
 def _numbered(base: str) -> str:

@@ -135,12 +135,12 @@ class Body:
                 if not step.reached:
                     values[step.out] = step.fn(*arguments)
                     continue
-                found = None if step.vjp is None else step.vjp(*arguments)
+                result = None if step.vjp is None else step.vjp(*arguments)
                 way: Any
-                if found is None:
+                if result is None:
                     values[step.out], way = vjp_by_tape(step.fn, arguments, [at for at, _ in step.reached])
                 else:
-                    values[step.out], each = found
+                    values[step.out], each = result
                     way = [each[at] for at, _ in step.reached]
                 ways.append((step, way))
         except Exception as error:
@@ -204,25 +204,25 @@ def _sources(node: Node) -> tuple[Node, ...]:
 
 def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
     """The nodes of the body that its results need, in order of creation."""
-    found: set[Node] = set()
+    reached: set[Node] = set()
     waiting = list(results)
     while waiting:
         node = waiting.pop()
-        if node in found or node not in within or isinstance(node, Variable):
+        if node in reached or node not in within or isinstance(node, Variable):
             continue
-        found.add(node)
+        reached.add(node)
         waiting.extend((*_sources(node), *node.control_inputs))
-    return sorted(found, key=within.__getitem__)
+    return sorted(reached, key=within.__getitem__)
 
 
 def _varying(inner: Sequence[Node], parameters: set[Node]) -> set[Node]:
     """Those that may have another value, or an effect, at each evaluation."""
-    found: set[Node] = set()
+    varying: set[Node] = set()
     for node in inner:
         sources = (*_sources(node), *node.control_inputs)
-        if node in parameters or node.stateful or any(source in found for source in sources):
-            found.add(node)
-    return found
+        if node in parameters or node.stateful or any(source in varying for source in sources):
+            varying.add(node)
+    return varying
 
 
 def _require_evaluable(node: Node, varying: bool) -> None:
@@ -264,9 +264,9 @@ def _gradients_of(node: Node, sources: Sequence[Node]) -> Callable[..., Any]:
 def _tuple_item(index: int) -> Callable[[Any], Any]:
     def vjp(values: Any) -> Any:
         def way(gradient: Any) -> Any:
-            found = np.zeros(len(values), object)
-            found[index] = gradient
-            return found
+            gradients = np.zeros(len(values), object)
+            gradients[index] = gradient
+            return gradients
 
         return values[index], (way,)
 

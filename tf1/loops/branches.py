@@ -95,15 +95,15 @@ class _Branch:
 
     def _controls(self, node: Node) -> list[Node]:
         """The nodes that run before `node`, as they are seen from outside of the stages."""
-        found: dict[Node, None] = {}
+        controls: dict[Node, None] = {}
         for before in node.control_inputs:
             if before not in self._members or _is_external(before):
-                found[before] = None
+                controls[before] = None
             elif _only_orders(before):
-                found.update(dict.fromkeys(self._controls(before)))
+                controls.update(dict.fromkeys(self._controls(before)))
             elif self._levels[before] in self._stages:
-                found[self._stages[self._levels[before]]] = None
-        return list(found)
+                controls[self._stages[self._levels[before]]] = None
+        return list(controls)
 
     def _add_stage(self, level: int, steps: Sequence[Node]) -> None:
         own = set(steps)
@@ -145,12 +145,12 @@ class _Branch:
 
     def _exported(self, own: set[Node]) -> dict[Node, bool]:
         """What of a stage others need, and whether it is the ids of rows to look up."""
-        found: dict[Node, bool] = {node: False for node in self._results if node in own}
+        exported: dict[Node, bool] = {node: False for node in self._results if node in own}
         for node in self._inner:
             if node not in own:
                 ids = _looks_up(node)
-                found.update({source: ids for source in _sources(node) if source in own})
-        return found
+                exported.update({source: ids for source in _sources(node) if source in own})
+        return exported
 
     def _connect(self, node: Node) -> None:
         """Have what the executor does take its operands from the stages, and a mutation be guarded."""
@@ -311,15 +311,15 @@ def _only_orders(node: Node) -> bool:
 
 def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
     """The nodes of the branch that its results need, in order of creation."""
-    found: set[Node] = set()
+    reached: set[Node] = set()
     waiting = list(results)
     while waiting:
         node = waiting.pop()
-        if node in found or node not in within or isinstance(node, Variable) or node.op_type == "Placeholder":
+        if node in reached or node not in within or isinstance(node, Variable) or node.op_type == "Placeholder":
             continue
-        found.add(node)
+        reached.add(node)
         waiting.extend((*_sources(node), *node.control_inputs))
-    return sorted(found, key=within.__getitem__)
+    return sorted(reached, key=within.__getitem__)
 
 
 def _dead(node: Node, is_ids: bool) -> Any:
@@ -334,19 +334,19 @@ def _dead(node: Node, is_ids: bool) -> Any:
 def _in_order(nodes: Sequence[Node]) -> list[Node]:
     """Sort nodes so that each comes after those that it needs, and else as they are."""
     within = set(nodes)
-    found: dict[Node, None] = {}
+    ordered: dict[Node, None] = {}
     for root in nodes:
         waiting = [root]
         while waiting:
             node = waiting[-1]
-            if node in found:
+            if node in ordered:
                 waiting.pop()
                 continue
             before = (*_sources(node), *node.inputs, *node.control_inputs, *node.attrs.get("covers", ()))
-            missing = [source for source in before if source in within and source not in found]
+            missing = [source for source in before if source in within and source not in ordered]
             if missing:
                 waiting.extend(missing)
                 continue
-            found[node] = None
+            ordered[node] = None
             waiting.pop()
-    return list(found)
+    return list(ordered)

@@ -54,9 +54,9 @@ def bundle_item(
 
     def back(values: Any) -> Found:
         def way(gradient: Any) -> Any:
-            found = np.zeros(values.shape, object)
-            found[index] = gradient
-            return found
+            gradients = np.zeros(values.shape, object)
+            gradients[index] = gradient
+            return gradients
 
         return values[index], (way,)
 

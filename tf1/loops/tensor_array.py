@@ -128,9 +128,9 @@ class TensorArray:
 
         def back(flow: Any, at: Any) -> Found:
             def way(gradient: Any) -> Any:
-                found = np.zeros(len(flow), object)
-                found[int(at)] = gradient
-                return found
+                gradients = np.zeros(len(flow), object)
+                gradients[int(at)] = gradient
+                return gradients
 
             return pick(flow, at), (way, _no_way)
 
@@ -165,18 +165,18 @@ class TensorArray:
                 )
             if same:
                 _require_same_shape(flow, place, element)
-            found = flow.copy()
-            found[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
-            return found
+            written = flow.copy()
+            written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
+            return written
 
         def back(flow: Any, at: Any, element: Any) -> Found:
             place, length = int(at), len(flow)
 
             def to_flow(gradient: Any) -> Any:
-                found = gradient[:length].copy()
+                gradients = gradient[:length].copy()
                 if place < length:
-                    found[place] = 0
-                return found
+                    gradients[place] = 0
+                return gradients
 
             return put(flow, at, element), (to_flow, _no_way, _element_way(place, element))
 
@@ -231,11 +231,11 @@ class TensorArray:
         def put(flow: Any, at: Any, rows: Any) -> Any:
             places = [int(i) for i in np.asarray(at).reshape(-1)]
             longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
-            found = np.full(longest, None, object)
-            found[: len(flow)] = flow
+            written = np.full(longest, None, object)
+            written[: len(flow)] = flow
             for place, row in zip(places, rows, strict=True):
-                found[_place(place, longest, "write to")] = row
-            return found
+                written[_place(place, longest, "write to")] = row
+            return written
 
         def back(flow: Any, at: Any, rows: Any) -> Found:
             places, length = np.asarray(at).reshape(-1), len(flow)
@@ -346,10 +346,10 @@ class TensorArray:
 
         def back(flow: Any, *at: Any) -> Found:
             def way(gradient: Any) -> Any:
-                found = np.zeros(len(flow), object)
+                gradients = np.zeros(len(flow), object)
                 for place, row in zip(places(flow, *at), gradient, strict=True):
-                    found[place] = found[place] + row
-                return found
+                    gradients[place] = gradients[place] + row
+                return gradients
 
             return join(flow, *at), (way, *[_no_way] * len(at))
 
@@ -395,11 +395,11 @@ def _element_way(place: int, element: Any) -> Callable[[Any], Any]:
 
 def _rows(gradient: Any, rows: Any) -> Any:
     """Give the gradient of stacked rows from that of the elements."""
-    found = np.zeros_like(rows)
+    gradients = np.zeros_like(rows)
     for place, part in enumerate(gradient):
         if not is_zero(part):
-            found[place] = part
-    return found
+            gradients[place] = part
+    return gradients
 
 
 def _place(at: Any, size: int, what: str) -> int:

@@ -142,8 +142,8 @@ def _share(default: str, others: str, given: Sequence[Any], into: Collections, n
     with variable_scope(name, default):
         hits = _counted("true_positives", given, Collections(), None)
         misses = _counted(others, given, Collections(), None)
-        found = [
+        ratios = [
             ratio([hit, math_ops.add(hit, miss)], node_name)
             for hit, miss, node_name in zip(hits, misses, ("value", "update_op"), strict=True)
         ]
-        return into.add(found[0], found[1])
+        return into.add(ratios[0], ratios[1])

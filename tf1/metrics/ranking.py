@@ -142,17 +142,17 @@ def average_precision_at_k(
     with given.graph.name_scope(name or _at_k("average_precision", k, None)) as scope:
         places = top_k(given, k)[1]
         wanted = _labels(labels, given)
-        found = Node(
+        precisions = Node(
             "AveragePrecision", (places, wanted, given), _average_precision,
             name="average_precision", dtype="float64", shape=places.shape.as_list()[:-1],
             attrs={"stops_gradient": True},
         )  # fmt: skip
-        factors = broadcast_weights(1.0 if weights is None else weights, found)
+        factors = broadcast_weights(1.0 if weights is None else weights, precisions)
         # As in TensorFlow, where an op "Max" comes before it: names are told apart without their case.
         best = metric_variable([], "float64", "max_1")
         total = metric_variable([], "float64", "total")
         updated = [
-            total.assign_add(reduce_sum(math_ops.multiply(found, factors))),
+            total.assign_add(reduce_sum(math_ops.multiply(precisions, factors))),
             best.assign_add(reduce_sum(factors)),
         ]
         into = Collections(metrics_collections, updates_collections)

@@ -298,13 +298,13 @@ def _counts(
         positive = probabilities.reshape(-1)[None, :] > limits[:, None]
         weight, true = importance.reshape(-1), truth.reshape(-1)
         chosen = {"true": weight * true, "false": weight * ~true}
-        found = []
+        counts = []
         for name in names:
             # A false negative is so, but not predicted.
             side = "true" if name in ("true_positives", "false_negatives") else "false"
             rows = positive if name.endswith("positives") else ~positive
-            found.append(np.sum(rows * chosen[side], axis=1, dtype=np.float32))
-        return (*found,)
+            counts.append(np.sum(rows * chosen[side], axis=1, dtype=np.float32))
+        return (*counts,)
 
     parts = Node(
         "CountAtThresholds", (given, so, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}

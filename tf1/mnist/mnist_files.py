@@ -38,14 +38,14 @@ def find_files(folder: str, source_url: str = DEFAULT_SOURCE_URL) -> list[Path]:
     Raises:
         NotFoundError: If one is missing; says how to get them.
     """
-    found, missing = [], []
+    paths, missing = [], []
     for name in FILES:
         packed = Path(folder) / name
         there = next((path for path in (packed, packed.with_suffix("")) if path.is_file()), None)
         if there is None:
             missing.append(name)
         else:
-            found.append(there)
+            paths.append(there)
     if missing:
         place = os.path.abspath(folder)
         commands = "\n".join(f"  curl -o {place}/{name} {source_url}{name}" for name in missing)
@@ -53,7 +53,7 @@ def find_files(folder: str, source_url: str = DEFAULT_SOURCE_URL) -> list[Path]:
             f"{place} lacks {', '.join(missing)}. globalstep downloads nothing by itself; get them, or copy them from "
             f"where you have them:\n  mkdir -p {place}\n{commands}"
         )
-    return found
+    return paths
 
 
 def extract_images(f: IO[bytes]) -> np.ndarray[Any, Any]:

@@ -41,13 +41,13 @@ def confusion_matrix(
     Raises:
         InvalidArgumentError: In the run, if a class is negative, or not below `num_classes`.
     """
-    truth, found = as_node(labels), as_node(predictions)
-    if truth.shape.ndims == 2 and truth.shape.as_list()[1] == 1 and found.shape.ndims == 1:
+    truth, guessed = as_node(labels), as_node(predictions)
+    if truth.shape.ndims == 2 and truth.shape.as_list()[1] == 1 and guessed.shape.ndims == 1:
         truth = squeeze(truth, [1])
-    if found.shape.ndims == 2 and found.shape.as_list()[1] == 1 and truth.shape.ndims == 1:
-        found = squeeze(found, [1])
-    if not truth.shape.is_compatible_with(found.shape):
-        raise ValueError(f"Shapes {truth.shape} and {found.shape} are incompatible")
+    if guessed.shape.ndims == 2 and guessed.shape.as_list()[1] == 1 and truth.shape.ndims == 1:
+        guessed = squeeze(guessed, [1])
+    if not truth.shape.is_compatible_with(guessed.shape):
+        raise ValueError(f"Shapes {truth.shape} and {guessed.shape} are incompatible")
     kind = as_dtype(dtype)
     counted = [] if num_classes is None else [as_node(num_classes)]
     weighed = [] if weights is None else [as_node(weights)]
@@ -70,6 +70,6 @@ def confusion_matrix(
     known = None if not counted else counted[0].attrs.get("value")
     size = None if known is None else int(known)
     return Node(
-        "ConfusionMatrix", (truth, found, *counted, *weighed), count, name=name or "confusion_matrix", dtype=kind,
+        "ConfusionMatrix", (truth, guessed, *counted, *weighed), count, name=name or "confusion_matrix", dtype=kind,
         shape=[size, size], attrs={"stops_gradient": True},
     )  # fmt: skip

@@ -186,9 +186,9 @@ def _sparse_value_and_vjp(logits: Any, labels: Any) -> Found:
 
     def to_logits(g: Any) -> Any:
         weights = g.reshape(-1)
-        found = powers * (weights[:, None] / total)
-        found[np.arange(labels.size), labels.reshape(-1)] -= weights
-        return found.reshape(logits.shape)
+        gradient = powers * (weights[:, None] / total)
+        gradient[np.arange(labels.size), labels.reshape(-1)] -= weights
+        return gradient.reshape(logits.shape)
 
     # Labels are no numbers that a gradient goes to.
     return losses, (to_logits, np.zeros_like)

@@ -126,7 +126,7 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
     sorted_ids = Node("SortIds", (ids,), sort, attrs={"tuple": True, "stops_gradient": True})
     parts = [tuple_item(sorted_ids, i, dtype=ids.dtype, shape=[None]) for i in range(count)]
     position = tuple_item(sorted_ids, count, dtype="int64", shape=[None])
-    found = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
+    gathered = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
 
     def restore(numbers: Any, where: Any, *rows: Any) -> Any:
         values = take_rows(anp.concatenate(rows), where)
@@ -136,7 +136,7 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
     if tables[0].shape.dims is not None and ids.shape.dims is not None:
         shape = TensorShape([*ids.shape.as_list(), *tables[0].shape.as_list()[1:]])
     return Node(
-        "EmbeddingLookup", (ids, position, *found), restore, name=name or "embedding_lookup",
+        "EmbeddingLookup", (ids, position, *gathered), restore, name=name or "embedding_lookup",
         dtype=tables[0].dtype, shape=shape, attrs={"partition_strategy": strategy},
     )  # fmt: skip
 
@@ -188,8 +188,8 @@ def embedding_lookup_sparse(
         raise TypeError("sp_ids must be SparseTensor")
     if sp_weights is not None and not isinstance(sp_weights, SparseTensor):
         raise TypeError("sp_weights must be either None or SparseTensor")
-    found = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
-    inputs = [found, sp_ids.indices] + ([] if sp_weights is None else [math_ops.cast(sp_weights.values, found.dtype)])
+    dense = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
+    inputs = [dense, sp_ids.indices] + ([] if sp_weights is None else [math_ops.cast(sp_weights.values, dense.dtype)])
 
     def combine(rows: Any, places: Any, weights: Any = None) -> Any:
         owner = places[:, 0]
@@ -205,10 +205,10 @@ def embedding_lookup_sparse(
 
     known = sizes_of(sp_ids.dense_shape)
     shape = None
-    if found.shape.dims is not None:
-        shape = [known[0] if known else None, *found.shape.as_list()[1:]]
+    if dense.shape.dims is not None:
+        shape = [known[0] if known else None, *dense.shape.as_list()[1:]]
     return Node(
-        "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=found.dtype,
+        "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=dense.dtype,
         shape=TensorShape(shape), attrs={"combiner": combiner},
     )  # fmt: skip
 
@@ -251,12 +251,12 @@ def safe_embedding_lookup_sparse(
         sizes = sparse_ids.dense_shape
         rows = concat([reshape(reduce_prod(sizes[:-1]), [1]), sizes[-1:]], 0)
         weighed = None if sparse_weights is None else sparse_reshape(sparse_weights, rows)
-        found = safe_embedding_lookup_sparse(
+        dense = safe_embedding_lookup_sparse(
             embedding_weights, sparse_reshape(sparse_ids, rows), weighed, combiner, default_id, name,
             partition_strategy, max_norm,
         )  # fmt: skip
-        whole = reshape(found, concat([math_ops.cast(sizes[:-1], "int32"), shape_of(found)[1:]], 0))
-        whole.set_shape([*[None] * (rank - 1), *found.shape.as_list()[1:]])
+        whole = reshape(dense, concat([math_ops.cast(sizes[:-1], "int32"), shape_of(dense)[1:]], 0))
+        whole.set_shape([*[None] * (rank - 1), *dense.shape.as_list()[1:]])
         return whole
     with sparse_ids.graph.name_scope(name or "embedding_lookup"):
         weights = [] if sparse_weights is None else [sparse_weights.values]
@@ -288,13 +288,13 @@ def safe_embedding_lookup_sparse(
         if sparse_weights is not None:
             values = tuple_item(parts, 2, dtype=sparse_weights.dtype, shape=[None])
             weighed = SparseTensor(places, values, sparse_ids.dense_shape)
-        found = embedding_lookup_sparse(embedding_weights, ids, weighed, partition_strategy, None, combiner, max_norm)
+        dense = embedding_lookup_sparse(embedding_weights, ids, weighed, partition_strategy, None, combiner, max_norm)
         if default_id is not None:
-            return found
+            return dense
         bare = tuple_item(parts, 3, dtype="bool", shape=[None])
 
         def clear(rows: Any, none: Any) -> Any:
-            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), found_dtype), rows)
+            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), dense_dtype), rows)
 
-        found_dtype = found.dtype.as_numpy_dtype
-        return Node("Select", (found, bare), clear, dtype=found.dtype, shape=found.shape)
+        dense_dtype = dense.dtype.as_numpy_dtype
+        return Node("Select", (dense, bare), clear, dtype=dense.dtype, shape=dense.shape)

@@ -125,18 +125,18 @@ def _sliced_shape(name: str, known: Sequence[int | None], index: tuple[Any, ...]
         raise ValueError(f"slice index of {name!r} is out of bounds: {taken} indices of {len(known)} dimensions")
     at = next((place for place, part in enumerate(index) if part is ...), len(index))
     whole = [_slice(None)] * (len(known) - taken)
-    sizes, found = iter(known), list[int | None]()
+    sizes, sliced = iter(known), list[int | None]()
     for part in (*index[:at], *whole, *index[at + 1 :]):
         if part is None:
-            found.append(1)
+            sliced.append(1)
             continue
         size = next(sizes)
         if isinstance(part, _slice):
             lengths = {len(range(*part.indices(guess))) for guess in ((10**6, 10**6 + 2) if size is None else (size,))}
-            found.append(lengths.pop() if len(lengths) == 1 else None)
+            sliced.append(lengths.pop() if len(lengths) == 1 else None)
         elif size is not None and not -size <= part < size:
             raise ValueError(f"slice index of {name!r} is out of bounds: {part} of {size}")
-    return TensorShape(found)
+    return TensorShape(sliced)
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Node:

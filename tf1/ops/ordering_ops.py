@@ -43,11 +43,11 @@ def _taken_along(value: Any, places: Any, axis: int) -> Any:
 @primitive
 def _put_along(value: Any, places: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """Add values up where `_taken_along` took them from."""
-    found = np.zeros(shape, value.dtype)
+    sums = np.zeros(shape, value.dtype)
     grid = list(np.indices(np.shape(places), sparse=True))
     grid[axis] = places
-    np.add.at(found, tuple(grid), value)
-    return found
+    np.add.at(sums, tuple(grid), value)
+    return sums
 
 
 defvjp(_taken_along, lambda ans, v, places, axis: lambda g: _put_along(g, places, axis, np.shape(v)))

@@ -161,14 +161,14 @@ def decode_csv(
         columns = []
         for number, (dtype, default) in enumerate(zip(dtypes, given, strict=True)):
             column = number if select_cols is None else select_cols[number]
-            found = []
+            fields = []
             for index, row in enumerate(rows):
                 if select_cols is None and len(row) != len(dtypes):
                     raise InvalidArgumentError(f"Expect {len(dtypes)} fields but have {len(row)} in record {index}")
                 if column >= len(row):
                     raise InvalidArgumentError(f"Expect field {column} but have {len(row)} in record {index}")
-                found.append(_field(row[column], dtype, default, column, index, na_value))
-            columns.append(np.array(found, dtype=dtype.as_numpy_dtype).reshape(array.shape))
+                fields.append(_field(row[column], dtype, default, column, index, na_value))
+            columns.append(np.array(fields, dtype=dtype.as_numpy_dtype).reshape(array.shape))
         return tuple(columns)
 
     node = Node("DecodeCSV", [lines, *defaults], fn, name=name or "DecodeCSV")
@@ -369,19 +369,19 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
     def fn(values: Any) -> Any:
         strings = np.asarray(values, dtype=object).reshape(-1)
         examples = [_example(item, index) for index, item in enumerate(strings)]
-        found: list[Any] = []
+        parsed: list[Any] = []
         for key, feature in features.items():
             if isinstance(feature, SparseFeature):
-                found.extend(_placed(examples, key, feature, batched))
+                parsed.extend(_placed(examples, key, feature, batched))
                 continue
             columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
             if isinstance(feature, VarLenFeature):
-                found.extend(sparse_parts(columns, feature, batched))
+                parsed.extend(sparse_parts(columns, feature, batched))
             elif isinstance(feature, FixedLenSequenceFeature):
-                found.append(_padded(columns, key, feature, batched))
+                parsed.append(_padded(columns, key, feature, batched))
             else:
-                found.append(dense_of(columns, key, feature, batched))
-        return tuple(found)
+                parsed.append(dense_of(columns, key, feature, batched))
+        return tuple(parsed)
 
     op_type = "ParseExample" if batched else "ParseSingleExample"
     node = Node(op_type, [serialized], fn, name=name or op_type)

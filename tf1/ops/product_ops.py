@@ -96,12 +96,12 @@ def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
     one, other = u.T if flip_a else u, v.T if flip_b else v
 
     def to_a(g: Any) -> Any:
-        found = products.matmul(g, other.T)
-        return found.T if flip_a else found
+        product = products.matmul(g, other.T)
+        return product.T if flip_a else product
 
     def to_b(g: Any) -> Any:
-        found = products.matmul(one.T, g)
-        return found.T if flip_b else found
+        product = products.matmul(one.T, g)
+        return product.T if flip_b else product
 
     work = one.size * other.shape[1]
     return products.matmul(one, other), (Costly(to_a, work), Costly(to_b, work))

@@ -282,9 +282,9 @@ def norm(
     norms["fro"] = norms[2] = norms["euclidean"]
     if ord not in norms:
         raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
-    found = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
-    found.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
-    return found
+    node = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
+    node.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
+    return node
 
 
 def bincount(

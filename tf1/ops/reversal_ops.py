@@ -59,10 +59,10 @@ def reverse_sequence(
         if counts.size and (counts.min() < 0 or counts.max() > steps):
             raise InvalidArgumentError(f"seq_lengths must be between 0 and input.dims({time}), {steps}; got {counts}.")
         at = np.arange(steps)
-        found = np.where(at < counts[:, None], counts[:, None] - 1 - at, at)
+        mirrored = np.where(at < counts[:, None], counts[:, None] - 1 - at, at)
         shape = [1] * values.ndim
-        shape[batch], shape[time] = found.shape
-        return (found if batch < time else found.T).reshape(shape)
+        shape[batch], shape[time] = mirrored.shape
+        return (mirrored if batch < time else mirrored.T).reshape(shape)
 
     def turn(values: Any, lengths: Any) -> Any:
         return np.take_along_axis(values, places(values, lengths), axis=time)

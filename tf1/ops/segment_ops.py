@@ -71,9 +71,9 @@ def _minimum(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
 
 @primitive
 def _product(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
-    found = np.ones(shape, rows.dtype)
-    np.multiply.at(found, ids, rows)
-    return found
+    products = np.ones(shape, rows.dtype)
+    np.multiply.at(products, ids, rows)
+    return products
 
 
 def _product_vjp(ans: Any, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
@@ -153,12 +153,12 @@ def _unsorted(name: str, op_type: str, word: str, combine: _Combine, lowest: boo
             rows = anp.reshape(rows, (flat.size, *rest))
             rows = rows if kept.size == flat.size else take_rows(rows, kept)
             shape = (int(size), *rest)
-            found = combine(rows, flat[kept], shape)
+            results = combine(rows, flat[kept], shape)
             if lowest is None:
-                return found
-            limits = (np.finfo if found.dtype.kind == "f" else np.iinfo)(found.dtype)
+                return results
+            limits = (np.finfo if results.dtype.kind == "f" else np.iinfo)(results.dtype)
             empty = _counts(flat[kept], shape) == 0
-            return found + np.where(empty, limits.min if lowest else limits.max, 0).astype(found.dtype)
+            return results + np.where(empty, limits.min if lowest else limits.max, 0).astype(results.dtype)
 
         shape = None
         if values.shape.dims is not None and ids.shape.ndims is not None:

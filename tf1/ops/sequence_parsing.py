@@ -67,21 +67,21 @@ def parse_single_sequence_example(
             example = SequenceExample.FromString(data.encode() if isinstance(data, str) else data)
         except DecodeError:
             raise InvalidArgumentError("Could not parse example input: no SequenceExample message") from None
-        found: list[Any] = []
+        parsed: list[Any] = []
         for key, feature in context.items():
             held = example.context.feature
             columns = [values_in(held[key], key, feature, 0) if key in held else None]
             if isinstance(feature, VarLenFeature):
-                found.extend(sparse_parts(columns, feature, batched=False))
+                parsed.extend(sparse_parts(columns, feature, batched=False))
             else:
-                found.append(dense_of(columns, key, feature, batched=False))
+                parsed.append(dense_of(columns, key, feature, batched=False))
         for key, feature in lists.items():
             columns = _entries(example, key, feature)
             if isinstance(feature, VarLenFeature):
-                found.extend(sparse_parts(columns, feature, batched=True))
+                parsed.extend(sparse_parts(columns, feature, batched=True))
             else:
-                found.append(dense_of(columns, key, FixedLenFeature(feature.shape, feature.dtype), batched=True))
-        return tuple(found)
+                parsed.append(dense_of(columns, key, FixedLenFeature(feature.shape, feature.dtype), batched=True))
+        return tuple(parsed)
 
     node = Node(
         "ParseSingleSequenceExample", [as_node(serialized, "string")], parse, name=name or "ParseSingleSequenceExample"

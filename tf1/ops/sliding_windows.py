@@ -177,16 +177,16 @@ def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> 
         return tiles.filters_gradient(images, gradient, (fit.rows[0], fit.columns[0]), size[0])
     windows = _windows(_padded(images, fit, 0), size, fit.strides)
     #: Where a part begins -> its sum.
-    found: dict[int, Any] = {}
+    sums: dict[int, Any] = {}
 
     def multiply(part: slice) -> None:
         total = np.zeros((size[0] * size[1] * channels, outputs), images.dtype)
         for at, block in _blocks(windows[part]):
             total += block.T @ gradient[part][at].reshape(-1, outputs)
-        found[part.start] = total
+        sums[part.start] = total
 
     in_parts(multiply, len(windows), windows.size * outputs)
-    first, *others = (found[start] for start in sorted(found))
+    first, *others = (sums[start] for start in sorted(sums))
     return sum(others, first).reshape(*size, channels, outputs)
 
 
@@ -241,11 +241,11 @@ def largest_of_windows(images: Any, size: tuple[int, int], fit: Fit) -> Any:
     out = np.empty((len(images), *_size_of_result(images.shape, size, fit), images.shape[3]), images.dtype)
 
     def find(part: slice) -> None:
-        found = out[part]
+        maxima = out[part]
         (_, first), *others = _parts(_padded(images[part], fit, -np.inf), size, fit.strides)
-        found[...] = first
+        maxima[...] = first
         for _, place in others:
-            np.maximum(found, place, out=found)
+            np.maximum(maxima, place, out=maxima)
 
     in_parts(find, len(images), _PASSES // 4 * images.size)
     return out
@@ -256,14 +256,14 @@ def _share(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit:
     """Give the gradient of `largest_of_windows` at the images."""
     if _PASSES * images.size >= _MUCH and images.dtype in _KERNEL_DTYPES:
         kernels = importlib.import_module("globalstep.tf1.ops.window_kernels")
-        found = np.zeros(images.shape, images.dtype)
+        shares = np.zeros(images.shape, images.dtype)
         windows = size, fit.strides, (fit.rows[0], fit.columns[0])
 
         def share_where_they_lie(part: slice) -> None:
-            kernels.share(images[part], largest[part], gradient[part], windows, found[part])
+            kernels.share(images[part], largest[part], gradient[part], windows, shares[part])
 
         in_parts(share_where_they_lie, len(images), _PASSES * images.size)
-        return found
+        return shares
     out = np.zeros((len(images), *_padded_size(images.shape, fit), images.shape[3]), images.dtype)
 
     def share(part: slice) -> None:

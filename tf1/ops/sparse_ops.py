@@ -351,8 +351,8 @@ def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
         distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
         total = scatter_rows(anp.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
         kept = np.flatnonzero((counts == 1) | (np.abs(getval(total)) >= least))
-        found = np.stack(np.unravel_index(distinct[kept], sizes), axis=1).astype(np.int64)
-        return found, take_rows(total, kept), shape
+        indices = np.stack(np.unravel_index(distinct[kept], sizes), axis=1).astype(np.int64)
+        return indices, take_rows(total, kept), shape
 
     return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), add, a.dtype, a.shape.ndims)
 
@@ -372,9 +372,9 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
         raise TypeError("sp_input must have int32 or int64 values")
 
     def mark(places: Any, ids: Any, shape: Any) -> Any:
-        found = np.zeros([*(int(size) for size in shape[:-1]), int(vocab_size)], np.bool_)
-        found[(*places[:, :-1].T, np.asarray(ids))] = True
-        return found
+        indicator = np.zeros([*(int(size) for size in shape[:-1]), int(vocab_size)], np.bool_)
+        indicator[(*places[:, :-1].T, np.asarray(ids))] = True
+        return indicator
 
     lead = sp_input.shape.as_list()[:-1] if sp_input.shape.dims is not None else None
     return Node(
@@ -416,9 +416,9 @@ def sparse_fill_empty_rows(
         bare[empty] = True
         return whole[at], values, shape, bare
 
-    found = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), fill, sp_input.dtype, sp_input.shape.ndims)
+    sparse = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), fill, sp_input.dtype, sp_input.shape.ndims)
     rows = sp_input.shape.as_list()[0] if sp_input.shape.dims is not None else None
-    return found, tuple_item(found.values.inputs[0], 3, name="empty_row_indicator", dtype="bool", shape=[rows])
+    return sparse, tuple_item(sparse.values.inputs[0], 3, name="empty_row_indicator", dtype="bool", shape=[rows])
 
 
 def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:

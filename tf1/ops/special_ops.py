@@ -89,9 +89,9 @@ acosh = unary("acosh", "Acosh", anp.arccosh, "Give the inverse of cosh; NaN belo
 atanh = unary("atanh", "Atanh", anp.arctanh, "Give the inverse of tanh; NaN outside of [-1, 1].", floats=True)
 
 
-def _zero_where(x: Any, found: Any) -> Any:
-    """Give `found`, and 0 where x is 0."""
-    return select(anp.equal(x, 0), anp.zeros_like(found), found)
+def _zero_where(x: Any, value: Any) -> Any:
+    """Give `value`, and 0 where x is 0."""
+    return select(anp.equal(x, 0), anp.zeros_like(value), value)
 
 
 @primitive

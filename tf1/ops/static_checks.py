@@ -120,14 +120,14 @@ def _checked(
             raise TypeError(f"Rank must be an integer, not of dtype {rank.dtype.name}: {rank!r}")
         if rank.shape.ndims not in (0, None):
             raise ValueError(f"Rank must be a scalar.  Received shape {rank.shape}: {rank!r}")
-    found = node.shape.ndims
-    if found is not None and all(rank.op_type == "Const" for rank in wanted):
+    ndims = node.shape.ndims
+    if ndims is not None and all(rank.op_type == "Const" for rank in wanted):
         known = [int(rank.attrs["value"]) for rank in wanted]
-        if holds(found, known):
+        if holds(ndims, known):
             return no_op(name=name or "static_checks_determined_all_ok")
         told = known[0] if words != "rank in" else tuple(known)
         raise ValueError(
-            f"{message or ''}.  Tensor {node.name} must have {words} {told}.  Received rank {found}, shape {node.shape}"
+            f"{message or ''}.  Tensor {node.name} must have {words} {told}.  Received rank {ndims}, shape {node.shape}"
         )
     right = Node(
         "Compare",

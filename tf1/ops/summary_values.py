@@ -93,8 +93,8 @@ def histogram_proto(values: Array, name: str, error: type[Exception] = InvalidAr
         raise error(f"{what} in summary histogram for: {name}")
     limits = bucket_limits()
     # A value equal to the last limit has no bucket above it.
-    found = np.minimum(np.searchsorted(limits, flat, side="right"), len(limits) - 1)
-    counts = np.bincount(found, minlength=len(limits)).astype(np.float64)
+    buckets = np.minimum(np.searchsorted(limits, flat, side="right"), len(limits) - 1)
+    counts = np.bincount(buckets, minlength=len(limits)).astype(np.float64)
     # Of a run of empty buckets only the last is kept, so its limit is where the next one begins.
     kept = (counts > 0) | np.append(counts[1:] > 0, True)
     return HistogramProto(

@@ -219,9 +219,9 @@ def convolved(images: Array, filters: Array, around: tuple[int, int], size: tupl
         products = np.empty(_EDGE * _EDGE * most * tiles[0] * tiles[1] * outputs, np.float32)
         for at in range(part.start, part.stop, most):
             values = source.of(images[at : min(at + most, part.stop)], around)
-            found = products[: values[..., 0].size * outputs].reshape(*values.shape[:2], outputs)
-            np.matmul(values, at_points, out=found)
-            by_tiles = found.reshape(_EDGE, _EDGE, -1, *tiles, outputs)
+            product = products[: values[..., 0].size * outputs].reshape(*values.shape[:2], outputs)
+            np.matmul(values, at_points, out=product)
+            by_tiles = product.reshape(_EDGE, _EDGE, -1, *tiles, outputs)
             _take_results(by_tiles, lines, strip, *steps.results, out[at : min(at + most, part.stop)])
 
     in_parts(convolve, len(images), out.size * channels * edge)
@@ -245,7 +245,7 @@ def filters_gradient(images: Array, gradient: Array, around: tuple[int, int], ed
     tiles = _numbers(gradient.shape[1:3], m)
     most = _most(tiles, channels + outputs, len(images))
     #: Where a part begins -> its sum.
-    found: dict[int, Array] = {}
+    totals: dict[int, Array] = {}
 
     def add_up(part: slice) -> None:
         source, target = (
@@ -256,10 +256,10 @@ def filters_gradient(images: Array, gradient: Array, around: tuple[int, int], ed
             some = slice(at, min(at + most, part.stop))
             values = source.of(images[some], around)
             total += np.matmul(values.transpose(0, 2, 1), target.of(gradient[some], (0, 0)))
-        found[part.start] = total
+        totals[part.start] = total
 
     in_parts(add_up, len(images), gradient.size * channels * edge)
-    first, *others = (found[start] for start in sorted(found))
+    first, *others = (totals[start] for start in sorted(totals))
     back = steps.filters.T
     down = np.matmul(back, sum(others, first).reshape(_EDGE, -1))
     filters: Array = np.matmul(back, down.reshape(edge, _EDGE, -1))

@@ -200,7 +200,7 @@ def _require_none_yet(graph: Graph) -> None:
 def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradient]:
     """Give the gradients by Variable, once they fit, and can be those of local steps."""
     given = [(as_gradient(grad), variable) for grad, variable in pairs]
-    found: dict[Variable, Gradient] = {}
+    gradients: dict[Variable, Gradient] = {}
     for grad, variable in given:
         require_variable(variable)
         if grad is None:
@@ -216,10 +216,10 @@ def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradi
                 f"Variable {variable.name!r} has a constraint, which the outer optimizer's step would not keep to. "
                 "Clip what is computed from it instead."
             )
-        found[variable] = grad
-    if not found:
+        gradients[variable] = grad
+    if not gradients:
         raise ValueError(f"No gradients provided for any variable: {[str(v) for _, v in given]}.")
-    return found
+    return gradients
 
 
 def _made(given: Any, step: Node, known: Callable[[], int]) -> Optimizer:

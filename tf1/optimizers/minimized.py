@@ -48,5 +48,5 @@ def loss_of(graph: Graph, fetched: Iterable[Node]) -> Node | None:
 
 
 def _losses(graph: Graph) -> dict[Node, Node]:
-    found: dict[Node, Node] = graph.extras.setdefault(__name__, {})
-    return found
+    losses: dict[Node, Node] = graph.extras.setdefault(__name__, {})
+    return losses

@@ -239,7 +239,7 @@ class Optimizer:
         variables = trainable if var_list is None else list(variables_in(var_list))
         if not variables:
             raise ValueError("No variables to optimize.")
-        found = gradients(
+        grads = gradients(
             target,
             variables,
             grad_ys=grad_loss,
@@ -247,7 +247,7 @@ class Optimizer:
             aggregation_method=aggregation_method,
             colocate_gradients_with_ops=colocate_gradients_with_ops,
         )
-        pairs = list(zip(found, variables, strict=True))
+        pairs = list(zip(grads, variables, strict=True))
         require_floating([variable for grad, variable in pairs if grad is not None])
         made = self._in_graph(target.graph)
         made.gate, made.loss = gate_gradients, target
@@ -428,9 +428,9 @@ def _scope_of_state(optimizer: Optimizer, graph: Graph) -> str:
 def _by_place(applied: Sequence[tuple[Gradient, Variable]]) -> Iterable[tuple[bool, list[Variable]]]:
     """Give the Variables on the PS, and those in LOCAL_VARIABLES, each with whether they are the latter, if any are."""
     for local in (False, True):
-        found = [variable for _, variable in applied if variable.is_local is local]
-        if found:
-            yield local, found
+        variables = [variable for _, variable in applied if variable.is_local is local]
+        if variables:
+            yield local, variables
 
 
 def _graph_time_value(value: Hyper) -> Hyper:

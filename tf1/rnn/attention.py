@@ -156,10 +156,10 @@ class LuongAttention(AttentionMechanism):
                     "Incompatible or unknown inner dimensions between query and keys. Query has units: "
                     f"{depth}. Keys have units: {self._units}. Perhaps you need to set num_units to the query's."
                 )
-            found = squeeze(matmul(expand_dims(query, 1), self.keys, transpose_b=True), [1])
+            scores = squeeze(matmul(expand_dims(query, 1), self.keys, transpose_b=True), [1])
             if self._scale:
-                found = get_variable("attention_g", [], query.dtype, ones_initializer()) * found
-            return found
+                scores = get_variable("attention_g", [], query.dtype, ones_initializer()) * scores
+            return scores
 
 
 class BahdanauAttention(AttentionMechanism):

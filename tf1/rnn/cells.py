@@ -242,8 +242,8 @@ class RNNCell:
 
 def is_own(cell: RNNCell, kind: type) -> bool:
     """Whether a cell does what `kind` does, and is no subclass that does something else."""
-    found = type(cell)
-    return all(getattr(found, name) is getattr(kind, name) for name in ("call", "__call__", "build"))
+    actual = type(cell)
+    return all(getattr(actual, name) is getattr(kind, name) for name in ("call", "__call__", "build"))
 
 
 def last_size(shape: Any) -> int:

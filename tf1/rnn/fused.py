@@ -123,9 +123,9 @@ def flat(array: Any) -> Any:
 
 def with_inputs(x: Any, kernel: Any, bias: Any) -> Any:
     """Give x @ kernel + bias for all steps: [time, batch, n]."""
-    found = matmul(flat(x), kernel)
-    found += bias
-    return found.reshape(*x.shape[:2], -1)
+    product = matmul(flat(x), kernel)
+    product += bias
+    return product.reshape(*x.shape[:2], -1)
 
 
 def kernel_gradient(x: Any, before: Any, gates: Any) -> Any:

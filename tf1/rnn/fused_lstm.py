@@ -133,15 +133,15 @@ class _Lstm:
             else:
                 dc, dh = np.where(mask[t], before, dc), np.where(mask[t], passed, dh)
         dx = (flat(gates) @ self.kernel[:size].T).reshape(self.x.shape)
-        found = [dx, dc, dh, kernel_gradient(self.x, self.hs, gates), flat(gates).sum(axis=0)]
+        gradients = [dx, dc, dh, kernel_gradient(self.x, self.hs, gates), flat(gates).sum(axis=0)]
         if self.peepholes is not None:
             n = self.options.units
-            found.append((gates[:, :, 2 * n : 3 * n] * self.cs).sum(axis=(0, 1)))
-            found.append((gates[:, :, :n] * self.cs).sum(axis=(0, 1)))
-            found.append((gates[:, :, 3 * n :] * self.new).sum(axis=(0, 1)))
+            gradients.append((gates[:, :, 2 * n : 3 * n] * self.cs).sum(axis=(0, 1)))
+            gradients.append((gates[:, :, :n] * self.cs).sum(axis=(0, 1)))
+            gradients.append((gates[:, :, 3 * n :] * self.new).sum(axis=(0, 1)))
         if projected is not None:
-            found.append(flat(self.ms).T @ flat(projected))
-        return found
+            gradients.append(flat(self.ms).T @ flat(projected))
+        return gradients
 
     def _step_back(self, t: int, dm: Any, dc: Any, out: Any) -> Any:
         """Put the gradients of the gates' sums into `out`; give that of c before the step."""

@@ -60,8 +60,8 @@ class _Linear:
     def __call__(self, args: Any) -> Node:
         """Give the product, [batch, output_size]."""
         nodes = _listed(args)
-        found = matmul(nodes[0] if len(nodes) == 1 else concat(nodes, 1), self._weights)
-        return found if self._biases is None else bias_add(found, self._biases)
+        product = matmul(nodes[0] if len(nodes) == 1 else concat(nodes, 1), self._weights)
+        return product if self._biases is None else bias_add(product, self._biases)
 
 
 def _listed(args: Any) -> list[Node]:

@@ -86,10 +86,10 @@ class _RawLoop:
         self._zero = zero
 
     def step(self, time: Node, finished: Node, given: Any, arrays: Any, state: Any, loop_state: Any) -> Any:
-        output, found = self._cell(given, state)
-        nest.assert_same_structure(state, found, check_types=False)
+        output, new_state = self._cell(given, state)
+        nest.assert_same_structure(state, new_state, check_types=False)
         after = time + 1
-        now_finished, following, new, emitted, new_loop_state = self._loop_fn(after, output, found, loop_state)
+        now_finished, following, new, emitted, new_loop_state = self._loop_fn(after, output, new_state, loop_state)
         nest.assert_same_structure(state, new, check_types=False)
         nest.assert_same_structure(given, following, check_types=False)
         nest.assert_same_structure(arrays, emitted, check_types=False)

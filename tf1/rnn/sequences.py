@@ -173,7 +173,7 @@ def static_rnn(
             _require_depth(first)
             outputs, state = cell.over_sequence(stack(steps), state, lengths)
             return unstack(outputs, len(steps)), state
-        found = []
+        emitted = []
         for at, given in enumerate(steps):
             if at == 1:
                 entered.reuse_variables()
@@ -182,9 +182,9 @@ def static_rnn(
                 over = as_node(at) >= lengths
                 output = nest.map_structure(lambda node, over=over: where(over, zeros_like(node), node), output)
                 new = nest.map_structure(lambda old, node, over=over: where(over, old, node), state, new)
-            found.append(output)
+            emitted.append(output)
             state = new
-        return found, state
+        return emitted, state
 
 
 def bidirectional_dynamic_rnn(

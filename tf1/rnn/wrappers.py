@@ -91,11 +91,11 @@ class MultiRNNCell(RNNCell):
             if not nest.is_sequence(state) or len(state) != len(self._cells):
                 raise ValueError(f"Expected state to be a tuple of length {len(self._cells)}, but received: {state}")
             return list(state)
-        found, start = [], 0
+        states, start = [], 0
         for cell in self._cells:
-            found.append(slice_of(state, [0, start], [-1, cell.state_size]))
+            states.append(slice_of(state, [0, start], [-1, cell.state_size]))
             start += cell.state_size
-        return found
+        return states
 
     @property
     def runs_sequences(self) -> bool:
@@ -343,8 +343,8 @@ def zeroed_past(values: Node, lengths: Node) -> Node:
     """Give [time, batch, size] with zeros past the lengths."""
 
     def mask(array: Any, counts: Any) -> Any:
-        found = mask_of(counts, len(array))
-        return np.broadcast_to(True if found is None else found, np.shape(array))
+        flags = mask_of(counts, len(array))
+        return np.broadcast_to(True if flags is None else flags, np.shape(array))
 
     counts = Node("SequenceMask", (values, as_node(lengths)), mask, dtype="bool", shape=values.shape,
                   attrs={"stops_gradient": True})  # fmt: skip

@@ -30,11 +30,11 @@ def saveables_of(var_list: Iterable[Any] | Mapping[str, Any]) -> list[Saveable]:
         ValueError: If two have the same name, or one is local to each session.
         InvalidArgumentError: If a checkpoint cannot hold one's dtype.
     """
-    found: dict[str, tuple[Saveable, Variable]] = {}
+    by_tensor: dict[str, tuple[Saveable, Variable]] = {}
     whole: dict[str, bool] = {}
     for saveable, variable in _flat(var_list):
         name = saveable.name
-        clash = found.get(saveable.tensor)
+        clash = by_tensor.get(saveable.tensor)
         if (clash is not None and clash[1] is not variable) or whole.setdefault(name, saveable.part is None) != (
             saveable.part is None
         ):
@@ -45,8 +45,8 @@ def saveables_of(var_list: Iterable[Any] | Mapping[str, Any]) -> list[Saveable]:
                 "Leave it out of var_list."
             )
         check_dtype(variable.op_name, variable.dtype.as_numpy_dtype)
-        found[saveable.tensor] = saveable, variable
-    return [found[tensor][0] for tensor in sorted(found)]
+        by_tensor[saveable.tensor] = saveable, variable
+    return [by_tensor[tensor][0] for tensor in sorted(by_tensor)]
 
 
 def _flat(var_list: Iterable[Any] | Mapping[str, Any]) -> Iterator[tuple[Saveable, Variable]]:

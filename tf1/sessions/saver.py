@@ -128,10 +128,10 @@ class Saver:
         """
         if self._saveables is not None:
             return
-        found = self._var_list
-        if found is None:
-            found = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
-        self._saveables = saveables_of(found)
+        var_list = self._var_list
+        if var_list is None:
+            var_list = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
+        self._saveables = saveables_of(var_list)
         if not self._saveables and not self._allow_empty:
             self._saveables = None
             raise ValueError("No variables to save")
@@ -323,10 +323,10 @@ class Saver:
 
     def saved_names(self) -> dict[str, list[str]]:
         """Give the names of what it saves: in the checkpoint -> of the Variables, several for the parts of one."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for saveable in self._saveables or ():
-            found.setdefault(saveable.name, []).append(saveable.variable)
-        return found
+            names.setdefault(saveable.name, []).append(saveable.variable)
+        return names
 
     def options(self) -> dict[str, Any]:
         """Give the arguments besides its Variables that a Saver of an imported graph is made with."""

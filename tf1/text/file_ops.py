@@ -37,13 +37,13 @@ def read_file(filename: Any, name: str | None = None) -> Node:
 
     def read(value: Any) -> Any:
         path = _path(value)
-        found = np.empty((), dtype=object)
+        content = np.empty((), dtype=object)
         try:
             with GFile(path, "rb") as file:
-                found[()] = file.read()
+                content[()] = file.read()
         except FileNotFoundError:
             raise NotFoundError(f"{path}; No such file or directory") from None
-        return found
+        return content
 
     node = as_node(filename, "string")
     return Node(
@@ -88,9 +88,9 @@ def matching_files(pattern: Any, name: str | None = None) -> Node:
 
     def match(values: Any) -> Any:
         paths = {path for item in np.asarray(values, dtype=object).reshape(-1) for path in Glob(_path(item))}
-        found = np.empty(len(paths), dtype=object)
-        found[:] = [as_bytes(path) for path in sorted(paths)]
-        return found
+        matches = np.empty(len(paths), dtype=object)
+        matches[:] = [as_bytes(path) for path in sorted(paths)]
+        return matches
 
     node = as_node(pattern, "string")
     return Node(

@@ -147,17 +147,17 @@ def fingerprint64(data: bytes) -> int:
 def hash64(data: bytes) -> int:
     """Give TensorFlow's own Hash64, of its older `string_to_hash_bucket`."""
     factor = 0xC6A4A7935BD1E995
-    found = 0xDECAFCAFFE ^ ((len(data) * factor) & _MASK)
+    state = 0xDECAFCAFFE ^ ((len(data) * factor) & _MASK)
     whole = len(data) & ~7
     for at in range(0, whole, 8):
         word = (_word(data, at) * factor) & _MASK
         word ^= word >> 47
-        found = ((found ^ ((word * factor) & _MASK)) * factor) & _MASK
+        state = ((state ^ ((word * factor) & _MASK)) * factor) & _MASK
     if whole < len(data):
-        found = ((found ^ int.from_bytes(data[whole:], "little")) * factor) & _MASK
-    found ^= found >> 47
-    found = (found * factor) & _MASK
-    return found ^ (found >> 47)
+        state = ((state ^ int.from_bytes(data[whole:], "little")) * factor) & _MASK
+    state ^= state >> 47
+    state = (state * factor) & _MASK
+    return state ^ (state >> 47)
 
 
 def strong_hash(key: Sequence[int], data: bytes) -> int:

@@ -42,9 +42,9 @@ def _plain(item: Any) -> Any:
 
 
 def _array(values: list[Any], dtype: Any, shape: Any) -> Any:
-    found = np.empty(len(values), dtype=as_dtype(dtype).as_numpy_dtype)
-    found[:] = values
-    return found.reshape(shape)
+    array = np.empty(len(values), dtype=as_dtype(dtype).as_numpy_dtype)
+    array[:] = values
+    return array.reshape(shape)
 
 
 class TextFileIndex:
@@ -456,8 +456,8 @@ class IdTableWithHashBuckets(LookupTable):
         """The operation that fills the table."""
         from globalstep.tf1.ops.control_flow_ops import no_op
 
-        found: Node = self._table.init if isinstance(self._table, (HashTable, IdTableWithHashBuckets)) else no_op()
-        return found
+        operation: Node = self._table.init if isinstance(self._table, (HashTable, IdTableWithHashBuckets)) else no_op()
+        return operation
 
     initializer = init
 

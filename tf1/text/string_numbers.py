@@ -93,12 +93,12 @@ def as_string(
 
     def write(values: Any) -> Any:
         array = np.asarray(values)
-        found = np.empty(array.size, dtype=object)
+        texts = np.empty(array.size, dtype=object)
         if array.dtype.kind == "b":
-            found[:] = [b"true" if item else b"false" for item in array.reshape(-1)]
+            texts[:] = [b"true" if item else b"false" for item in array.reshape(-1)]
         else:
-            found[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
-        return found.reshape(array.shape)
+            texts[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
+        return texts.reshape(array.shape)
 
     return Node(
         "AsString", (node,), write, name=name or "AsString", dtype="string", shape=node.shape,

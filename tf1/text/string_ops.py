@@ -62,9 +62,9 @@ def strings_node(value: Any, what: str = "input") -> Node:
 
 
 def _objects(values: Sequence[Any], shape: Sequence[int]) -> Any:
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found.reshape(shape)
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape)
 
 
 def mapped(
@@ -82,10 +82,10 @@ def mapped(
 
     def each(values: Any) -> Any:
         array = np.asarray(values, dtype=object)
-        found = [fn(as_bytes(item)) for item in array.reshape(-1)]
+        results = [fn(as_bytes(item)) for item in array.reshape(-1)]
         if dtype == "string":
-            return _objects(found, array.shape)
-        return np.array(found, dtype=dtype).reshape(array.shape)
+            return _objects(results, array.shape)
+        return np.array(results, dtype=dtype).reshape(array.shape)
 
     return Node(
         op_type, (node,), each, name=name or op_type, dtype=dtype, shape=node.shape, attrs={"stops_gradient": True}
@@ -390,8 +390,8 @@ def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Nod
     """Give each string in base64 that is safe in URLs, filled up with "=" if `pad`."""
 
     def encode(text: bytes) -> bytes:
-        found = base64.urlsafe_b64encode(text)
-        return found if pad else found.rstrip(b"=")
+        encoded = base64.urlsafe_b64encode(text)
+        return encoded if pad else encoded.rstrip(b"=")
 
     return mapped("EncodeBase64", strings_node(input), encode, name=name)
 

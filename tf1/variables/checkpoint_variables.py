@@ -38,10 +38,10 @@ def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
     path = str(ckpt_dir_or_file)
     if checkpoint_exists(path) or not storage_for(path).is_directory(path):
         return CheckpointReader(path)
-    found = latest_checkpoint(path)
-    if found is None:
+    checkpoint = latest_checkpoint(path)
+    if checkpoint is None:
         raise ValueError(f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}")
-    return CheckpointReader(found)
+    return CheckpointReader(checkpoint)
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> npt.NDArray[Any]:

@@ -66,13 +66,13 @@ def steps_of(graph: Graph) -> list[Variable]:
 
 def _amounts_of(graph: Graph) -> dict[str, set[int]]:
     """Give by how much the mutations of a graph move its steps on, where that is known and not by 1."""
-    found: dict[str, set[int]] = {}
+    amounts: dict[str, set[int]] = {}
     for node in graph.nodes:
         if isinstance(node, Mutation):
             for step, by, times in node.moves:
                 if by != 1 and times is None:
-                    found.setdefault(step.op_name, set()).add(by)
-    return found
+                    amounts.setdefault(step.op_name, set()).add(by)
+    return amounts
 
 
 def optimizers_of(graph: Graph) -> list[OptimizerSpec]:

@@ -117,9 +117,9 @@ def _get(
 ) -> Any:
     store = store_of()
     kind = as_dtype(dtype)
-    found = store.variables.get(name)
-    if found is not None:
-        return _found(name, found, shape, kind, reuse)
+    variable = store.variables.get(name)
+    if variable is not None:
+        return _shared(name, variable, shape, kind, reuse)
     if reuse is True:
         raise ValueError(
             f"Variable {name} does not exist, or was not created with tf.get_variable(). Did you mean to set "
@@ -155,21 +155,21 @@ def _get(
     return made
 
 
-def _found(name: str, found: Any, shape: Any, dtype: DType, reuse: Any) -> Any:
+def _shared(name: str, held: Any, shape: Any, dtype: DType, reuse: Any) -> Any:
     if not reuse:
         raise ValueError(
             f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or "
             "reuse=tf.AUTO_REUSE in VarScope?"
         )
-    if not TensorShape(shape).is_compatible_with(found.shape):
+    if not TensorShape(shape).is_compatible_with(held.shape):
         raise ValueError(
-            f"Trying to share variable {name}, but specified shape {TensorShape(shape)} and found shape {found.shape}."
+            f"Trying to share variable {name}, but specified shape {TensorShape(shape)} and found shape {held.shape}."
         )
-    if dtype != found.dtype:
+    if dtype != held.dtype:
         raise ValueError(
-            f"Trying to share variable {name}, but specified dtype {dtype.name} and found dtype {found.dtype.name}_ref."
+            f"Trying to share variable {name}, but specified dtype {dtype.name} and found dtype {held.dtype.name}_ref."
         )
-    return found
+    return held
 
 
 def _default_initializer(name: str, dtype: DType) -> Callable[..., Any]:

@@ -61,15 +61,15 @@ def claim_own_variables(graph: Graph, task: str) -> None:
         if not variable.is_local and variable.primary is None and variable.device
     ]
     placed = [(variable, DeviceSpec.from_string(variable.device)) for variable in candidates]
-    found = [variable for variable, device in placed if (device.job, device.task) == (mine.job, mine.task)]
-    if not found:
+    own = [variable for variable, device in placed if (device.job, device.task) == (mine.job, mine.task)]
+    if not own:
         return
-    shared = {variable for variable in found if variable.counts_as_step}
+    shared = {variable for variable in own if variable.counts_as_step}
     for node in graph.nodes:
         if isinstance(node, Mutation):
             shared.update(part.variable for part in node.parts if part.kind is OpKind.APPLY)
             shared.update(scalar for spec in node.uses if spec is not None for scalar in spec.scalars)
-    trained = [variable.op_name for variable in found if variable in shared]
+    trained = [variable.op_name for variable in own if variable in shared]
     if trained:
         _log.warning(
             "%s lies on the device %s, and this program trains it: it is on the PS, and every task that has a Variable "
@@ -77,5 +77,5 @@ def claim_own_variables(graph: Graph, task: str) -> None:
             ", ".join(trained[:3]) + (f" and {len(trained) - 3} more" if len(trained) > 3 else ""),
             task,
         )
-    for variable in found:
+    for variable in own:
         variable.is_own = variable.is_local = variable not in shared

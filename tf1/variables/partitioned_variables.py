@@ -180,15 +180,15 @@ def slices(shape: Sequence[int], partitions: Sequence[int]) -> list[tuple[list[i
     if count > shape[axis]:
         raise ValueError(f"Cannot cut {shape[axis]} rows of axis {axis} into {count} parts.")
     base, extra = divmod(shape[axis], count)
-    found: list[tuple[list[int], list[int]]] = []
+    parts: list[tuple[list[int], list[int]]] = []
     begin = 0
     for i in range(count):
         size = base + (i < extra)
         offset, extent = [0] * len(shape), list(shape)
         offset[axis], extent[axis] = begin, size
-        found.append((offset, extent))
+        parts.append((offset, extent))
         begin += size
-    return found
+    return parts
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:

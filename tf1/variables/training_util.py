@@ -85,14 +85,14 @@ def get_global_step(graph: Graph | None = None) -> Any:
         _log.error("Multiple tensors in global_step collection.")
         return None
     if steps:
-        found = steps[0]
+        step = steps[0]
     else:
         try:
-            found = graph.get_tensor_by_name("global_step:0")
+            step = graph.get_tensor_by_name("global_step:0")
         except KeyError:
             return None
-    assert_global_step(found)
-    return found
+    assert_global_step(step)
+    return step
 
 
 def integer_step(graph: Graph) -> Variable | None:
@@ -103,20 +103,20 @@ def integer_step(graph: Graph) -> Variable | None:
         dtype (a default of `get_variable`), which is said once in the log.
     """
     try:
-        found = get_global_step(graph)
+        step = get_global_step(graph)
     except TypeError as error:
         if graph.extras.setdefault(__name__, True):
             graph.extras[__name__] = False
             _log.warning("%s. It is counted as any other Variable; make it with gs.train.create_global_step.", error)
         return None
-    return found if isinstance(found, Variable) else None
+    return step if isinstance(step, Variable) else None
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Any:
     """Find the graph's global step, or make it; see `get_global_step` and `create_global_step`."""
     graph = graph or get_default_graph()
-    found = get_global_step(graph)
-    return create_global_step(graph) if found is None else found
+    step = get_global_step(graph)
+    return create_global_step(graph) if step is None else step
 
 
 def assert_global_step(global_step_tensor: Any) -> None:

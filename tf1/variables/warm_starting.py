@@ -91,7 +91,7 @@ def _grouped(wanted: Any) -> dict[str, list[Variable]]:
     elif not isinstance(wanted, list):
         raise ValueError(f"`vars_to_warm_start must be a `list` or `str`.  Given type is {type(wanted)}")
     elif all(isinstance(one, str) for one in wanted):
-        chosen = [found for one in wanted for found in get_collection(GraphKeys.GLOBAL_VARIABLES, scope=one)]
+        chosen = [variable for one in wanted for variable in get_collection(GraphKeys.GLOBAL_VARIABLES, scope=one)]
     elif all(isinstance(one, (Variable, PartitionedVariable)) for one in wanted):
         chosen = [part for one in wanted for part in ([one] if isinstance(one, Variable) else one)]
     else:
