@@ -130,7 +130,7 @@ class Client:
         declared = self._described(arrays, optimizer)
         wait = PollingWait(SYSTEM_CLOCK, self._wait_secs, self._cluster)
         statuses = wait_for_answers(self._cluster, SYSTEM_CLOCK, self._wait_secs)
-        while (found := survey(statuses)) is not Found.RUNNING:
+        while (state := survey(statuses)) is not Found.RUNNING:
             initializing = any(status.state == pb.STATE_INITIALIZING for status in statuses)
             if not initializing:
                 try:
@@ -140,7 +140,7 @@ class Client:
                 else:
                     self._declared, self._pushes, self._seen = declared, {}, None
                     return True
-            missing = not_serving(statuses, self._cluster.run.labels) or f"the PS tasks, which are {found.value}"
+            missing = not_serving(statuses, self._cluster.run.labels) or f"the PS tasks, which are {state.value}"
             if not wait.pause(f"waiting for {missing}"):
                 raise DeadlineExceededError(
                     f"The run was not ready after {self._wait_secs:.0f} s; it waited for {missing}. If the client that "
@@ -179,9 +179,9 @@ class Client:
         if both := sorted(set(whole) & set(ids)):
             raise InvalidArgumentError(f"pull: {both[0]!r} is asked for as a whole and by rows: give one of them.")
         reads = [Read(name) for name in whole] + [Read(name, some) for name, some in ids.items()]
-        *found, step = self._cluster.pull([*reads, Read(self._step)])
+        *values, step = self._cluster.pull([*reads, Read(self._step)])
         self._seen = int(step)
-        return dict(zip([*whole, *ids], found, strict=True))
+        return dict(zip([*whole, *ids], values, strict=True))
 
     def push(self, gradients: Mapping[str, Any], *, rows: Mapping[str, tuple[Any, Any]] | None = None) -> ClientTicket:
         """Have gradients applied by the optimizer, and the step moved on by one: all of it, exactly once, or nothing.

@@ -174,8 +174,8 @@ def _checkpoints(directory: str) -> list[str]:
         prefixes = prefixes_in(storage, directory)
     except NotADirectoryError:
         return []
-    found = ((prefix, find_index(storage, prefix)) for prefix in prefixes)
-    times = {prefix: storage.mtime(path) for prefix, path in found if path is not None}
+    indexes = ((prefix, find_index(storage, prefix)) for prefix in prefixes)
+    times = {prefix: storage.mtime(path) for prefix, path in indexes if path is not None}
     return sorted(times, key=times.__getitem__)
 
 

@@ -83,8 +83,8 @@ def _not_understood(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> 
     near = {}
     for argument in unknown:
         name = argument.partition("=")[0]
-        if found := difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []:
-            near[name] = found[0]
+        if matches := difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []:
+            near[name] = matches[0]
     meant = "".join(f"; is {name} to be {option}?" for name, option in near.items())
     takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     whose = " (options of the script come after its name)" if takes_rest else ""

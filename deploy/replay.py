@@ -142,32 +142,32 @@ def _compare(checkpoint: tuple[str, CheckpointIndex], values: Mapping[str, Array
 
 
 def _find_nan(logs: RunLogs, shards: list[int], up_to: int | None, decisions: Mapping[int, LoggedEntry]) -> int:
-    found: NotFinite | None = None
+    first: NotFinite | None = None
     for shard in shards:
         here = logs.find_not_finite(shard, up_to)
-        if here is not None and (found is None or here.index < found.index):
-            found = here
-        elif here is not None and found is not None and here.index == found.index:
-            found.values += here.values
-    if found is None:
+        if here is not None and (first is None or here.index < first.index):
+            first = here
+        elif here is not None and first is not None and here.index == first.index:
+            first.values += here.values
+    if first is None:
         print("Every value that the log leads to is finite.")
         return 0
-    decision = decisions.get(found.index)
-    print(f"The first value that is not finite came with entry {found.index}: {', '.join(found.values)}.")
+    decision = decisions.get(first.index)
+    print(f"The first value that is not finite came with entry {first.index}: {', '.join(first.values)}.")
     if decision is None:
         print("The sequencer's log does not go back to it.")
         return 3
     for shard in sorted(logs.folders):
         squares, bad = logs.gradient_squares(shard, (decision.client, decision.sequence))
-        found.squares += squares
-        found.gradients += bad
+        first.squares += squares
+        first.gradients += bad
     print(f"  worker:        {decision.task or '(no task)'}, client {decision.client}")
     print(f"  its push:      number {decision.sequence}")
     print(f"  steps after:   {', '.join(f'{name} {value}' for name, value in sorted(decision.steps.items()))}")
     print(f"  staleness:     {decision.staleness}")
-    print(f"  gradient norm: {found.norm:g}")
-    if found.gradients:
-        print(f"  not finite:    the gradients of {', '.join(found.gradients)}")
+    print(f"  gradient norm: {first.norm:g}")
+    if first.gradients:
+        print(f"  not finite:    the gradients of {', '.join(first.gradients)}")
     else:
         print("  all gradients: finite; it was the update that overflowed")
     return 3

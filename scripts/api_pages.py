@@ -108,11 +108,11 @@ def spelled(path: str) -> str:
 
 def module(name: str) -> types.ModuleType:
     """Give a public module by its name after `gs.`."""
-    found: Any = gs
+    member: Any = gs
     for part in name.split(".") if name else ():
-        found = getattr(found, part)
-    assert isinstance(found, types.ModuleType)
-    return found
+        member = getattr(member, part)
+    assert isinstance(member, types.ModuleType)
+    return member
 
 
 def public_names() -> dict[str, list[Name]]:
@@ -121,15 +121,15 @@ def public_names() -> dict[str, list[Name]]:
     kept = []  # Whatever has been given an id must live as long as the table of ids.
     pages: dict[str, list[Name]] = {}
     for page in MODULES:
-        found = module(page)
+        namespace = module(page)
         sources = (
-            {name: source for name, (source, attribute) in all_names(found).items() if attribute}
-            if isinstance(found, Namespace)
-            else dict.fromkeys(getattr(found, "__all__", ()), found.__name__)
+            {name: source for name, (source, attribute) in all_names(namespace).items() if attribute}
+            if isinstance(namespace, Namespace)
+            else dict.fromkeys(getattr(namespace, "__all__", ()), namespace.__name__)
         )
         names = []
         for name, source in sources.items():
-            value = getattr(found, name)
+            value = getattr(namespace, name)
             if isinstance(value, types.ModuleType):
                 continue
             path = ".".join(part for part in ("globalstep", page, name) if part)

@@ -19,19 +19,19 @@ def main(pip_audit: str, requirements: str) -> int:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     try:
-        found = json.loads(done.stdout)["dependencies"]
+        items = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         print(f"pip-audit could not be asked: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return 0
-    asked = [item for item in found if "skip_reason" not in item]
+    asked = [item for item in items if "skip_reason" not in item]
     bad = [item for item in asked if item["vulns"]]
     for item in bad:
         for vulnerability in item["vulns"]:
             fixed = ", ".join(vulnerability["fix_versions"]) or "no release yet"
             print(f"{item['name']} {item['version']}: {vulnerability['id']}, mended in {fixed}")
-    print(f"{len(asked)} of {len(found)} dependencies checked, {len(bad)} with known vulnerabilities")
-    if len(asked) < len(found):
-        print(f"{len(found) - len(asked)} could not be checked: the vulnerability service was not reached for them")
+    print(f"{len(asked)} of {len(items)} dependencies checked, {len(bad)} with known vulnerabilities")
+    if len(asked) < len(items):
+        print(f"{len(items) - len(asked)} could not be checked: the vulnerability service was not reached for them")
     return 1 if bad else 0
 
 

@@ -18,14 +18,14 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Give each command's parser, those of actions within commands too."""
-    found: dict[str, argparse.ArgumentParser] = {}
+    parsers: dict[str, argparse.ArgumentParser] = {}
     for name, (module, summary) in sorted(cli._SUBCOMMANDS.items()):
         parser = argparse.ArgumentParser(prog=f"globalstep {name}", description=summary)
         importlib.import_module(module).configure(parser)
-        found.update(_with_actions(parser))
+        parsers.update(_with_actions(parser))
     ps = importlib.import_module("globalstep.ps.__main__").make_parser()
-    found.update(_with_actions(ps))
-    return found
+    parsers.update(_with_actions(ps))
+    return parsers
 
 
 def _with_actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -112,8 +112,8 @@ ABSENT_FROM = {
 
 def programs() -> list[dict[str, Any]]:
     """Give the programs that were read: repository, path and names."""
-    found: list[dict[str, Any]] = json.loads(NAMES.read_text())["programs"]
-    return found
+    programs: list[dict[str, Any]] = json.loads(NAMES.read_text())["programs"]
+    return programs
 
 
 def counts() -> dict[str, int]:
@@ -213,10 +213,10 @@ def _paths() -> Iterator[str]:
     importlib.import_module("globalstep.contrib")
     for name in ("core", "examples", "python"):
         importlib.import_module(f"globalstep.{name}")
-    found = [(name, module) for name, module in sys.modules.items() if isinstance(module, ModulePath)]
+    paths = [(name, module) for name, module in sys.modules.items() if isinstance(module, ModulePath)]
     yield "### Paths of TensorFlow's own modules\n"
     yield "Programs import from them what has a public name; a name that is not here says so.\n"
-    yield f"{', '.join(f'`{name}`' for name, module in sorted(found) if module.sources)}\n"
+    yield f"{', '.join(f'`{name}`' for name, module in sorted(paths) if module.sources)}\n"
 
 
 def _read() -> Iterator[str]:

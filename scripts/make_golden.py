@@ -72,7 +72,7 @@ def run_keras(case: cases.OptimizerCase) -> np.ndarray:
 
 def run_schedules() -> dict[str, np.ndarray]:
     """Give each schedule's value at each of SCHEDULE_STEPS, with the step as an int64 Variable."""
-    found = {}
+    arrays = {}
     for number, (function, arguments) in enumerate(cases.SCHEDULES):
         with v1.Graph().as_default(), v1.Session() as sess:
             step = v1.Variable(0, dtype=tf.int64)
@@ -84,39 +84,39 @@ def run_schedules() -> dict[str, np.ndarray]:
             for at in cases.SCHEDULE_STEPS:
                 step.load(at, sess)
                 values.append(sess.run(rate))
-        found[str(number)] = np.array(values)
-    return found
+        arrays[str(number)] = np.array(values)
+    return arrays
 
 
 def run_clipping() -> dict[str, np.ndarray]:
     """Give the clipped arrays, and global norms."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     inputs = cases.clip_inputs()
     with v1.Graph().as_default(), v1.Session() as sess:
         for number, (function, arguments) in enumerate(cases.CLIPS):
-            found[f"{number}"] = sess.run(getattr(v1, function)(inputs[0], **arguments))
-        found["global_norm"] = sess.run(tf.linalg.global_norm(inputs))
+            arrays[f"{number}"] = sess.run(getattr(v1, function)(inputs[0], **arguments))
+        arrays["global_norm"] = sess.run(tf.linalg.global_norm(inputs))
         with_none = [inputs[0], None, *inputs[1:]]
         for number, arguments in enumerate(cases.GLOBAL_CLIPS):
             nodes = [None if array is None else tf.constant(array) for array in with_none]
             # A norm that is given must be a tensor there.
             arguments = {name: tf.constant(value) for name, value in arguments.items()}
             clipped, norm = tf.clip_by_global_norm(nodes, **arguments)
-            found[f"global-{number}-norm"] = sess.run(tf.convert_to_tensor(norm))
+            arrays[f"global-{number}-norm"] = sess.run(tf.convert_to_tensor(norm))
             for index, node in enumerate(clipped):
                 if node is not None:
-                    found[f"global-{number}-{index}"] = sess.run(node)
+                    arrays[f"global-{number}-{index}"] = sess.run(node)
         infinite = [np.array([1.0, np.inf], np.float32), np.ones(2, np.float32)]
         clipped, norm = tf.clip_by_global_norm(list(map(tf.constant, infinite)), 1.0)
-        found["infinite-norm"], (found["infinite-0"], found["infinite-1"]) = sess.run((norm, clipped))
-    return found
+        arrays["infinite-norm"], (arrays["infinite-0"], arrays["infinite-1"]) = sess.run((norm, clipped))
+    return arrays
 
 
 def run_averages() -> dict[str, np.ndarray]:
     """Give shadows step by step: of a Variable, of a value, of a value without bias, and of both functions."""
     from tensorflow.python.training import moving_averages
 
-    found = {}
+    arrays = {}
     values = cases.followed_values()
     for number, arguments in enumerate(cases.AVERAGES):
         with v1.Graph().as_default(), v1.Session() as sess:
@@ -136,7 +136,7 @@ def run_averages() -> dict[str, np.ndarray]:
                 sess.run(updates, {node: value})
                 history.append(sess.run(shadows))
         for name in shadows:
-            found[f"{number}-{name}"] = np.stack([entry[name] for entry in history])
+            arrays[f"{number}-{name}"] = np.stack([entry[name] for entry in history])
     with v1.Graph().as_default(), v1.Session() as sess:
         node, weight = v1.placeholder(tf.float32, [4]), v1.placeholder(tf.float32, [])
         average = v1.Variable(np.zeros(4, np.float32))
@@ -147,8 +147,8 @@ def run_averages() -> dict[str, np.ndarray]:
         sess.run(v1.global_variables_initializer())
         history = [sess.run(made, {node: value, weight: 1.0 + i}) for i, value in enumerate(values)]
     for name in made:
-        found[name] = np.stack([entry[name] for entry in history])
-    return found
+        arrays[name] = np.stack([entry[name] for entry in history])
+    return arrays
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ v1 = tf.compat.v1
 
 def run_metrics() -> dict[str, np.ndarray]:
     """Give the updates of each metric, its value after them, and the names of its Variables."""
-    found = {}
+    results = {}
     for case in golden_metrics.metric_cases():
         with v1.Graph().as_default(), v1.Session() as session:
             arrays = golden_metrics.run(
@@ -47,18 +47,18 @@ def run_metrics() -> dict[str, np.ndarray]:
                 v1.local_variables_initializer,
                 lambda: [variable.op.name for variable in v1.local_variables()],
             )
-        found.update({f"{case.name}/{key}": array for key, array in arrays.items()})
-    return found
+        results.update({f"{case.name}/{key}": array for key, array in arrays.items()})
+    return results
 
 
 def run_layers() -> dict[str, np.ndarray]:
     """Give what each small model gives."""
-    found = {}
+    results = {}
     for case in golden_layers.layer_cases():
         with v1.Graph().as_default(), v1.Session() as session:
             arrays = golden_layers.run(case, v1, tf_slim, session)
-        found.update({f"{case.name}/{key}": array for key, array in arrays.items()})
-    return found
+        results.update({f"{case.name}/{key}": array for key, array in arrays.items()})
+    return results
 
 
 def main() -> None:

@@ -33,12 +33,12 @@ def main() -> None:
     """Write both files."""
     tf.compat.v1.disable_v2_behavior()
     for name, cases in (("loops", loop_cases.CASES), ("recurrence", recurrence_cases.CASES)):
-        found = {}
+        arrays = {}
         for case, build in cases.items():
             print(name, case)
             for key, value in program_cases.run(tf.compat.v1, Cells(), build).items():
-                found[f"{case}/{key}"] = value
-        np.savez_compressed(GOLDEN / f"{name}.npz", **found)
+                arrays[f"{case}/{key}"] = value
+        np.savez_compressed(GOLDEN / f"{name}.npz", **arrays)
 
 
 if __name__ == "__main__":

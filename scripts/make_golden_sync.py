@@ -102,15 +102,15 @@ def main() -> None:
     import subprocess
     import tempfile
 
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     with tempfile.TemporaryDirectory() as folder:
         for case in cases.sync_cases():
             path = f"{folder}/{case.name}.npz"
             subprocess.run([sys.executable, __file__, case.name, path], check=True)
             with np.load(path) as data:
-                found.update({f"{case.name}/{name}": data[name] for name in data.files})
-    np.savez_compressed(GOLDEN / "sync.npz", **found)
-    print(f"{len(found)} arrays in {GOLDEN / 'sync.npz'}")
+                arrays.update({f"{case.name}/{name}": data[name] for name in data.files})
+    np.savez_compressed(GOLDEN / "sync.npz", **arrays)
+    print(f"{len(arrays)} arrays in {GOLDEN / 'sync.npz'}")
 
 
 if __name__ == "__main__":

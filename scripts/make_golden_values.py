@@ -35,8 +35,8 @@ def main(groups: list[str]) -> None:
         arrays = {"tensorflow_version": np.array(tf.__version__)}
         for name, case in importlib.import_module(f"{group}_cases").CASES.items():
             with v1.Graph().as_default(), v1.Session() as session:
-                found = value_cases.run(v1, case, session)
-            arrays.update({f"{name}/{key}": value for key, value in found.items()})
+                results = value_cases.run(v1, case, session)
+            arrays.update({f"{name}/{key}": value for key, value in results.items()})
         np.savez_compressed(GOLDEN / f"{group}.npz", **arrays)
         print(group, len(arrays) - 1, "arrays")
 

@@ -22,8 +22,8 @@ Which layer may import which: ARCHITECTURE.md.
 
 def sources() -> list[Path]:
     """Return the files of all modules that the map names."""
-    found = (path for top in _FOLDERS for path in sorted((ROOT / top).rglob("*.py")))
-    return [path for path in found if not _GENERATED.search(path.name)]
+    paths = (path for top in _FOLDERS for path in sorted((ROOT / top).rglob("*.py")))
+    return [path for path in paths if not _GENERATED.search(path.name)]
 
 
 def _first_line(path: Path) -> str:

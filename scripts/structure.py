@@ -173,8 +173,8 @@ def _path_of(tree: Path, module: str) -> Path | None:
     parts = module.split(".")
     folder = tree if len(parts) > 1 and parts[1] in _LAYERS else tree / "src" / "globalstep"
     path = folder.joinpath(*parts[1:])
-    found = (path.with_suffix(".py"), path / "__init__.py")
-    return next((one for one in found if one.exists()), None)
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((one for one in candidates if one.exists()), None)
 
 
 def imports(tree: Path, path: Path) -> set[str]:
@@ -212,7 +212,7 @@ def upward(tree: Path) -> list[str]:
     """
     face = tree / "src" / "globalstep"
     namespaces = {*face.glob("*.py"), *(face / "as_tensorflow").rglob("*.py")}
-    found = []
+    lines = []
     for folder, path in _modules(tree):
         if path in namespaces:
             continue
@@ -224,8 +224,8 @@ def upward(tree: Path) -> list[str]:
             if target in namespaces:
                 continue
             if other != folder and _LAYERS[other] >= _LAYERS[folder]:
-                found.append(f"{path.relative_to(tree)} -> {module}")
-    return found
+                lines.append(f"{path.relative_to(tree)} -> {module}")
+    return lines
 
 
 def counted(tree: Path) -> dict[str, int]:
@@ -249,7 +249,7 @@ def measured(tree: Path) -> dict[str, int]:
     """Measure what runs in a checkout; empty where nothing can."""
     own = tree / ".venv" / "bin" / "python"
     python = str(own) if own.exists() else sys.executable
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for (mode, tasks), names in _MEASUREMENTS.items():
         command = [python, "-c", _MEASURE, mode, str(tasks)]
         # The first run compiles kernels where this machine's cache has none, and loads what compiles them.
@@ -260,8 +260,8 @@ def measured(tree: Path) -> dict[str, int]:
             print(f"Not measured with {python}: {mode} over {tasks} PS: {reason}", file=sys.stderr)
             continue
         figures = json.loads(done.stdout.splitlines()[-1])
-        found |= {name: figure for name, figure in zip(names, figures, strict=True) if name is not None}
-    return found
+        results |= {name: figure for name, figure in zip(names, figures, strict=True) if name is not None}
+    return results
 
 
 def main(argv: Sequence[str] | None = None) -> int:

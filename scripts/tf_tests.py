@@ -143,8 +143,8 @@ def _reason(text: str) -> tuple[str, str]:
     lines = [line.removeprefix("E").strip() for line in text.splitlines() if line.startswith("E ")] or text.splitlines()
     whole = "\n".join(lines)
     for pattern, reason in REASONS:
-        if found := re.search(pattern, whole):
-            return found.expand(reason), found[0][:200]
+        if match := re.search(pattern, whole):
+            return match.expand(reason), match[0][:200]
     return "other", lines[0][:200] if lines else ""
 
 

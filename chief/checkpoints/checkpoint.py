@@ -237,9 +237,9 @@ class CheckpointReader:
         reader = self._open(part.file)
         spec = reader.specs.get(part.tensor)
         if spec is None or (spec.dtype, spec.shape) != (saved.dtype, part.shape):
-            found = "is not there" if spec is None else f"is {spec.dtype}{list(spec.shape)}"
+            state = "is not there" if spec is None else f"is {spec.dtype}{list(spec.shape)}"
             raise CheckpointError(
-                f"{path}: the tensor {part.tensor!r} {found}, but the index {index_path(self.prefix)} says "
+                f"{path}: the tensor {part.tensor!r} {state}, but the index {index_path(self.prefix)} says "
                 f"{saved.dtype}{list(part.shape)}: they are not of one checkpoint."
             )
         return reader

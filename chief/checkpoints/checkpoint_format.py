@@ -154,7 +154,7 @@ def find_index(storage: Storage, prefix: str) -> str | None:
 
 def prefixes_in(storage: Storage, directory: str) -> dict[str, int]:
     """Give the prefixes of all checkpoints of a directory, each with the greatest term that has an index of it."""
-    found: dict[str, int] = {}
+    prefixes: dict[str, int] = {}
     for name in storage.list(directory):
         if match := _TERM_INDEX.fullmatch(name):
             prefix, term = storage.join(directory, match["base"]), int(match["term"])
@@ -162,8 +162,8 @@ def prefixes_in(storage: Storage, directory: str) -> dict[str, int]:
             prefix, term = storage.join(directory, name.removesuffix(INDEX_SUFFIX)), 0
         else:
             continue
-        found[prefix] = max(term, found.get(prefix, 0))
-    return found
+        prefixes[prefix] = max(term, prefixes.get(prefix, 0))
+    return prefixes
 
 
 def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[str] = ()) -> None:
@@ -186,8 +186,8 @@ def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[s
 
 def _terms_of(storage: Storage, prefix: str) -> list[int]:
     directory = directory_of(prefix)
-    found = map(_TERM_INDEX.fullmatch, storage.list(directory))
-    return [int(match["term"]) for match in found if match and storage.join(directory, match["base"]) == prefix]
+    matches = map(_TERM_INDEX.fullmatch, storage.list(directory))
+    return [int(match["term"]) for match in matches if match and storage.join(directory, match["base"]) == prefix]
 
 
 def _term_in(storage: Storage, path: str) -> int:

@@ -249,8 +249,8 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
     Returns:
         Seconds since the epoch, in the same order.
     """
-    found = [(storage_for(prefix), find_index(storage_for(prefix), prefix)) for prefix in checkpoint_prefixes]
-    return [storage.mtime(path) for storage, path in found if path is not None]
+    indexes = [(storage_for(prefix), find_index(storage_for(prefix), prefix)) for prefix in checkpoint_prefixes]
+    return [storage.mtime(path) for storage, path in indexes if path is not None]
 
 
 def committed_after(storage: Storage, directory: str, after: float) -> list[tuple[str, float]]:
@@ -259,7 +259,7 @@ def committed_after(storage: Storage, directory: str, after: float) -> list[tupl
     Returns:
         (prefix, when it was committed), oldest first.
     """
-    found = []
+    committed = []
     for prefix in prefixes_in(storage, directory):
         if (time := _mtime(storage, prefix)) > after:
             try:
@@ -267,8 +267,8 @@ def committed_after(storage: Storage, directory: str, after: float) -> list[tupl
             except OpError:
                 continue
             if wanted:
-                found.append((prefix, time))
-    return sorted(found, key=lambda entry: entry[1])
+                committed.append((prefix, time))
+    return sorted(committed, key=lambda entry: entry[1])
 
 
 #: More than a directory keeps by default, ten times over.
@@ -405,7 +405,7 @@ def _later(storage: Storage, directory: str, named: str, mark: tuple[int, int]) 
     """
     base = re.sub(r"-\d+$", "", named)
     since = _mtime(storage, named)
-    found = []
+    later = []
     for prefix, term in prefixes_in(storage, directory).items():
         ours = re.sub(r"-\d+$", "", prefix) == base
         # Most are of the one chief's term; what it wrote before what the state file names need not be read.
@@ -415,8 +415,8 @@ def _later(storage: Storage, directory: str, named: str, mark: tuple[int, int]) 
             except OpError:
                 continue
             if index.in_state and (index.term, index.mutation_index) > mark:
-                found.append(((index.term, index.mutation_index), prefix))
-    return [prefix for _, prefix in sorted(found, reverse=True)]
+                later.append(((index.term, index.mutation_index), prefix))
+    return [prefix for _, prefix in sorted(later, reverse=True)]
 
 
 def _mtime(storage: Storage, prefix: str) -> float:

@@ -268,10 +268,10 @@ def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_f
     lease = cluster.chief_lease
     if not lease.term:
         return 0
-    found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
-    if found > lease.term and lease.candidate is not None:
+    term = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
+    if term > lease.term and lease.candidate is not None:
         # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
-        lease.candidate.confirm(cluster, above=found)
+        lease.candidate.confirm(cluster, above=term)
     return int(lease.term)
 
 

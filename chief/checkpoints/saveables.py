@@ -52,11 +52,11 @@ def saveables_of_program(program: Program) -> list[Saveable]:
 
 def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:
     """Give saveables as the PS tasks hold them: one that is split over several tasks becomes its parts."""
-    found: list[Saveable] = []
+    parts: list[Saveable] = []
     for saveable in saveables:
         decl = declared.get(saveable.variable)
         if decl is None or not decl.parts:
-            found.append(saveable)
+            parts.append(saveable)
             continue
         inner = saveable.part
         shape = list(decl.shape)
@@ -69,7 +69,7 @@ def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableD
                 var_offset=[offset[0] + rows.first, *offset[1:]],
                 var_shape=[rows.end - rows.first, *shape[1:]],
             )
-            found.append(
+            parts.append(
                 Saveable(saveable.name, saveable.variable, saveable.primary, part, stored=part_name(decl.name, number))
             )
-    return found
+    return parts

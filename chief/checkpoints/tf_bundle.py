@@ -119,7 +119,7 @@ class TensorBundle:
     def _slices(self, name: str, entry: Any) -> list[tuple[Box, Any]]:
         """Give the slices of a tensor, after checking that together they are the whole of it."""
         shape = self.shapes[name]
-        found: list[tuple[Box, Any]] = []
+        slices: list[tuple[Box, Any]] = []
         for part in entry.slices:
             stored = self._entries.get(_slice_key(name, part))
             if stored is None:
@@ -129,13 +129,13 @@ class TensorBundle:
                 raise CheckpointError(
                     f"{self._prefix}.index: a slice of {name!r}, which has the shape {list(shape)}, is none: {part}."
                 )
-            found.append((box, stored))
-        covered, whole = sum(math.prod(box[1]) for box, _ in found), math.prod(shape)
-        if covered != whole or overlap([box for box, _ in found]):
+            slices.append((box, stored))
+        covered, whole = sum(math.prod(box[1]) for box, _ in slices), math.prod(shape)
+        if covered != whole or overlap([box for box, _ in slices]):
             raise CheckpointError(
                 f"{self._prefix}.index: the slices of {name!r} overlap, or hold {covered} of its {whole} elements."
             )
-        return found
+        return slices
 
     def _read_entry(self, name: str, entry: Any) -> Array:
         path = f"{self._prefix}.data-{entry.shard_id:05d}-of-{self._shards:05d}"

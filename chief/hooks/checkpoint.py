@@ -342,5 +342,5 @@ def _admitted_step(session: RunSession, step: GlobalStep) -> int:
 
 
 def _step_of(path: Any, default: int) -> int:
-    found = re.search(r"-(\d+)$", path) if isinstance(path, str) else None
-    return int(found.group(1)) if found else default
+    match = re.search(r"-(\d+)$", path) if isinstance(path, str) else None
+    return int(match.group(1)) if match else default

@@ -176,8 +176,8 @@ class RunReport(SessionRunHook):
         self._say(self._conclusion(step, newest, stopped, failed))
         if self._launched:
             secs = self._clock.monotonic() - self._began_at
-            found = {"step": step, "steps": step - self._first_step, "secs": secs, "checkpoint": newest or ""}
-            write_line(sys.stdout, f"{CONCLUSION_PREFIX}{json.dumps(found)}")
+            conclusion = {"step": step, "steps": step - self._first_step, "secs": secs, "checkpoint": newest or ""}
+            write_line(sys.stdout, f"{CONCLUSION_PREFIX}{json.dumps(conclusion)}")
 
     def _conclusion(self, step: int, newest: str | None, stopped: bool, failed: type[BaseException] | None) -> str:
         last_step = self._last_step()
@@ -252,8 +252,8 @@ def _ps_tasks(prefix: str, now: int) -> str:
 
 
 def _step_in(prefix: str | None) -> int | None:
-    found = re.search(r"-(\d+)$", prefix or "")
-    return int(found.group(1)) if found else None
+    match = re.search(r"-(\d+)$", prefix or "")
+    return int(match.group(1)) if match else None
 
 
 def _duration(secs: float) -> str:

@@ -168,16 +168,16 @@ def _since(before: _Reading, now: _Reading, sequencer: int) -> list[Summary.Valu
 
 def _together(before: pb.Statistics, now: pb.Statistics, secs: float) -> dict[str, float]:
     """Say what workers made together, and how long they waited for each other, by tag; nothing where they do not."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     if now.contributions or now.late:
-        found["made_per_sec"] = (now.made - before.made) / secs
-        found["late_per_sec"] = (now.late - before.late) / secs
+        values["made_per_sec"] = (now.made - before.made) / secs
+        values["late_per_sec"] = (now.late - before.late) / secs
     if now.waited > before.waited:
-        found["contribution_wait_ms"] = (now.waited_secs - before.waited_secs) * 1e3 / (now.waited - before.waited)
+        values["contribution_wait_ms"] = (now.waited_secs - before.waited_secs) * 1e3 / (now.waited - before.waited)
     if now.lead_waits > before.lead_waits:
         waits = now.lead_waits - before.lead_waits
-        found["lead_wait_ms"] = (now.lead_wait_secs - before.lead_wait_secs) * 1e3 / waits
-    return found
+        values["lead_wait_ms"] = (now.lead_wait_secs - before.lead_wait_secs) * 1e3 / waits
+    return values
 
 
 def _same_life(old: pb.StatusReply, new: pb.StatusReply) -> bool:
@@ -198,8 +198,8 @@ def _by_task(before: Mapping[str, int], sequencer: pb.StatusReply) -> dict[str, 
 
 def _tag_of(task: str) -> str:
     """Give a task's name in a tag: "worker_1" for "/job:worker/task:1"."""
-    found = re.fullmatch(r"/job:([^/]+)/task:(\d+)", task)
-    return f"{found[1]}_{found[2]}" if found else re.sub(r"[^\w.-]+", "_", task).strip("_") or _UNNAMED
+    match = re.fullmatch(r"/job:([^/]+)/task:(\d+)", task)
+    return f"{match[1]}_{match[2]}" if match else re.sub(r"[^\w.-]+", "_", task).strip("_") or _UNNAMED
 
 
 def staleness_histogram(before: pb.Statistics, now: pb.Statistics) -> HistogramProto | None:

@@ -116,8 +116,8 @@ def journal_directory(run_directory: str) -> str:
 def segment_names(run_directory: str) -> list[SegmentName]:
     """List a run's segments: by incarnation, then by number."""
     directory = journal_directory(run_directory)
-    found = map(_NAME.fullmatch, storage_for(directory).list(directory))
-    return sorted(SegmentName(int(match[1]), int(match[2]), match[3]) for match in found if match is not None)
+    matches = map(_NAME.fullmatch, storage_for(directory).list(directory))
+    return sorted(SegmentName(int(match[1]), int(match[2]), match[3]) for match in matches if match is not None)
 
 
 def last_stored(run_directory: str, before: int) -> tuple[int, Known] | None:

@@ -205,9 +205,9 @@ class JournalKeeper:
         names = [name for name in segment_names(self._directory) if name.incarnation == self._incarnation]
         for name in reversed(names):
             try:
-                found = read_segment(self._directory, name)
-                self._header = found.header
-                for batch in found.batches:
+                segment = read_segment(self._directory, name)
+                self._header = segment.header
+                for batch in segment.batches:
                     self._learn(batch)
                 break
             except OpError as error:

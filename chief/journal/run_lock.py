@@ -159,11 +159,11 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
                 "from this machine.", directory, error.strerror, holder, _at(since),
             )  # fmt: skip
     fields = {**asdict(this_process()), "since": clock.time()} | ({"ps": list(ps)} if ps else {})
-    told = json.dumps(fields).encode()
+    record = json.dumps(fields).encode()
     try:
         # Over what was there, which takes no new room on a full disk.
-        os.pwrite(file, told, 0)
-        os.ftruncate(file, len(told))
+        os.pwrite(file, record, 0)
+        os.ftruncate(file, len(record))
     except OSError as error:
         if not is_full(error):
             raise

@@ -101,9 +101,9 @@ def why_not_left(client: ClusterClient, tasks: Sequence[str]) -> str:
 
 def why_not_written(client: ClusterClient, directory: str) -> str:
     """Say why a checkpoint is not written yet."""
-    found = why_no_answer(client)
-    if found:
-        return found
+    cause = why_no_answer(client)
+    if cause:
+        return cause
     return (
         f"all PS tasks answer: the storage of {directory or '.'} is slow or hangs, the values are large, or pushes "
         "that come before the snapshot are still on their way"

@@ -188,11 +188,11 @@ def come_back(
             elif directory is None:
                 return list(statuses)
             else:
-                found = [logs for logs in client.membership.find_logs(directory, run) if logs[0] not in lost]
-                if not found:
+                choices = [logs for logs in client.membership.find_logs(directory, run) if logs[0] not in lost]
+                if not choices:
                     return list(statuses)
-                tried = found[0][0]
-                client.membership.recover(*found[0], directory, run)
+                tried = choices[0][0]
+                client.membership.recover(*choices[0], directory, run)
         except UnavailableError as error:
             from globalstep.worker.client.causes import why_no_answer
 

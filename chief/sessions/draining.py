@@ -219,11 +219,11 @@ def _act_by_default(number: int) -> None:
 
 def _all_watching(number: int, drain: Drain) -> Iterator[Drain]:
     """Iterate over the sessions that still watch a signal: that of the handler first, then those before it."""
-    found: Drain | None = drain
-    while found is not None:
-        if found._installed:
-            yield found
-        found = _session_of(found._before.get(number))
+    session: Drain | None = drain
+    while session is not None:
+        if session._installed:
+            yield session
+        session = _session_of(session._before.get(number))
 
 
 def _watching(number: int, handler: Any) -> Drain | None:

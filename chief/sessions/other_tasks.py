@@ -181,7 +181,7 @@ def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Ca
     """
     from globalstep.chief.sessions.causes import why_not_left
 
-    wait, told, absent = PollingWait(others.clock, math.inf), False, list[str]()
+    wait, is_logged, absent = PollingWait(others.clock, math.inf), False, list[str]()
     while goes_on():
         moved = others.look()
         if others.here and others.silent_secs >= IDLE_SECS:
@@ -203,9 +203,9 @@ def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Ca
         absent = [] if others.here else others.names
         until = "end" if others.here else f"come, up to {TO_COME_SECS:.0f} s"
         waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(others.names)} to {until}"
-        if not told:
+        if not is_logged:
             _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
-        told = True
+        is_logged = True
         if keep_watch is not None and (moved or others.cluster.heartbeat.draining):
             keep_watch()
             if not goes_on():

@@ -101,8 +101,8 @@ class RunFiles:
         """Return how many PS tasks there were when a checkpoint was written; 0 where that is not known."""
         with contextlib.suppress(OpError, OSError):
             files = read_index(storage_for(prefix), prefix).files
-            found = re.search(r"-of-(\d+)", files[0].file if files else "")
-            return int(found.group(1)) if found else 0
+            match = re.search(r"-of-(\d+)", files[0].file if files else "")
+            return int(match.group(1)) if match else 0
         return 0
 
 

@@ -164,14 +164,14 @@ class RunOfTask:
 
 def _other_than(mine: TaskRun, statuses: Sequence[pb.StatusReply]) -> tuple[RunIdentity | None, bool]:
     """Give a run that PS tasks hold and that is not the task's, if there is one, and whether they serve it."""
-    found: RunIdentity | None = None
+    other: RunIdentity | None = None
     for status in statuses:
         held = RunIdentity.decode(status.run)
         if status.incarnation and mine.is_other(held):
             if status.state in _SERVING:
                 return held, True
-            found = held
-    return found, False
+            other = held
+    return other, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +188,15 @@ def _is_elsewhere(process: Process) -> bool:
 
 def _members(statuses: Sequence[pb.StatusReply], run: str) -> list[_Member]:
     """Give those of a run who may be there: their leases are not over, and none was seen dead."""
-    found: dict[str, _Member] = {}
+    members: dict[str, _Member] = {}
     for status in statuses:
         for one in status.clients:
             process = Process.decode(one.process)
             if one.run == run and _is_elsewhere(process):
-                known = found.get(one.client)
+                known = members.get(one.client)
                 silent_secs = min(one.silent_secs, known.silent_secs) if known else one.silent_secs
-                found[one.client] = _Member(one.task or one.client, process, silent_secs)
-    return list(found.values())
+                members[one.client] = _Member(one.task or one.client, process, silent_secs)
+    return list(members.values())
 
 
 def _where(client: ClusterClient, statuses: Sequence[pb.StatusReply], held: RunIdentity) -> str:

@@ -98,8 +98,8 @@ class SessionMaking:
             _hold(session, master, files, self._clock)
             mine = self._mine(client, files, is_chief=True)
             statuses, drops = self._statuses(client, mine, max_wait_secs)
-            found = Found.VACANT if drops else survey(statuses)
-            if found is Found.RUNNING:
+            state = Found.VACANT if drops else survey(statuses)
+            if state is Found.RUNNING:
                 lives = len(statuses), statuses[0].incarnation
                 _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
                 model.compare_with_run(session)
@@ -111,7 +111,7 @@ class SessionMaking:
                     self._restore(session, prefix, files)
                 else:
                     model.initialize(session)
-                if found is Found.BROKEN or had_session:
+                if state is Found.BROKEN or had_session:
                     self._announce(session, statuses, prefix, files)
             model.make_ready(session)
             self._open(session, hooks)

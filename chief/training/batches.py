@@ -105,9 +105,9 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
     left = share.start if "start" in names else 0
     for epoch in itertools.count(first_epoch) if epochs is None else range(first_epoch, epochs):
         _seed(share.seed, share.rank if own else _ALL, epoch)
-        found, place = 0, past
+        count, place = 0, past
         for place, batch in enumerate(_opened(batches, names, share, epoch, left), past):
-            found += 1
+            count += 1
             if skip:
                 skip -= 1
             elif claim is not None:
@@ -122,9 +122,9 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
             elif place % every == at % every:
                 had += 1
                 yield batch
-        past = place + 1 if found else past
-        total += found
-        if left and not found:
+        past = place + 1 if count else past
+        total += count
+        if left and not count:
             # The whole epoch was had before: only it can tell how many batches that were.
             _seed(share.seed, share.rank, epoch)
             size = sum(1 for _ in _opened(batches, names, share, epoch, 0))
@@ -133,12 +133,12 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
             if size:
                 continue
         total, left = total + left, 0
-        if not found and epoch == first_epoch:
+        if not count and epoch == first_epoch:
             raise InvalidArgumentError("batches gave no batch: is the dataset empty, or the iterator used up?")
         if _is_iterator(batches):
             break
         if claim is None and epoch > first_epoch + every and not had:
-            raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {found} batches.")
+            raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {count} batches.")
     return total
 
 

@@ -206,14 +206,14 @@ class Evaluations:
     @property
     def best(self) -> dict[str, Any] | None:
         """The best evaluation; None before the first."""
-        found: dict[str, Any] | None = None
+        best: dict[str, Any] | None = None
         for entry in self.history:
             value = entry["metrics"].get(self._evaluate.best)
             if value is not None and self._evaluate.is_better(
-                value, found["metrics"][self._evaluate.best] if found else None
+                value, best["metrics"][self._evaluate.best] if best else None
             ):
-                found = entry
-        return found
+                best = entry
+        return best
 
     @property
     def is_over(self) -> bool:
@@ -255,15 +255,15 @@ class Evaluations:
             Whether there were any.
         """
         self.forget_after(step)
-        every, found = self._evaluate.every_steps, False
+        every, made_up = self._evaluate.every_steps, False
         for prefix in sorted(prefixes_in(self._storage, self._dir), key=saved_step):
             at, before = saved_step(prefix), max((entry["step"] for entry in self.history), default=0)
             if before < at <= step and (at // every > before // every or (is_last and at == step)):
                 _log.info("The evaluation at step %d was cut off, and is made up for.", at)
                 self.of_checkpoint(prefix)
-                found = True
+                made_up = True
         self._mend_best()
-        return found
+        return made_up
 
     def _mend_best(self) -> None:
         """Keep the checkpoint that is the best by the history, where another one is kept."""
@@ -351,11 +351,11 @@ def _array(value: Any) -> Any:
 
 
 def _number(name: str, value: Any) -> float:
-    found = _array(value)
-    if found.shape not in ((), (1,)) or found.dtype.kind not in "fiub":
+    array = _array(value)
+    if array.shape not in ((), (1,)) or array.dtype.kind not in "fiub":
         given = described(value) if not isinstance(value, numbers.Number) else repr(value)
         raise InvalidArgumentError(f"The metric {name!r} must be a real number; its function gave {given}.")
-    return float(found.reshape(()))
+    return float(array.reshape(()))
 
 
 def _length(batch: Any) -> int:

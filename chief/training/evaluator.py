@@ -57,10 +57,10 @@ def _noted(storage: Storage, run_dir: str) -> dict[str, Any]:
     """Read what is noted; nothing where that cannot be read."""
     try:
         with storage.open_read(storage.join(run_dir, _FILE)) as file:
-            found = json.loads(file.read())
+            notes = json.loads(file.read())
     except (OSError, OpError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return notes if isinstance(notes, dict) else {}
 
 
 class Following:
@@ -140,8 +140,8 @@ class Following:
 
     def _ended_at(self) -> int | None:
         """Give the step at which the run has ended; None while it trains."""
-        found = _noted(self._storage, self._dir)
-        return int(found["step"]) if found.get("ended") else None
+        notes = _noted(self._storage, self._dir)
+        return int(notes["step"]) if notes.get("ended") else None
 
 
 Noted = Mapping[str, Mapping[str, str]]

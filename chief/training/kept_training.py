@@ -171,15 +171,15 @@ class KeptTraining:
 
     def results(self) -> dict[str, Any]:
         """Return what a FitResult says of the run's directory and evaluations."""
-        found: dict[str, Any] = {"run_dir": self.run_dir}
+        results: dict[str, Any] = {"run_dir": self.run_dir}
         if self.evaluations is not None:
             history, best = list(self.evaluations.history), self.evaluations.best
-            found |= {
+            results |= {
                 "history": history,
                 "metrics": history[-1]["metrics"] if history else {},
                 "best_step": None if best is None else best["step"],
             }
-        return found
+        return results
 
 
 class ModelSaver:

@@ -37,17 +37,17 @@ def export_model(path: str, target: str, *, step: int | str | None = None, ema: 
         InvalidArgumentError: For another ending.
         ImportError: If PyTorch is needed, and not installed.
     """
-    found = next((form for ending, form in FORMATS.items() if str(target).endswith(ending)), None)
-    if found is None:
+    chosen = next((form for ending, form in FORMATS.items() if str(target).endswith(ending)), None)
+    if chosen is None:
         raise InvalidArgumentError(f"{target}: the ending says the format; it must be one of {', '.join(FORMATS)}.")
     values: Mapping[str, npt.NDArray[Any]] = load(path, step=step, ema=ema)
     storage = storage_for(str(target))
-    if found == "torch":
+    if chosen == "torch":
         torch = require_extra("torch", "A torch state dict", "torch")
         tensors = {name: torch.from_numpy(value) for name, value in values.items()}
         with atomic_write(storage, str(target)) as file:
             torch.save(tensors, file)
-    elif found == "safetensors":
+    elif chosen == "safetensors":
         directory = directory_of(str(target))
         write_shard(storage, directory, str(target)[len(directory) :].lstrip("/"), values.items())
     else:

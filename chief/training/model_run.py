@@ -132,11 +132,11 @@ class ModelSession:
     def _answer(self, fetches: Any, loss: Any, seen: int) -> Any:
         if not isinstance(fetches, dict):
             return np.int64(seen) if isinstance(fetches, Named) and fetches is not LOSS else loss
-        found = {}
+        answers = {}
         for key, item in fetches.items():
             # The loss, which the caller wants, is no reason for a call: each step comes here.
-            found[key] = loss if isinstance(item, StepCall) else self._answer(item, loss, seen)
-        return found
+            answers[key] = loss if isinstance(item, StepCall) else self._answer(item, loss, seen)
+        return answers
 
     def forget_values(self) -> None:
         """Read anew in the next step."""

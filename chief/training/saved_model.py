@@ -91,17 +91,17 @@ def _prefix(path: str, step: int | str | None) -> str:
     if isinstance(step, str) and step != BEST:
         raise InvalidArgumentError(f"step is {step!r}; it must be a number, 'best', or None for the newest.")
     if isinstance(step, int):
-        found = steps.get(step)
+        chosen = steps.get(step)
     else:
-        found = latest_checkpoint(directory, thorough=False) if steps else None
-    if found is None:
+        chosen = latest_checkpoint(directory, thorough=False) if steps else None
+    if chosen is None:
         there = f"it has those of the steps {', '.join(map(str, sorted(steps)))}" if steps else "it has none"
         which = (
             "a checkpoint" if step is None else "a best checkpoint" if step == BEST else f"a checkpoint of step {step}"
         )
         hint = " gs.Evaluate(..., best=NAME) keeps one." if step == BEST else ""
         raise NotFoundError(f"There should be {which} in {directory}; {there}.{hint}")
-    return found
+    return chosen
 
 
 def _is_there(directory: str) -> bool:

@@ -781,8 +781,8 @@ class _Following(SessionRunHook):
         if trainer.is_chief:
             tables = [name for name, table in trained.model.tables.items() if table.nbytes <= TABLE_BYTES]
         try:
-            step, *found = cluster.pull([Read(trained.declared.step), *(Read(trained.name(name)) for name in names)])
-            values = dict(zip(names, found, strict=True))
+            step, *arrays = cluster.pull([Read(trained.declared.step), *(Read(trained.name(name)) for name in names)])
+            values = dict(zip(names, arrays, strict=True))
             if tables:
                 from globalstep.worker.client.row_pieces import pull_table
 

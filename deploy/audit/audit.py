@@ -65,8 +65,8 @@ def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
             proofs.update((name, StepProof(base=value)) for name, value in volume.header.begin_steps.items())
         if volume.header is not None and (not begin or volume.header.parent in numbers):
             source = [volume.header.parent, begin] if begin else None
-            told = {"incarnation": volume.incarnation, "from": source, "read": volume.header.begin_steps}
-            events.append({"f": "begin", "value": told})
+            facts = {"incarnation": volume.incarnation, "from": source, "read": volume.header.begin_steps}
+            events.append({"f": "begin", "value": facts})
         marks = []
         if child is not None and child.header is not None:
             kept_until = child.header.begin_index
@@ -84,11 +84,11 @@ def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
             result,
             events if histories else None,
         )
-        found = reader.read()
+        audited = reader.read()
         if volume is not volumes[-1]:
-            _add_unrecorded(found, progress.of(volume.incarnation), volume.complete, reader.most_by)
-        result.incarnations.append(found)
-        last_steps = found.steps
+            _add_unrecorded(audited, progress.of(volume.incarnation), volume.complete, reader.most_by)
+        result.incarnations.append(audited)
+        last_steps = audited.steps
         if child is not None and child.header is not None:
             # It begins with exactly what the one before it held at that place.
             began, steps = f"Incarnation {child.incarnation} began", child.header.begin_steps
@@ -146,23 +146,23 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
         volume, child = parent, volume
 
 
-def _add_unrecorded(found: AuditedIncarnation, known: Known | None, complete: bool, most_by: int) -> None:
+def _add_unrecorded(audited: AuditedIncarnation, known: Known | None, complete: bool, most_by: int) -> None:
     """Add what an incarnation lost besides what its journal has, as far as clients have heard.
 
     Args:
-        found: The incarnation, which a later one has followed.
+        audited: The incarnation, which a later one has followed.
         known: How far it came, as far as the remaining processes knew.
         complete: Whether its journal was whole, but for what came of clients that came later.
         most_by: The most that one push moved a step on.
     """
     known = known or Known()
-    if known.index > found.last_index:
-        moved = [value - found.steps.get(name, 0) for name, value in known.steps.items()]
-        found.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
-        found.lost += found.unrecorded
-        found.lost_at_least = True
+    if known.index > audited.last_index:
+        moved = [value - audited.steps.get(name, 0) for name, value in known.steps.items()]
+        audited.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
+        audited.lost += audited.unrecorded
+        audited.lost_at_least = True
     else:
-        found.lost_at_least = not (complete or known.last)
+        audited.lost_at_least = not (complete or known.last)
 
 
 def _check_named(directory: str, findings: Findings) -> None:

@@ -78,9 +78,9 @@ class Reader:
     def read(self) -> AuditedIncarnation:
         """Read all; gives what there is to say of the incarnation."""
         header, index = self._volume.header, self.book.index
-        found = AuditedIncarnation(self._volume.incarnation, index, header.parent if header is not None else 0)
+        audited = AuditedIncarnation(self._volume.incarnation, index, header.parent if header is not None else 0)
         if header is not None:
-            found.policy = dict(header.policy)
+            audited.policy = dict(header.policy)
         for piece in self._volume.pieces(self._result.findings):
             kinds, indices = piece.rows["kind"], piece.rows["index"].astype(np.int64)
             # Which entry each record belongs to, or comes after.
@@ -88,11 +88,11 @@ class Reader:
             running = np.where(latest >= 0, indices[latest], self.book.index)
             self._check(piece)
             self._tell(piece.name, self._contributions.read(piece, running))
-            self._count(piece, running, found)
-        found.last_index = self.book.index
-        found.kept_until = min(self._kept_until, found.last_index)
-        found.steps = dict(self.book.values)
-        return found
+            self._count(piece, running, audited)
+        audited.last_index = self.book.index
+        audited.kept_until = min(self._kept_until, audited.last_index)
+        audited.steps = dict(self.book.values)
+        return audited
 
     def _tell(self, name: str, what: Sequence[str]) -> None:
         place, wrong = f"{name}, incarnation {self._volume.incarnation}", self._result.findings.wrong
@@ -147,7 +147,7 @@ class Reader:
                 proof.base, proof.pushes, proof.moved = value, 0, 0
         return self.book.step(index, name, value, by)
 
-    def _count(self, piece: RecordSequence, running: Array, found: AuditedIncarnation) -> None:
+    def _count(self, piece: RecordSequence, running: Array, audited: AuditedIncarnation) -> None:
         """Count what each worker did."""
         rows = piece.rows
         for number in np.unique(rows["client"]):
@@ -161,7 +161,7 @@ class Reader:
             lost = int(np.count_nonzero(moving)) - int(np.count_nonzero(kept))
             worker.pushes += int(np.count_nonzero(kept))
             worker.lost += lost
-            found.lost += lost
+            audited.lost += lost
             worker.late += int(np.count_nonzero(mine & (kinds == EventKind.LATE) & (rows["by"] == 0)))
             given = running[mine & (kinds == EventKind.CONTRIBUTED)]
             worker.contributions += int(np.count_nonzero(given <= self._kept_until))
@@ -219,11 +219,11 @@ class ContributionBook:
         return wrong
 
 
-def _add(found: list[FewerMade], made: FewerMade) -> None:
+def _add(stretches: list[FewerMade], made: FewerMade) -> None:
     """Add a step, to the last stretch where it belongs to that."""
-    if found:
-        last = found[-1]
+    if stretches:
+        last = stretches[-1]
         if (last.last + 1, last.count, last.wanted, last.why) == (made.first, made.count, made.wanted, made.why):
             last.last = made.last
             return
-    found.append(made)
+    stretches.append(made)

@@ -148,8 +148,8 @@ class _History:
         if "index" in value:
             operation.low = operation.high = value["index"]
         if kind == "ok" and value.get("then"):
-            told = {"read": value["then"], **({"from": value["from"]} if "from" in value else {})}
-            later = ClientOperation(process, "read", operation.invoked, _NONE, operation.incarnation, time, "ok", told)
+            read = {"read": value["then"], **({"from": value["from"]} if "from" in value else {})}
+            later = ClientOperation(process, "read", operation.invoked, _NONE, operation.incarnation, time, "ok", read)
             later.since = operation.low
             self.operations.append(later)
 
@@ -285,9 +285,9 @@ class JournalBook:
         at = f"{what} after entry {index} of incarnation {incarnation}"
         if self.index < index:
             return f"{at}, but the journal ends at entry {self.index}."
-        found = self.values if self.index == index else self._at[index]
-        if any(found.get(name, 0) != value for name, value in values.items()):
-            return f"{at} with {dict(values)}; the journal has {found} there."
+        steps = self.values if self.index == index else self._at[index]
+        if any(steps.get(name, 0) != value for name, value in values.items()):
+            return f"{at} with {dict(values)}; the journal has {steps} there."
         return ""
 
 
@@ -326,31 +326,31 @@ class _Judge:
 
     def _begun(self, begins: list[ClientOperation]) -> dict[int, ClientOperation]:
         """Give how each incarnation began: from which entry of which."""
-        found: dict[int, ClientOperation] = {}
+        begun: dict[int, ClientOperation] = {}
         first = {number: min(item.ended for item in items.values()) for number, items in self._pushes.items()}
         for begin in sorted(begins, key=attrgetter("ended")):
             if begin.type != "ok":
                 continue
             number, source = begin.incarnation, begin.told.get("from")
             # The journal and the chief may both say it.
-            other = found.get(number)
+            other = begun.get(number)
             if other is not None and other.told.get("from") != source and first.get(number, inf) < begin.invoked:
                 raise _RefutedError(f"Incarnation {number} began twice.", other, begin)
-            found[number] = begin
+            begun[number] = begin
             if source and source[0] >= number:
                 raise _RefutedError(f"Incarnation {number} began from incarnation {source[0]}: they go back.", begin)
-        return found
+        return begun
 
     def _check_durable(self) -> None:
         """No incarnation begins without what clients had been told that it counts."""
-        told: list[ClientOperation] = []
+        durable: list[ClientOperation] = []
         for number, begin in sorted(self._begins.items()):
             source, index = begin.told.get("from") or (0, 0)
-            for push in told:
+            for push in durable:
                 if (push.incarnation, push.low) > (source, index):
                     text = f"was to be durable, and incarnation {number} began without it"
                     raise _RefutedError(f"{push.name} {text}.", push, begin)
-            told = [push for push in self._pushes.get(number, {}).values() if "add" in push.given] or told
+            durable = [push for push in self._pushes.get(number, {}).values() if "add" in push.given] or durable
 
     def judge(self) -> None:
         """Raise _RefutedError for the first thing that cannot be."""
@@ -360,9 +360,9 @@ class _Judge:
         self._bound()
         worlds: dict[int, list[_World]] = {}
         for number in sorted({*self._pushes, *self._reads, *self._journal, *self._begins}):
-            told: Mapping[str, Any] = self._begins[number].told if number in self._begins else {"from": "somewhere"}
-            begun = worlds.get(number) or [_World(_NONE if told.get("from") else self._run.get("start", _NONE))]
-            read = told.get("read", _NONE)
+            began: Mapping[str, Any] = self._begins[number].told if number in self._begins else {"from": "somewhere"}
+            begun = worlds.get(number) or [_World(_NONE if began.get("from") else self._run.get("start", _NONE))]
+            read = began.get("read", _NONE)
             if all(world.differs(read, adopt=True) for world in begun):
                 raise _RefutedError(f"Incarnation {number} began with {read}, and there was something else before.")
             ends = self._sweep(number, begun)
@@ -496,7 +496,7 @@ class _Judge:
         if len(worlds) == 1 and worlds[0].used:
             unknown[:] = [push for push in unknown if push not in worlds[0].used]
             worlds[0].used = frozenset()
-        found: dict[object, _World] = {}
+        ways: dict[object, _World] = {}
         for world in worlds:
             tried: set[str] = set()
             for push in unknown[: bisect_left(unknown, index, key=attrgetter("since"))]:
@@ -506,17 +506,17 @@ class _Judge:
                 other = world.copy(push)
                 if not self._carry_out(other, push):
                     tried.add(push.effect)
-                    found.setdefault(other.key(), other)
+                    ways.setdefault(other.key(), other)
             if world.held:
                 other = world.copy()
                 other.close()
-                found.setdefault(other.key(), other)
+                ways.setdefault(other.key(), other)
             if entry is not None:
                 world.apply(entry, None)
-            found.setdefault(world.key(), world)
-        if len(found) > _MOST_WAYS:
-            raise BadHistoryError(f"Too much is unknown: at entry {index} there are {len(found)} ways.")
-        return list(found.values())
+            ways.setdefault(world.key(), world)
+        if len(ways) > _MOST_WAYS:
+            raise BadHistoryError(f"Too much is unknown: at entry {index} there are {len(ways)} ways.")
+        return list(ways.values())
 
     def _look(
         self, worlds: list[_World], reads: list[ClientOperation], index: int, last: int
@@ -524,12 +524,12 @@ class _Judge:
         """Find reads that show the run as of an entry; gives the worlds that are left, and reads that may be later."""
         later = []
         for read in reads:
-            told, exact, name = read.told, read.told.get("index") == index, ""
+            seen, exact, name = read.told, read.told.get("index") == index, ""
             for world in worlds:
-                name = world.differs(told["read"], exact)
-                if name and name != next(iter(told["read"])):
-                    self._near[read] = self._another_value(world, read, told["read"], name, index)
-                if not name and not ("from" in told and world.is_before(told["from"])):
+                name = world.differs(seen["read"], exact)
+                if name and name != next(iter(seen["read"])):
+                    self._near[read] = self._another_value(world, read, seen["read"], name, index)
+                if not name and not ("from" in seen and world.is_before(seen["from"])):
                     world.met.add(read)
                     if not exact:
                         read.low = index if read.low < 0 else read.low
@@ -539,7 +539,7 @@ class _Judge:
                 continue
             kept = [world for world in worlds if read in world.met]
             if not kept:
-                raise self._near.get(read) or self._another_value(worlds[-1], read, told["read"], name, index)
+                raise self._near.get(read) or self._another_value(worlds[-1], read, seen["read"], name, index)
             for world in kept:
                 world.met.discard(read)
             worlds = kept
@@ -551,8 +551,8 @@ class _Judge:
         """Say that a value is not what the pushes make of it, and which of them explains that."""
         if not name:
             return _RefutedError(f"{operation.name} shows what was before {operation.told.get('from')}.", operation)
-        found, expected = read[name], world.values[name]
-        text = f"{operation.name} shows {name} = {found}; what came up to entry {index} makes {expected} of it"
+        shown, expected = read[name], world.values[name]
+        text = f"{operation.name} shows {name} = {shown}; what came up to entry {index} makes {expected} of it"
         pushes, nearest = self._pushes.get(operation.incarnation, {}), None
         for at in range(index, max(index - _LOOK_BACK, 0), -1):
             other = pushes.get(at)
@@ -560,8 +560,8 @@ class _Judge:
             if other is None or by is None:
                 continue
             nearest = nearest or (other if other is not operation else None)
-            if found == expected - by or found == expected + by:
-                times = "did not count" if found == expected - by else "counted twice"
+            if shown == expected - by or shown == expected + by:
+                times = "did not count" if shown == expected - by else "counted twice"
                 return _RefutedError(f"{text}, as if {other.name} {times}.", other, operation)
         return _RefutedError(f"{text}.", nearest, operation)
 

@@ -350,10 +350,10 @@ def read_conclusion(text: str) -> Conclusion | None:
     """
     try:
         fields = json.loads(text)
-        found = (int(fields["step"]), int(fields["steps"]), float(fields["secs"]), str(fields["checkpoint"]))
+        values = (int(fields["step"]), int(fields["steps"]), float(fields["secs"]), str(fields["checkpoint"]))
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    return Conclusion(*found)
+    return Conclusion(*values)
 
 
 def summary(

@@ -108,8 +108,8 @@ def find_credentials(address: str) -> Credentials | None:
 
 def _read(path: Path) -> LiveRun | None:
     try:
-        found = path.stat()
-        if found.st_mode & 0o077 or found.st_uid != os.getuid():
+        status = path.stat()
+        if status.st_mode & 0o077 or status.st_uid != os.getuid():
             return None
         fields: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return LiveRun(**fields | {"process": Process(**fields["process"])})

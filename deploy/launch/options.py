@@ -122,8 +122,8 @@ def environ_for_all(args: argparse.Namespace, environ: Mapping[str, str]) -> dic
     tls_files(args.tls_cert, args.tls_key, args.tls_ca, ["--tls-cert", "--tls-key", "--tls-ca"])
     named = {variable: getattr(args, option) for option, variable in _FILES.items()}
     named[_TOKENS_FILE] = args.tokens_file
-    found = {**environ, **{name: os.path.abspath(path) for name, path in named.items() if path}}
-    return found if args.no_token else with_run_token(found)
+    merged = {**environ, **{name: os.path.abspath(path) for name, path in named.items() if path}}
+    return merged if args.no_token else with_run_token(merged)
 
 
 def with_run_token(environ: Mapping[str, str]) -> dict[str, str]:

@@ -94,11 +94,11 @@ def _ps_cells(shard: ShardStatus) -> tuple[str, ...]:
     )
 
 
-def _worker_cells(found: Sequence[WorkerStatus]) -> tuple[str, ...]:
-    if not found:
+def _worker_cells(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
+    if not workers:
         return ("-", "-", "", "", "")
-    rates = [worker.pushes_per_sec for worker in found if worker.pushes_per_sec is not None]
-    lag = max(worker.staleness for worker in found)
+    rates = [worker.pushes_per_sec for worker in workers if worker.pushes_per_sec is not None]
+    lag = max(worker.staleness for worker in workers)
     return (rate_of(sum(rates) if rates else None), f"{lag:.2f}", "", "", "")
 
 

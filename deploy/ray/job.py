@@ -171,8 +171,8 @@ def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, TaskAddress]) -> d
 
 def _addresses(tasks: Sequence[Task]) -> list[str]:
     """Of the PS tasks, as they were given to the tasks."""
-    found: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
-    return found
+    addresses: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
+    return addresses
 
 
 @contextlib.contextmanager
@@ -227,12 +227,12 @@ def _actors(
 
 def _places(ray: Any, members: Mapping[str, Any], ready_secs: float) -> dict[str, TaskAddress]:
     try:
-        found = ray.get([member.place.remote() for member in members.values()], timeout=ready_secs)
+        places = ray.get([member.place.remote() for member in members.values()], timeout=ready_secs)
     except ray.exceptions.GetTimeoutError:
         raise ResourceExhaustedError(
             f"Ray has not started {', '.join(members)} within {ready_secs:g} s, though it had room for them."
         ) from None
-    return dict(zip(members, found, strict=True))
+    return dict(zip(members, places, strict=True))
 
 
 class _RayLauncher(Launcher):

@@ -153,8 +153,8 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
     poll.register(ended, select.POLLIN)
     has_ended = False
     try:
-        while found := dict(poll.poll(_REST_MSECS if has_ended else None)):
-            if process.stdout.fileno() in found:
+        while events := dict(poll.poll(_REST_MSECS if has_ended else None)):
+            if process.stdout.fileno() in events:
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 if not chunk:
                     break

@@ -42,7 +42,7 @@ def addresses_of_nodes(nodes: str, shown: str) -> dict[str, str]:
     """
     addresses: dict[str, str] = {}
     for line in shown.splitlines():
-        fields = {found[1]: found[2] for found in re.finditer(r"\b(NodeName|NodeAddr)=(\S+)", line)}
+        fields = {match[1]: match[2] for match in re.finditer(r"\b(NodeName|NodeAddr)=(\S+)", line)}
         if "NodeName" in fields:
             addresses[fields["NodeName"]] = fields.get("NodeAddr", fields["NodeName"])
     return {node: addresses.get(node, node) for node in expand_hosts(nodes)}

@@ -39,22 +39,22 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
     >>> addresses_of(["grpc://a:1,b:2", "c:3"], {})
     ['a:1', 'b:2', 'c:3']
     """
-    found = [one for text in arguments for one in text.removeprefix("grpc://").split(",") if one]
-    if not found and environ.get("TF_CONFIG"):
+    addresses = [one for text in arguments for one in text.removeprefix("grpc://").split(",") if one]
+    if not addresses and environ.get("TF_CONFIG"):
         # Of a tool's TF_CONFIG only the cluster matters: it is no task of it.
         cluster = ClusterSpec(json.loads(environ["TF_CONFIG"]).get("cluster", {}))
-        found = [task for task in (cluster.job_tasks("ps") if "ps" in cluster.jobs else []) if task]
-    if not found:
+        addresses = [task for task in (cluster.job_tasks("ps") if "ps" in cluster.jobs else []) if task]
+    if not addresses:
         raise InvalidArgumentError(
             "Name the addresses of the PS tasks, host:port, in order, or the run's directory, or set TF_CONFIG."
         )
-    for address in found:
+    for address in addresses:
         if not is_address(address):
             raise InvalidArgumentError(
                 f'The address of a PS task is "host:port" with a port up to 65535, not {address!r}, and there is no '
                 "directory of that name."
             )
-    return found
+    return addresses
 
 
 def watch_of(arguments: Sequence[str], environ: Mapping[str, str]) -> ClusterWatch:

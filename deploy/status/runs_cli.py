@@ -70,14 +70,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
     """Run the subcommand; gives 0."""
-    found = sorted(found_runs(args.root), key=lambda item: item.since)
+    runs = sorted(found_runs(args.root), key=lambda item: item.since)
     if args.json:
-        for item in found:
+        for item in runs:
             print(json.dumps(asdict(item)))
-    elif not found:
+    elif not runs:
         print(f"No run of this user is alive on this machine, and none trains in {args.root}/.")
     else:
-        screen().print(_table(found, clock.time()))
+        screen().print(_table(runs, clock.time()))
     return 0
 
 
@@ -131,11 +131,11 @@ def _saved(directory: str) -> tuple[dict[str, int], str]:
         return {}, ""
 
 
-def _table(found: list[ListedRun], now: float) -> Table:
+def _table(runs: list[ListedRun], now: float) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("RUN", "PID", "FOR", "STEP", "PS", "WORKERS", "DIRECTORY", "PROGRAM"):
         table.add_column(column, justify="right" if column in ("PID", "FOR", "STEP", "PS", "WORKERS") else "left")
-    for item in found:
+    for item in runs:
         workers = f"{item.workers} of {item.workers + len(item.to_come)}" if item.to_come else str(item.workers)
         step = ", ".join(f"{value:,}" for value in item.steps.values()) or "-"
         table.add_row(

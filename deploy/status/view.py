@@ -121,19 +121,19 @@ def _headline(status: ClusterStatus) -> Iterable[str]:
         yield "last checkpoint: none in this incarnation"
 
 
-def _together(found: TogetherStatus) -> Iterable[str]:
+def _together(joint: TogetherStatus) -> Iterable[str]:
     """Say what is to be said of steps that workers make together."""
-    if found.contributions or found.late:
-        waited = "" if found.wait_secs is None else f"; one waits {found.wait_secs:.3f} s for its step, on average"
-        yield f"contributions: {found.contributions:,}, {found.late:,} late; {found.made:,} steps made of them{waited}"
-    for step in found.open:
+    if joint.contributions or joint.late:
+        waited = "" if joint.wait_secs is None else f"; one waits {joint.wait_secs:.3f} s for its step, on average"
+        yield f"contributions: {joint.contributions:,}, {joint.late:,} late; {joint.made:,} steps made of them{waited}"
+    for step in joint.open:
         names = ", and ".join(f"{short_task(item.who)}, {item.why}" for item in step.waits_for) or "nobody"
         yield (
             f"{step.name} {step.value + 1:,} has {step.contributions} of {step.wanted} contributions, for "
             f"{step.open_secs:.1f} s; waits for {names}"
         )
-    if found.lead_waits:
-        yield f"waits for slower workers: {found.lead_waits:,}, {found.lead_wait_secs:.1f} s together"
+    if joint.lead_waits:
+        yield f"waits for slower workers: {joint.lead_waits:,}, {joint.lead_wait_secs:.1f} s together"
 
 
 def duration(secs: float) -> str:

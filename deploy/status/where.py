@@ -68,7 +68,7 @@ def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> li
             pushes, rate = _pushes(decl, reply, known)
             shard = reply.shard if reply.incarnation else place
             pieces.setdefault(decl.whole or decl.name, []).append((decl, shard, decl.name not in missing, pushes, rate))
-    return [_placed(name, sorted(found, key=lambda item: item[0].first_row)) for name, found in sorted(pieces.items())]
+    return [_placed(name, sorted(parts, key=lambda item: item[0].first_row)) for name, parts in sorted(pieces.items())]
 
 
 def _pushes(decl: pb.VariableDecl, reply: pb.StatusReply, old: pb.StatusReply | None) -> tuple[int, float | None]:
@@ -81,22 +81,22 @@ def _pushes(decl: pb.VariableDecl, reply: pb.StatusReply, old: pb.StatusReply | 
     return pushes, (pushes - was) / (reply.statistics.secs - old.statistics.secs)
 
 
-def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, float | None]]) -> PlacedVariable:
-    first = found[0][0]
+def _placed(name: str, parts: Sequence[tuple[pb.VariableDecl, int, bool, int, float | None]]) -> PlacedVariable:
+    first = parts[0][0]
     shape = [first.whole_rows, *first.shape[1:]] if first.whole else list(first.shape)
-    rates = [rate for *_, rate in found if rate is not None]
+    rates = [rate for *_, rate in parts if rate is not None]
     item = np.dtype(first.dtype).itemsize
     return PlacedVariable(
         name,
         first.dtype,
         shape,
-        [shard for _, shard, *_ in found],
-        len(found),
-        sum(item * int(np.prod(decl.shape, dtype=np.int64)) for decl, *_ in found),
-        all(ready for _, _, ready, *_ in found),
+        [shard for _, shard, *_ in parts],
+        len(parts),
+        sum(item * int(np.prod(decl.shape, dtype=np.int64)) for decl, *_ in parts),
+        all(ready for _, _, ready, *_ in parts),
         first.trainable,
         first.primary,
-        max(pushes for *_, pushes, _ in found),
+        max(pushes for *_, pushes, _ in parts),
         max(rates) if rates else None,
     )
 

@@ -98,14 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="where the packages go (default: dist)")
     parser.add_argument("--floor", action="store_true", help="try the oldest dependencies as well")
     args = parser.parse_args(argv)
-    found = {version: find(version) for version in args.versions}
-    if absent := [version for version, python in found.items() if python is None]:
+    interpreters = {version: find(version) for version in args.versions}
+    if absent := [version for version, python in interpreters.items() if python is None]:
         print(f"There is no Python {', '.join(absent)} on this machine; CONTRIBUTING.md says how to get it.")
         return 1
     shutil.rmtree(args.folder, ignore_errors=True)
     wheel = build(args.folder)
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    tried = [(python, ()) for python in found.values()]
+    tried = [(python, ()) for python in interpreters.values()]
     if args.floor:
         tried.append((tried[0][0], floors(dependencies)))
     for python, pinned in tried:

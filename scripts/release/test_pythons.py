@@ -24,9 +24,9 @@ QUICK = ("-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "-
 
 def candidates(version: str) -> Iterator[str]:
     """Give the programs that may be an interpreter of a version, "3.12", the likeliest first."""
-    found = shutil.which(f"python{version}")
-    if found:
-        yield found
+    program = shutil.which(f"python{version}")
+    if program:
+        yield program
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     newest_first = sorted(pyenv.glob(f"versions/{version}.*/bin/python"), key=_micro, reverse=True)
     yield from map(str, newest_first)

@@ -147,10 +147,10 @@ def as_dtype(value: DTypeLike) -> DType:
         raise TypeError(f"Cannot convert value {value!r} to a globalstep DType.") from None
     if dtype.kind in "OUS":
         return string
-    found = _BY_NAME.get(dtype.name)
-    if found is None:
+    kind = _BY_NAME.get(dtype.name)
+    if kind is None:
         raise TypeError(f"Cannot convert value {value!r} to a globalstep DType.")
-    return found
+    return kind
 
 
 def string_array(value: Any) -> np.ndarray[Any, Any]:
@@ -168,7 +168,7 @@ def string_array(value: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(value, dtype=object)
     if not any(isinstance(item, str) for item in array.flat):
         return array
-    found = np.empty_like(array)
+    encoded = np.empty_like(array)
     for place, item in np.ndenumerate(array):
-        found[place] = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
-    return found
+        encoded[place] = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+    return encoded

@@ -256,10 +256,10 @@ def error_from_code(code: int, message: str, type_name: str = "", retry_secs: fl
     >>> type(error_from_code(14, "ps 0 is down")).__name__
     'UnavailableError'
     """
-    found = (_BY_NAME.get(type_name) or _BY_CODE.get(code, UnknownError))(message)
-    if isinstance(found, ResourceExhaustedError):
-        found.retry_secs = retry_secs
-    return found
+    error = (_BY_NAME.get(type_name) or _BY_CODE.get(code, UnknownError))(message)
+    if isinstance(error, ResourceExhaustedError):
+        error.retry_secs = retry_secs
+    return error
 
 
 def code_of(error: BaseException) -> int:

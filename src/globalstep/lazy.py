@@ -57,9 +57,9 @@ def all_names(module: types.ModuleType) -> dict[str, tuple[str, str]]:
     """Return a namespace's `public_names`, with those of its library, which is loaded if it was not."""
     library = module.__dict__.pop("public_library", "")
     if library:
-        found = importlib.import_module(library)
-        module.public_names.update(found.NAMES)
-        module.__dict__["public_absent"] = found.ABSENT
+        loaded = importlib.import_module(library)
+        module.public_names.update(loaded.NAMES)
+        module.__dict__["public_absent"] = loaded.ABSENT
         # Programs for TensorFlow import what is absent, too: `from globalstep.keras import layers`.
         sys.meta_path.append(AbsentImports)
     names: dict[str, tuple[str, str]] = module.public_names

@@ -192,8 +192,8 @@ def _kept_whole(program: Program, root_of: _Roots) -> set[str]:
 
 def _has_its_rows(slot: ProgramVariable, variable: ProgramVariable) -> bool:
     """Say whether a slot has a row for each of its Variable: as wide, or of one element."""
-    found, shape = slot.shape, variable.shape
-    return found == shape or (shape is not None and len(shape) > 1 and found == (shape[0], 1))
+    own, shape = slot.shape, variable.shape
+    return own == shape or (shape is not None and len(shape) > 1 and own == (shape[0], 1))
 
 
 class _Roots:

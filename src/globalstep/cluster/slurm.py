@@ -47,9 +47,9 @@ def expand_hosts(text: str) -> list[str]:
 def _range(text: str, whole: str) -> list[str]:
     numbers: list[str] = []
     for item in text.split(","):
-        if not (found := re.fullmatch(r"(\d+)(?:-(\d+))?", item)):
+        if not (match := re.fullmatch(r"(\d+)(?:-(\d+))?", item)):
             raise ValueError(f"{whole!r} is no list of hosts as Slurm writes it: {item!r} is no number or range.")
-        first, last = found[1], found[2] or found[1]
+        first, last = match[1], match[2] or match[1]
         numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     return numbers
 
@@ -65,9 +65,9 @@ def expand_counts(text: str) -> list[int]:
     """
     counts: list[int] = []
     for item in text.split(","):
-        if not (found := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)):
+        if not (match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)):
             raise ValueError(f"{text!r} does not count tasks a node as Slurm does, such as '3,1(x3)'.")
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 

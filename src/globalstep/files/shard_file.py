@@ -111,13 +111,13 @@ def check_dtype(name: str, dtype: Any) -> str:
     >>> check_dtype("w", np.float32)
     'float32'
     """
-    found = str(np.dtype(dtype).name)
-    if found not in _TO_FILE:
+    kind = str(np.dtype(dtype).name)
+    if kind not in _TO_FILE:
         raise InvalidArgumentError(
-            f"The Variable {name!r} has dtype {found}, which a checkpoint cannot hold: safetensors files "
+            f"The Variable {name!r} has dtype {kind}, which a checkpoint cannot hold: safetensors files "
             f"hold {', '.join(sorted(_TO_FILE))}. Leave it out of the Saver's var_list."
         )
-    return found
+    return kind
 
 
 def write_shard(
@@ -196,7 +196,7 @@ def write_shard_from(
                     out.write(raw)
         saved = tuple(
             SavedTensor(spec.name, spec.dtype, spec.shape, crc, spec.nbytes, has_nan)
-            for spec, (crc, has_nan) in zip(ordered, [found.result() for found in checksums], strict=True)
+            for spec, (crc, has_nan) in zip(ordered, [future.result() for future in checksums], strict=True)
         )
     return ShardWritten(saved, len(head) + sum(tensor.nbytes for tensor in saved))
 

@@ -145,16 +145,16 @@ def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[RuleSource, list
     given = optimizer if isinstance(optimizer, Mapping) else {"*": optimizer}
     left, groups = list(names), list[tuple[RuleSource, list[str]]]()
     for pattern, one in given.items():
-        found = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
+        matching = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
+        if not matching:
             raise InvalidArgumentError(
                 f"optimizer: no parameter is left for {pattern!r}; the parameters are {', '.join(names)}. The "
                 "first pattern that fits a name counts."
             )
-        left = [name for name in left if name not in found]
+        left = [name for name in left if name not in matching]
         if not isinstance(one, RuleSource) or isinstance(one, type):
             raise InvalidArgumentError(_not_an_optimizer(one))
-        groups.append((one, found))
+        groups.append((one, matching))
     if left:
         raise InvalidArgumentError(
             f'optimizer: no pattern fits {", ".join(left)}. End with "*", which fits all that is left.'

@@ -85,14 +85,14 @@ class TorchOptimizer:
         """Give what a function gives as the rate of a step, once it can be one."""
         given: Any = rate(step)
         try:
-            found = float(given)
+            number = float(given)
         except (TypeError, ValueError):
-            found = math.nan
-        if not math.isfinite(found) or found < 0:
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
             raise ValueError(
                 f"{type(self).__name__}: lr gave {given!r} at step {step}; it must give a number of at least 0."
             )
-        return found
+        return number
 
 
 @dataclass(eq=False)

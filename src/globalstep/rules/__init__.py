@@ -85,13 +85,13 @@ def _load(kind: str) -> Rule:
             f"own must be installed on every PS task, with an entry point {kind!r} in the group "
             f"{ENTRY_POINT_GROUP!r}."
         )
-    found = offered[kind].load()
-    if not (isinstance(found, type) and issubclass(found, Rule)):
+    loaded = offered[kind].load()
+    if not (isinstance(loaded, type) and issubclass(loaded, Rule)):
         raise InvalidArgumentError(
-            f"Entry point {kind!r} of the group {ENTRY_POINT_GROUP!r} is {found!r}, which is not a subclass "
+            f"Entry point {kind!r} of the group {ENTRY_POINT_GROUP!r} is {loaded!r}, which is not a subclass "
             "of globalstep.rules.Rule."
         )
-    return found()
+    return loaded()
 
 
 def check_declaration(decl: OptimizerDecl) -> Rule:

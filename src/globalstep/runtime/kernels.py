@@ -201,8 +201,8 @@ def _read(path: str) -> bytes | None:
     """Give what was kept, if it is there, whole and nobody else's; b"" says that it cannot be kept."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return None
             digest, code = file.read(32), file.read()
     except OSError:
@@ -256,16 +256,16 @@ def unchanged_mappings(lines: Iterable[str], name: str) -> Iterator[tuple[int, i
     >>> [(hex(address), length) for address, length in unchanged_mappings(text.splitlines(), "libllvmlite")]
     [('0x1000', 8192)]
     """
-    found: tuple[int, int] | None = None
+    mapping: tuple[int, int] | None = None
     for line in lines:
         if line.startswith("Private_Dirty:"):
-            if found is not None and line.split()[1] == "0":
-                yield found
-            found = None
+            if mapping is not None and line.split()[1] == "0":
+                yield mapping
+            mapping = None
         elif match := _MAPPING.match(line):
             first, end, rights, path = match.groups()
             mine = path.startswith("/") and os.path.basename(path).startswith(name) and "w" not in rights
-            found = (int(first, 16), int(end, 16) - int(first, 16)) if mine else None
+            mapping = (int(first, 16), int(end, 16) - int(first, 16)) if mine else None
 
 
 def give_back_library(name: str) -> None:

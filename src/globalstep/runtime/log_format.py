@@ -78,8 +78,8 @@ class TextFormatter(logging.Formatter):
         return _CONTROLS_OF_LINES.sub(_escaped, super().formatException(ei))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "\n    " if found[0] == "\n" else found[0].encode("unicode_escape").decode("ascii")
+def _escaped(match: re.Match[str]) -> str:
+    return "\n    " if match[0] == "\n" else match[0].encode("unicode_escape").decode("ascii")
 
 
 def time_stamp(secs: float) -> str:

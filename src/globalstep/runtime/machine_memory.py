@@ -21,8 +21,8 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     >>> available_bytes() > 0
     True
     """
-    found = [_machine(proc), *(limit - used for limit, used in _limits(proc, cgroups))]
-    return max(min(found), 0)
+    available = [_machine(proc), *(limit - used for limit, used in _limits(proc, cgroups))]
+    return max(min(available), 0)
 
 
 def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -36,7 +36,7 @@ def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
 
 def _limits(proc: Path, cgroups: Path) -> list[tuple[int, int]]:
     """Give the limits of this process's cgroups, each with what is used of it."""
-    found: list[tuple[int, int]] = []
+    limits: list[tuple[int, int]] = []
     try:
         own = (proc / "self" / "cgroup").read_text()
         path = next(line[3:] for line in own.splitlines() if line.startswith("0::"))
@@ -47,12 +47,12 @@ def _limits(proc: Path, cgroups: Path) -> list[tuple[int, int]]:
                 limit = (at / "memory.max").read_text().strip()
                 if limit.isdigit():
                     used = int((at / "memory.current").read_text()) - _reclaimable(at / "memory.stat")
-                    found.append((int(limit), max(used, 0)))
+                    limits.append((int(limit), max(used, 0)))
             if at == cgroups:
                 break
     except (OSError, ValueError, StopIteration):
-        return found
-    return found
+        return limits
+    return limits
 
 
 def _reclaimable(stat: Path) -> int:

@@ -23,9 +23,9 @@ _MOST_COMMAND = 80
 
 def why_not_bound(host: str, port: int) -> str:
     """Say why no process can listen at an address now; "" where one can."""
-    found = _addresses(host, port)
-    why = "" if found else f"this machine knows no address of the name {host!r}"
-    for family, kind, protocol, _, address in found:
+    addresses = _addresses(host, port)
+    why = "" if addresses else f"this machine knows no address of the name {host!r}"
+    for family, kind, protocol, _, address in addresses:
         with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

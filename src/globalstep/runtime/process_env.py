@@ -141,9 +141,9 @@ def is_own_folder(path: str) -> bool:
         at = os.path.dirname(at)
     is_last = True
     while True:
-        found = os.lstat(at)
-        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if found.st_uid not in (0, os.geteuid()) or (others_write and (is_last or not found.st_mode & stat.S_ISVTX)):
+        status = os.lstat(at)
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_uid not in (0, os.geteuid()) or (others_write and (is_last or not status.st_mode & stat.S_ISVTX)):
             return False
         if at == os.path.dirname(at):
             return True

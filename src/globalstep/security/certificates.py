@@ -55,8 +55,8 @@ def _names(der: bytes) -> list[str]:
             for _, extension in _fields(next(_fields(value))[1]):
                 parts = list(_fields(extension))
                 if parts[0][1] == _ALTERNATIVE_NAME:
-                    found = next(_fields(parts[-1][1]))[1]
-                    uris = (item.decode(errors="replace") for kind, item in _fields(found) if kind == _URI)
+                    octets = next(_fields(parts[-1][1]))[1]
+                    uris = (item.decode(errors="replace") for kind, item in _fields(octets) if kind == _URI)
                     names += [uri for uri in uris if uri.startswith(ROLE_URI)]
     return names
 
@@ -242,12 +242,12 @@ def server_mistake(own: bytes, certificate: bytes, where: str) -> str:
     try:
         if role_of_certificate(own) is None:
             return ""
-        found = role_of_certificate(certificate)
+        role = role_of_certificate(certificate)
     except UnauthenticatedError as error:
         return f"{where}: {error.message}"
-    if found == "ps":
+    if role == "ps":
         return ""
-    named = f"role {found!r}" if found else "no role"
+    named = f"role {role!r}" if role else "no role"
     return (
         f"The certificate of {where} names {named}; a PS task's names 'ps' (CN=role=ps), and this process's own names "
         "a role, so it talks to PS tasks only. Nothing was shown to it. docs/security.md says how to make certificates."
@@ -302,14 +302,14 @@ class ServerRole:
             with self._lock:
                 self._asked, self._mistake = True, ""
             return material.ca
-        found = None
+        shown = None
         if look:
             try:
-                found = server_certificate(self._address, self._files)
+                shown = server_certificate(self._address, self._files)
             except OSError:
-                found = None  # the call will say so
-        mistake = server_mistake(material.cert, found, self._address) if found is not None else ""
+                shown = None  # the call will say so
+        mistake = server_mistake(material.cert, shown, self._address) if shown is not None else ""
         with self._lock:
-            self._asked, self._mistake = found is not None and not mistake, mistake
+            self._asked, self._mistake = shown is not None and not mistake, mistake
         # With its own certificate as the only one that is believed, no handshake succeeds.
-        return ssl.DER_cert_to_PEM_cert(found).encode() if found is not None and not mistake else material.cert
+        return ssl.DER_cert_to_PEM_cert(shown).encode() if shown is not None and not mistake else material.cert

@@ -102,15 +102,15 @@ def _dial_tcp(host: str, port: int, tls: TlsFiles | None, until: float) -> socke
 
 def _connected(host: str, port: int, until: float) -> socket.socket:
     """Connect to the first address of a host that answers; each has its share of the time that is left."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for at, (family, kind, number, _, address) in enumerate(found):
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for at, (family, kind, number, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, number)
         try:
-            connection.settimeout(_left(until) / (len(found) - at))
+            connection.settimeout(_left(until) / (len(addresses) - at))
             connection.connect(address)
         except OSError:
             connection.close()
-            if at + 1 == len(found):
+            if at + 1 == len(addresses):
                 raise
         else:
             return connection

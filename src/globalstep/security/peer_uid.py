@@ -82,8 +82,8 @@ def uid_of_peer(peer: str) -> int | None:
     Returns:
         The user; None for a connection from elsewhere, or none at all.
     """
-    found = parse_peer(peer)
-    return None if found is None else _find(found.family, found.host, found.port, listening=False)
+    end = parse_peer(peer)
+    return None if end is None else _find(end.family, end.host, end.port, listening=False)
 
 
 def uid_of_connection(peer: str, host: str, port: int) -> int | None:
@@ -97,14 +97,14 @@ def uid_of_connection(peer: str, host: str, port: int) -> int | None:
     Returns:
         The user; None for a connection from elsewhere, or one that has ended.
     """
-    found = parse_peer(peer)
-    if found is None:
+    end = parse_peer(peer)
+    if end is None:
         return None
-    kind = found.family
+    kind = end.family
     own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
     try:
-        ends = socket.inet_pton(kind, found.host), socket.inet_pton(kind, own)
-        return _ask_kernel(kind, *ends, found.port, port, _ESTABLISHED)
+        ends = socket.inet_pton(kind, end.host), socket.inet_pton(kind, own)
+        return _ask_kernel(kind, *ends, end.port, port, _ESTABLISHED)
     except (OSError, struct.error):
         return uid_of_peer(peer)  # a kernel, or a sandbox, without that way of asking
 
@@ -144,10 +144,10 @@ def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: 
 def uid_of_listener(host: str, port: int) -> int | None:
     """Give the user whose process listens at an address of this machine; None where it is not known."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError:
         return None
-    for family, _, _, _, address in found:
+    for family, _, _, _, address in addresses:
         try:
             # One question: the kernel's table takes some 10 ms to read where it has room for many connections.
             here = socket.inet_pton(family, str(address[0]))
@@ -198,6 +198,6 @@ def _find(family: int, host: str, port: int, listening: bool) -> int | None:
         return None
     if listening:
         wanted |= {"0.0.0.0", "::"}
-    found = {uid for at, uid, _ in tcp_sockets(port, listening) if at in wanted}
+    uids = {uid for at, uid, _ in tcp_sockets(port, listening) if at in wanted}
     # Two sockets with one address, of different users: the owner cannot be determined.
-    return found.pop() if len(found) == 1 else None
+    return uids.pop() if len(uids) == 1 else None

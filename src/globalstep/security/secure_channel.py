@@ -307,8 +307,8 @@ class SecureChannel:
 
     def mistake(self) -> str:
         """Say what is wrong with TLS; "" where nothing is, or the server does not answer at all."""
-        found = find_tls_mistake(self.address, self.credentials.tls)
-        return found or (self._server.mistake if self._server is not None else "")
+        mistake = find_tls_mistake(self.address, self.credentials.tls)
+        return mistake or (self._server.mistake if self._server is not None else "")
 
     def answered(self) -> None:
         """Take note that the address answers."""
