@@ -97,8 +97,8 @@ class MemoryClaim:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         assert self.memory is not None
-        found: dict[str, Any] = self.memory.__array_interface__
-        return found
+        interface: dict[str, Any] = self.memory.__array_interface__
+        return interface
 
     def __del__(self) -> None:
         # In whatever thread lets go of it, perhaps one that holds the budget's lock: so without it.
@@ -107,10 +107,10 @@ class MemoryClaim:
 
 def claim_of(data: npt.NDArray[Any] | memoryview) -> MemoryClaim | None:
     """Give the claim in whose memory data lies; None where it lies in none."""
-    found: Any = data
-    while isinstance(found, (np.ndarray, memoryview)):
-        found = found.base if isinstance(found, np.ndarray) else found.obj
-    return found if isinstance(found, MemoryClaim) else None
+    owner: Any = data
+    while isinstance(owner, (np.ndarray, memoryview)):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return owner if isinstance(owner, MemoryClaim) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -129,10 +129,10 @@ class Account:
 
     def take(self, nbytes: int) -> Array:
         """See memory.Pool; waits for memory."""
-        found = self.budget.take(self, nbytes)
-        if found is None:
+        memory = self.budget.take(self, nbytes)
+        if memory is None:
             raise self.budget.refusal(Kind.REQUEST, self, nbytes)
-        return found
+        return memory
 
     def take_at_once(self, nbytes: int) -> Array | None:
         """See memory.Pool."""
@@ -199,10 +199,10 @@ class Budget:
 
     def claim(self, kind: Kind, account: Account, nbytes: int) -> MemoryClaim:
         """Claim bytes that are about to be kept; raises ResourceExhaustedError if there are none."""
-        found = self.try_claim(kind, account, nbytes)
-        if found is None:
+        claim = self.try_claim(kind, account, nbytes)
+        if claim is None:
             raise self.refusal(kind, account, nbytes)
-        return found
+        return claim
 
     def try_claim(
         self, kind: Kind, account: Account, nbytes: int, forced: bool = False, moved: Collection[MemoryClaim] = ()
@@ -227,11 +227,11 @@ class Budget:
         """Claim what is kept of messages: blocks of theirs are of this kind from now on, the rest is claimed anew."""
         moved: dict[int, MemoryClaim] = {}
         for array in arrays:
-            found = claim_of(array)
-            if found is None or not found.is_of(self._gone):  # the second is another budget's
+            claim = claim_of(array)
+            if claim is None or not claim.is_of(self._gone):  # the second is another budget's
                 besides += array.nbytes
-            elif found.kind is Kind.REQUEST or found.kind is Kind.REPLY:
-                moved[id(found)] = found
+            elif claim.kind is Kind.REQUEST or claim.kind is Kind.REPLY:
+                moved[id(claim)] = claim
         return self.try_claim(kind, account, besides, forced, moved.values())
 
     @property
@@ -293,9 +293,9 @@ class Budget:
         if nbytes > self.limit_bytes and nbytes > self._available() // 2:
             raise self.refusal(Kind.REQUEST, account, nbytes)
         with self._lock:
-            found = None if self._line else self._block(Kind.REQUEST, account, nbytes)
-            if found is not None:
-                return found
+            block = None if self._line else self._block(Kind.REQUEST, account, nbytes)
+            if block is not None:
+                return block
             waiter = _Waiter(account, nbytes)
             self._line.append(waiter)
             self._serve()
@@ -313,10 +313,10 @@ class Budget:
     def reply(self, account: Account, nbytes: int) -> Array:
         """Give memory for a reply; raises ResourceExhaustedError if there is none now."""
         with self._lock:
-            found = self._block(Kind.REPLY, account, nbytes)
-        if found is None:
+            block = self._block(Kind.REPLY, account, nbytes)
+        if block is None:
             raise self.refusal(Kind.REPLY, account, nbytes)
-        return found
+        return block
 
     def _wait(self, waiter: _Waiter) -> Array | None:
         left = self._patience_secs
@@ -456,5 +456,5 @@ class ReplyMemory:
 
     def take(self, nbytes: int) -> Array | None:
         """See ReplyBuffer."""
-        found = self._first.take(nbytes) if self._first is not None else None
-        return self._account.budget.reply(self._account, nbytes) if found is None and nbytes >= SMALL_BYTES else found
+        memory = self._first.take(nbytes) if self._first is not None else None
+        return self._account.budget.reply(self._account, nbytes) if memory is None and nbytes >= SMALL_BYTES else memory

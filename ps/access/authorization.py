@@ -454,5 +454,5 @@ def _client_of(request: Any) -> str:
 
 
 def _role_in(names: Iterable[bytes]) -> Role | None:
-    found = role_in_names(name.decode(errors="replace") for name in names)
-    return None if found is None else Role(found)
+    role = role_in_names(name.decode(errors="replace") for name in names)
+    return None if role is None else Role(role)

@@ -59,7 +59,7 @@ def kernel_tells() -> bool:
             socket.create_connection(listener.getsockname(), 1.0) as near,
         ):
             host, port = near.getsockname()
-            found = uid_of_connection(f"ipv4:{host}:{port}", *listener.getsockname())
-            return found == os.geteuid()
+            uid = uid_of_connection(f"ipv4:{host}:{port}", *listener.getsockname())
+            return uid == os.geteuid()
     except OSError:
         return False

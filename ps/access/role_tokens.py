@@ -78,7 +78,7 @@ def token_lines(text: str, path: str) -> list[TokenLine]:
     Raises:
         FailedPreconditionError: If a line is none, or one token is in several lines that differ.
     """
-    found: dict[str, TokenLine] = {}
+    lines: dict[str, TokenLine] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -93,13 +93,13 @@ def token_lines(text: str, path: str) -> list[TokenLine]:
             )
         check_token(words[1], f"line {number} of {path}")
         entry = TokenLine(role, words[1], name, tuple(patterns) or None)
-        if found.setdefault(entry.token, entry) != entry:
+        if lines.setdefault(entry.token, entry) != entry:
             raise FailedPreconditionError(
                 f"The token in line {number} of {path} is of two roles, names or lists of Variables."
             )
-    if not found:
+    if not lines:
         raise FailedPreconditionError(f"The token file {path} has no token.")
-    return list(found.values())
+    return list(lines.values())
 
 
 def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
@@ -108,10 +108,10 @@ def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
     >>> parse_tokens("worker 0123456789abcdef # all workers", "tokens")
     {'worker': ['0123456789abcdef']}
     """
-    found: dict[str, list[str]] = {}
+    tokens: dict[str, list[str]] = {}
     for line in sorted(token_lines(text, path), key=lambda line: bool(line.name or line.variables)):
-        found.setdefault(line.role, []).append(line.token)
-    return found
+        tokens.setdefault(line.role, []).append(line.token)
+    return tokens
 
 
 class RoleTokens:
@@ -139,11 +139,11 @@ class RoleTokens:
     def find(self, token: str) -> TokenLine | None:
         """Give the line of a token; None for an unknown one. Its time does not show how near a guess is."""
         shown = token.encode(errors="replace")
-        found = None
+        match = None
         for line in self._latest():
             if hmac.compare_digest(line.token.encode(), shown):
-                found = line
-        return found
+                match = line
+        return match
 
     def role_of(self, token: str) -> str | None:
         """Give whose token it is; None for an unknown one."""
@@ -219,7 +219,7 @@ class RunTokens(RoleTokens):
 def _stamp_of(path: str) -> tuple[int, int, int] | None:
     """Give what changes when the file is written or replaced; None where it is not there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -89,15 +89,15 @@ class Strangers:
         """
         oldest = next(iter(self._held.values()), None)
         left = None if oldest is None else max(oldest.until - self._clock.monotonic(), 0.0)
-        found = [key.fileobj for key, _ in self._selector.select(left)]
+        sockets = [key.fileobj for key, _ in self._selector.select(left)]
         came = [
-            self._held[one.fileno()] for one in found if isinstance(one, socket.socket) and one is not self._listening
+            self._held[one.fileno()] for one in sockets if isinstance(one, socket.socket) and one is not self._listening
         ]
         done = [stranger for stranger in came if self._has_begun(stranger)]
         now = self._clock.monotonic()
         while (oldest := next(iter(self._held.values()), None)) is not None and oldest.until <= now:
             self._close(oldest)
-        return self._listening in found, done
+        return self._listening in sockets, done
 
     def close(self) -> None:
         """Close all that are here."""

@@ -101,8 +101,8 @@ class _Sum:
         """Give ops that make the same sum when they are added."""
         if not self.rows and self.dense is None:
             return [self.op]
-        found = [replace(self.op, value=self.dense.copy())] if self.dense is not None else []
-        return found + [
+        dense = [replace(self.op, value=self.dense.copy())] if self.dense is not None else []
+        return dense + [
             replace(self.op, value=rows, indices=ids) for rows, ids in zip(self.rows, self.ids, strict=True)
         ]
 
@@ -351,12 +351,12 @@ class Contributions:
 
     def image(self) -> list[HeldOps]:
         """Copy what is held."""
-        found = []
+        image = []
         for step, held in self._open.items():
             held.split()
-            found.append(HeldOps(step, [op for item in held.sums.values() for op in item.copied()], held.folded))
-            found += [HeldOps(step, ops, 0, unit) for unit, ops in sorted(held.waiting.items())]
-        return found
+            image.append(HeldOps(step, [op for item in held.sums.values() for op in item.copied()], held.folded))
+            image += [HeldOps(step, ops, 0, unit) for unit, ops in sorted(held.waiting.items())]
+        return image
 
     def resume(self, image: Iterable[HeldOps]) -> None:
         """Hold what an image was taken of."""

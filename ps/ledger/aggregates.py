@@ -51,28 +51,28 @@ def contribution_in(increments: Sequence[Increment], seen_steps: Mapping[str, in
     Raises:
         InvalidArgumentError: If the push cannot be one. Nothing is changed.
     """
-    for found in increments:
-        if found.contributions:
+    for wanted in increments:
+        if wanted.contributions:
             break
     else:
         return None
-    if len(increments) != 1 or found.by != 1:
+    if len(increments) != 1 or wanted.by != 1:
         moved = ", ".join(f"{item.step} by {item.by}" for item in increments)
         raise InvalidArgumentError(f"A contribution moves one step on, by one; this one moves {moved}.")
-    if found.step not in seen_steps:
+    if wanted.step not in seen_steps:
         raise InvalidArgumentError(
-            f"A contribution to {found.step!r} does not say from which value of it it was computed: `seen_steps` has "
+            f"A contribution to {wanted.step!r} does not say from which value of it it was computed: `seen_steps` has "
             f"{sorted(seen_steps)}."
         )
-    if found.unit > found.contributions:
+    if wanted.unit > wanted.contributions:
         raise InvalidArgumentError(
-            f"Unit {found.unit} of a value of {found.step!r} that is made of {found.contributions} units of work."
+            f"Unit {wanted.unit} of a value of {wanted.step!r} that is made of {wanted.contributions} units of work."
         )
-    if found.contributions > MOST_CONTRIBUTIONS:
+    if wanted.contributions > MOST_CONTRIBUTIONS:
         raise InvalidArgumentError(
-            f"{found.contributions} contributions for one value of {found.step!r}; {MOST_CONTRIBUTIONS} are the most."
+            f"{wanted.contributions} contributions for one value of {wanted.step!r}; {MOST_CONTRIBUTIONS} are the most."
         )
-    return found
+    return wanted
 
 
 class Aggregates:
@@ -93,8 +93,8 @@ class Aggregates:
 
     def open(self, step: str, base: int) -> OpenAggregate | None:
         """Give the aggregate for what follows a step's value `base`; None where it has no contribution yet."""
-        found = self._open.get(step)
-        return found if found is not None and found.base == base else None
+        aggregate = self._open.get(step)
+        return aggregate if aggregate is not None and aggregate.base == base else None
 
     def check(self, wanted: Increment, base: int, participants: Sequence[int]) -> None:
         """Refuse a contribution that does not fit those that are there.
@@ -107,25 +107,25 @@ class Aggregates:
         Raises:
             InvalidArgumentError: If it does not. Nothing is changed.
         """
-        found = self.open(wanted.step, base)
-        if found is None:
+        aggregate = self.open(wanted.step, base)
+        if aggregate is None:
             return
-        if found.wanted != wanted.contributions:
+        if aggregate.wanted != wanted.contributions:
             raise InvalidArgumentError(
                 f"Step {wanted.step!r} is to be made of {wanted.contributions} contributions, by this one, and of "
-                f"{found.wanted} by those that are there: every worker's program must name the same number "
+                f"{aggregate.wanted} by those that are there: every worker's program must name the same number "
                 "(replicas_to_aggregate)."
             )
-        if not wanted.closes and found.of_units != bool(wanted.unit):
-            of, others = ("no unit", "units") if found.of_units else ("a unit", "none")
+        if not wanted.closes and aggregate.of_units != bool(wanted.unit):
+            of, others = ("no unit", "units") if aggregate.of_units else ("a unit", "none")
             raise InvalidArgumentError(
                 f"This contribution to step {wanted.step!r} is {of} of work, and those that are there are {others}: "
                 "every worker's program must make its steps alike."
             )
-        if found.participants != tuple(participants):
+        if aggregate.participants != tuple(participants):
             raise InvalidArgumentError(
                 f"A contribution to step {wanted.step!r} has parts on PS tasks {list(participants)}, and those that "
-                f"are there on {list(found.participants)}: all workers must push gradients of the same Variables."
+                f"are there on {list(aggregate.participants)}: all workers must push gradients of the same Variables."
             )
 
     def is_late(self, wanted: Increment, client: str, base: int, present: int) -> bool:
@@ -139,32 +139,32 @@ class Aggregates:
         """
         if base != present:
             return True
-        found = self.open(wanted.step, base)
+        aggregate = self.open(wanted.step, base)
         if wanted.closes:
-            return found is None or found.of_units
+            return aggregate is None or aggregate.of_units
         if wanted.unit:
-            return found is not None and wanted.unit in found.units
-        return found is not None and found.given.get(client, 0) >= found.most_of_client
+            return aggregate is not None and wanted.unit in aggregate.units
+        return aggregate is not None and aggregate.given.get(client, 0) >= aggregate.most_of_client
 
     def is_last(self, wanted: Increment, base: int) -> bool:
         """Whether the next contribution completes the aggregate."""
-        found = self.open(wanted.step, base)
-        return (found.count if found is not None else 0) + 1 >= wanted.contributions
+        aggregate = self.open(wanted.step, base)
+        return (aggregate.count if aggregate is not None else 0) + 1 >= wanted.contributions
 
     def count(self, wanted: Increment, client: str, base: int, participants: Sequence[int]) -> int:
         """Count a contribution that is accepted; gives how many there are with it.
 
         The first one for a value of the step takes the place of what was there for another.
         """
-        found = self.open(wanted.step, base)
-        if found is None:
-            found = self._open[wanted.step] = OpenAggregate(
+        aggregate = self.open(wanted.step, base)
+        if aggregate is None:
+            aggregate = self._open[wanted.step] = OpenAggregate(
                 base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1), {}, wanted.unit > 0
             )
         if wanted.unit:
-            found.units.add(wanted.unit)
-        found.given[client] = found.given.get(client, 0) + 1
-        return found.count
+            aggregate.units.add(wanted.unit)
+        aggregate.given[client] = aggregate.given.get(client, 0) + 1
+        return aggregate.count
 
     def close(self, step: str) -> int:
         """Take a step's aggregate out of the book; gives how many contributions it has."""
@@ -186,14 +186,14 @@ class Aggregates:
         book = cls()
         for step, base, wanted, participants, most, given, *units in image:
             # A log of an older version says nothing of units.
-            found = {int(unit) for unit in (units[0] if units else ())}
+            numbers = {int(unit) for unit in (units[0] if units else ())}
             book._open[str(step)] = OpenAggregate(
                 int(base),
                 int(wanted),
                 tuple(int(shard) for shard in participants),
                 int(most),
                 {str(client): int(count) for client, count in given.items()},
-                bool(found),
-                found,
+                bool(numbers),
+                numbers,
             )
         return book

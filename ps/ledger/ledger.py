@@ -199,12 +199,12 @@ class Ledger:
 
     def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int | None:
         """Give how far the carried steps moved on since the worker read them; None where it did not say."""
-        found: int | None = None
+        most: int | None = None
         for item in increments:
             if item.step in seen_steps:
                 behind = self.steps[item.step] - seen_steps[item.step]
-                found = behind if found is None else max(found, behind)
-        return None if found is None else max(min(found, MAX_STALENESS), -MAX_STALENESS)
+                most = behind if most is None else max(most, behind)
+        return None if most is None else max(min(most, MAX_STALENESS), -MAX_STALENESS)
 
     def check_increments(self, increments: Iterable[Increment]) -> None:
         """Refuse increments of what is no step.

@@ -241,7 +241,7 @@ def _number(value: Any) -> int:
 
 
 def _steps(steps: Mapping[str, Any]) -> dict[str, int]:
-    found = {str(name): int(value) for name, value in steps.items()}
-    if any(abs(value) >= 1 << 63 for value in found.values()):
-        raise ValueError(f"the steps {found} are out of range")
-    return found
+    values = {str(name): int(value) for name, value in steps.items()}
+    if any(abs(value) >= 1 << 63 for value in values.values()):
+        raise ValueError(f"the steps {values} are out of range")
+    return values

@@ -129,11 +129,11 @@ class Leads:
 
     def _here(self, presence: Presence, at: float) -> list[ClientView]:
         """Who may push: clients whose lease lasts, and for a while those of whose leases nothing is known."""
-        found = presence.clients()
+        clients = presence.clients()
         for client, pushed_at in self._pushed_at.items():
             if at - pushed_at < UNLEASED_SECS and not presence.has_been_here(client):
-                found.append(ClientView(client, "", at - pushed_at, 0))
-        return found
+                clients.append(ClientView(client, "", at - pushed_at, 0))
+        return clients
 
     def _named(self, behind: Sequence[ClientView], client: str, at: float) -> Iterator[str]:
         """Name those that a worker is too far ahead of, each with why it is waited for."""

@@ -333,16 +333,16 @@ class Presence:
     def find_losses(self) -> list[LostClient]:
         """Give the clients whose lease has run out since this was last asked, each once until it comes back."""
         now = self._clock.monotonic()
-        found = []
+        losses = []
         for client, lease in self._leases.items():
             if not lease.lost and now - lease.heard > lease.lease_secs:
                 lease.lost = True
                 if self._last_of.get(lease.task) == client:
                     self._failed[lease.task] = "is gone, without having left"
-                found.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
-        self.losses += len(found)
-        self._lost.extend(found)
-        return found
+                losses.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
+        self.losses += len(losses)
+        self._lost.extend(losses)
+        return losses
 
     def losses_after(self, known: int) -> list[LostClient]:
         """Give the losses, of those that are remembered, after the first `known`."""

@@ -224,10 +224,10 @@ class Applier:
             held.add(place.step, parts.bound_ops(), place.contributions == 1, place.unit)
         if not entry.kind.closes:
             return ()
-        found = held.close(place.step, place.contributions)
+        changes = held.close(place.step, place.contributions)
         if now.ledger is not None:
-            return found  # examined before it was decided
-        return [op for op in found if self._is_covered(now, op, entry)]
+            return changes  # examined before it was decided
+        return [op for op in changes if self._is_covered(now, op, entry)]
 
     def _is_covered(self, now: Incarnation, op: Op, entry: Entry) -> bool:
         """Whether the decision has the numbers that one of an aggregate's changes is made with."""

@@ -130,10 +130,10 @@ class LifeCycle:
         if leads is None or ledger.stopped or ledger.limit_reached() or now.state is State.DONE:
             return LeadWait()
         at = self._resources.clock.monotonic()
-        found = leads.ask(event.client, self._resources.members.presence, at, at - now.begun_at)
-        if found.ended_secs is not None:
-            self._resources.statistics.waited_for_slower(found.ended_secs)
-        return found
+        wait = leads.ask(event.client, self._resources.members.presence, at, at - now.begun_at)
+        if wait.ended_secs is not None:
+            self._resources.statistics.waited_for_slower(wait.ended_secs)
+        return wait
 
     def leads(self, now: Incarnation, event: GetLeads) -> Mapping[str, tuple[int, float]]:
         """See GetLeads."""

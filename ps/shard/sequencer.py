@@ -456,10 +456,10 @@ class Sequencer:
         if ledger.raise_floor(event.shard, event.applied):
             now.raised[event.shard] = event.applied
         with self._resources.fail_stop.during("Settling"):
-            found = ledger.settle(event.pushes, event.shard, event.applied)
+            settled = ledger.settle(event.pushes, event.shard, event.applied)
             if event.pushes:
                 now.log.append(event)
-        return found
+        return settled
 
 
 def _no_room(now: Incarnation, step: str, most_bytes: int) -> str:

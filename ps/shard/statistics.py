@@ -186,8 +186,8 @@ class ChangeCounts:
             self._kept.clear()
             self._kept_names = 0
         self._kept_names += len(names)
-        found = self._kept[names] = ChangeCount(names)
-        return found
+        changes = self._kept[names] = ChangeCount(names)
+        return changes
 
     def add(self, names: tuple[str, ...]) -> None:
         """Count a push that changed these Variables."""

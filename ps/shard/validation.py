@@ -18,13 +18,13 @@ __all__ = ["problems"]
 
 def problems(now: Incarnation) -> list[str]:
     """Say what does not hold of an incarnation; nothing where all is well."""
-    found = list(_life(now))
+    texts = list(_life(now))
     if now.ledger is not None:
-        found += _ledger(now, now.ledger)
+        texts += _ledger(now, now.ledger)
     for client, kept in now.replies.by_client.items():
         if kept.push.client != client or not 0 <= kept.index <= now.applied:
-            found.append(f"the reply to {client} is of {kept.push}, entry {kept.index} of {now.applied}")
-    return found
+            texts.append(f"the reply to {client} is of {kept.push}, entry {kept.index} of {now.applied}")
+    return texts
 
 
 def _life(now: Incarnation) -> Iterator[str]:

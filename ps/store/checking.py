@@ -286,16 +286,16 @@ def kernels(
 ) -> set[tuple[str, str]]:
     """Give the kinds of rules, with dtypes, that a declaration will have work to do; to be prepared before."""
     dtypes = {decl.name: decl.dtype for decl in variables}
-    found: set[tuple[str, str]] = set()
+    kinds: set[tuple[str, str]] = set()
     for decl in variables:
-        found.update((store.optimizer(name)[0].kind, decl.dtype) for name in store.trained_by(decl.name))
+        kinds.update((store.optimizer(name)[0].kind, decl.dtype) for name in store.trained_by(decl.name))
     for optimizer in optimizers:
         for name in optimizer.slots:
             held = store.declaration(name)
             dtype = dtypes.get(name) if held is None else held.dtype
             if dtype is not None:
-                found.add((optimizer.kind, dtype))
-    return found
+                kinds.add((optimizer.kind, dtype))
+    return kinds
 
 
 def undeclared(increments: Iterable[Increment], uses: Iterable[OptimizerUse], store: VariableStore) -> str:

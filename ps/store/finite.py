@@ -49,9 +49,9 @@ def find_not_finite(parts: PushParts) -> str:
     if parts.layout.gradients is None:
         parts.layout.gradients = _spans(parts.layout, parts.data)
     for dtype, first, count, starts, names in parts.layout.gradients:
-        found = _first_bad(np.frombuffer(parts.data, dtype, count, first))
-        if found is not None:
-            return names[bisect.bisect_right(starts, first + found * dtype.itemsize) - 1]
+        place = _first_bad(np.frombuffer(parts.data, dtype, count, first))
+        if place is not None:
+            return names[bisect.bisect_right(starts, first + place * dtype.itemsize) - 1]
     return ""
 
 

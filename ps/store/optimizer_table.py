@@ -88,11 +88,11 @@ class OptimizerTable:
         Raises:
             NotFoundError: If there is none of that name.
         """
-        found = self._optimizers.get(name)
-        if found is None:
+        entry = self._optimizers.get(name)
+        if entry is None:
             known = ", ".join(sorted(self._optimizers)[:8]) + (", ..." if len(self._optimizers) > 8 else "")
             raise NotFoundError(f"No optimizer {shown(name)} is declared; known: {known or 'none'}")
-        return found
+        return entry
 
     def trained_by(self, variable: str) -> Sequence[str]:
         """Give the optimizers that train a Variable."""

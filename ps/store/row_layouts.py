@@ -162,6 +162,6 @@ class RowLayout:
 
 
 def _of(name: str, declaration: Callable[[str], VariableDecl | None]) -> VariableDecl:
-    found = declaration(name)
-    assert found is not None  # by the store's version
-    return found
+    decl = declaration(name)
+    assert decl is not None  # by the store's version
+    return decl

@@ -199,9 +199,9 @@ class VariableStore:
                 f"Variable {op.variable!r} is {held.decl.dtype}; {op.optimizer!r} updates floating point only."
             )
         for slot in decl.slots[op.variable]:
-            found = self._find(slot, f"Optimizer {op.optimizer!r}")
-            check_slot(found.decl, op.optimizer, held.decl, op.variable, rule.by_rows)
-            if not found.initialized and slot not in assigned:
+            state = self._find(slot, f"Optimizer {op.optimizer!r}")
+            check_slot(state.decl, op.optimizer, held.decl, op.variable, rule.by_rows)
+            if not state.initialized and slot not in assigned:
                 raise FailedPreconditionError(f"Attempting to use uninitialized value {slot}")
 
     def apply(self, ops: Sequence[Op], hypers: HyperMap, data: memoryview | None = None) -> None:

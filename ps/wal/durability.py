@@ -536,7 +536,7 @@ def _lives(logs: Path, shard: int, shards: int | None = None, prefix: str = "") 
         names = os.listdir(logs)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found: list[tuple[int, Path]] = []
+    lives: list[tuple[int, Path]] = []
     for name in names:
         life = name.removeprefix(prefix)
         if not (name.startswith(prefix) and life.isdigit()):
@@ -544,8 +544,8 @@ def _lives(logs: Path, shard: int, shards: int | None = None, prefix: str = "") 
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # moved meanwhile
             for folder in os.listdir(logs / name):
                 if folder.startswith(f"shard-{shard}-of-") and shards in (None, int(folder.rpartition("-")[2])):
-                    found.append((int(life), logs / name / folder))
-    return sorted(found)
+                    lives.append((int(life), logs / name / folder))
+    return sorted(lives)
 
 
 def _is_there(path: Path) -> bool:
@@ -622,12 +622,12 @@ def _move_aside(files: LogFiles, folder: Path) -> None:
 
 def _bytes_in(folders: Sequence[Path]) -> int:
     """Give how much of a disk files in folders take; those that are also a checkpoint's take nothing."""
-    found = 0
+    nbytes = 0
     with contextlib.suppress(OSError):
         for folder in folders:
             with os.scandir(folder) as files:
-                found += sum(stat.st_size for stat in (file.stat() for file in files) if stat.st_nlink == 1)
-    return found
+                nbytes += sum(stat.st_size for stat in (file.stat() for file in files) if stat.st_nlink == 1)
+    return nbytes
 
 
 def _remove(files: LogFiles, folder: Path) -> None:

@@ -415,11 +415,11 @@ class SegmentReader:
             OSError: If it cannot be read now.
         """
         while self.end < self._size and self._next != self._until:
-            found = self._record_at(self.end)
-            if found is None or found[0].number != self._next:
+            entry = self._record_at(self.end)
+            if entry is None or entry[0].number != self._next:
                 self._judge_damage()
                 return
-            record, size, on_disk = found
+            record, size, on_disk = entry
             self.end += size
             self.on_disk = max(self.on_disk, on_disk)
             self._next += 1
@@ -461,9 +461,9 @@ class SegmentReader:
                 return
             place = searched.find(_MARKER)
             while place >= 0:
-                found = self._record_at(at + place) if (at + place) % 8 == 0 else None
-                if found is not None:
-                    yield found[2]
+                entry = self._record_at(at + place) if (at + place) % 8 == 0 else None
+                if entry is not None:
+                    yield entry[2]
                 place = searched.find(_MARKER, place + 1)
             at += len(searched) - len(searched) % 8 or len(searched)
 

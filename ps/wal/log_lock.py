@@ -83,12 +83,12 @@ class LogLock:
             OSError: If that cannot be found out.
         """
         try:
-            found = self._files.read(self._path)
+            owner = self._files.read(self._path)
         except FileNotFoundError:
             raise LostStateError(
                 f"The write-ahead log in {self._path.parent} was given up: a later life of the run was opened since."
             ) from None
-        if found != self._name:
+        if owner != self._name:
             raise LostStateError(
                 f"The write-ahead log in {self._path.parent} belongs to {self._who()} now, which took this process for "
                 "dead. What was not acknowledged by then is not applied."

@@ -120,10 +120,10 @@ class Replay:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
                 ) from error
-        found = problems(self.shard.now)
-        if found:
+        faults = problems(self.shard.now)
+        if faults:
             raise DataLossError(
-                f"The log in {self.directory} leads to a state that cannot be: {'; '.join(found)}. Was it written by "
+                f"The log in {self.directory} leads to a state that cannot be: {'; '.join(faults)}. Was it written by "
                 "another version?"
             )
 
@@ -225,9 +225,9 @@ class Replay:
         store = self.shard.now.store
         slots = [slot for decl in store.optimizers for name in names for slot in decl.slots.get(name, ())]
         missing = set(store.uninitialized())
-        found = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
-        values = store.read([Read(name) for name in found])
-        return [name for name, value in zip(found, values, strict=True) if not np.isfinite(value).all()]
+        ready = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
+        values = store.read([Read(name) for name in ready])
+        return [name for name, value in zip(ready, values, strict=True) if not np.isfinite(value).all()]
 
 
 def play_again(directory: Path, clock: Clock, until: int | None = None, budget: Budget | None = None) -> Replay:

@@ -395,10 +395,10 @@ def spend_reserve(files: LogFiles, directory: Path) -> bool:
 
 def _free_bytes(directory: Path) -> str:
     try:
-        found = os.statvfs(directory)
+        status = os.statvfs(directory)
     except OSError:
         return "an unknown number"
-    return f"{found.f_bavail * found.f_frsize} bytes"
+    return f"{status.f_bavail * status.f_frsize} bytes"
 
 
 def said(error: BaseException) -> str:

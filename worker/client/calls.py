@@ -306,7 +306,7 @@ class ControlCalls:
 
         calls = {shard: send(shard) for shard in requests}
         replies = self._retrying.outcomes(calls, self._run, send, lambda shard: self._retrying.retry(method, method))
-        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
+        failed = next((reply for reply in replies.values() if isinstance(reply, Exception)), None)
         try:
             if failed is not None:
                 raise failed

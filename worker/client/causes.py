@@ -59,13 +59,13 @@ def why_unreached(address: str) -> str:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         return (
             f"the name {host!r} does not resolve here ({error}): it is misspelt in the cluster, its machine or pod is "
             "not there yet, or this process asks another name server"
         )
-    where = found[0][4][0]
+    where = addresses[0][4][0]
     shown = host if where == host else f"{host} ({where})"
     try:
         with socket.create_connection((host, int(port)), _CONNECT_SECS):

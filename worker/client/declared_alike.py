@@ -94,11 +94,11 @@ def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:
 
 def _trained_by(optimizers: Iterable[OptimizerDecl]) -> dict[str, dict[str, str]]:
     """Give the names and kinds of the optimizers that train each Variable; moving averages train none."""
-    found: dict[str, dict[str, str]] = {}
+    kinds: dict[str, dict[str, str]] = {}
     for decl in optimizers:
         for name in decl.slots if decl.kind not in _AVERAGES else ():
-            found.setdefault(whole_name(name), {})[decl.name] = decl.kind
-    return found
+            kinds.setdefault(whole_name(name), {})[decl.name] = decl.kind
+    return kinds
 
 
 def _named(optimizers: Mapping[str, str]) -> str:

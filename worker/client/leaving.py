@@ -110,6 +110,6 @@ def is_client(target: str) -> bool:
 def close_clients() -> None:
     """Close every client of this process: nothing closes them after its end, and PS tasks would wait for them."""
     with _lock:
-        found = [client for clients in _clients.values() for client in clients]
-    for client in found:
+        all_clients = [client for clients in _clients.values() for client in clients]
+    for client in all_clients:
         client.close()

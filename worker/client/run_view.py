@@ -133,23 +133,23 @@ class RunView:
             UnavailableError: If one cannot be reached.
         """
         request = pb.StatusRequest(protocol=own_protocol())
-        found = self._calls.all("Status", request, timeout_secs)
-        for label, status in zip(self.labels, found, strict=True):
+        statuses = self._calls.all("Status", request, timeout_secs)
+        for label, status in zip(self.labels, statuses, strict=True):
             check_protocol(status.protocol, "this client", label)
         self._heartbeat.introduce()
         with self.lock:
-            incarnations = {status.incarnation for status in found}
-            held = RunIdentity.decode(found[0].run)
-            if len(incarnations) == 1 and found[0].incarnation and self.accepts(held):
-                self.adopt(found[0].incarnation, found[0].sequencer, held)
-                self.joined.take_policy(codec.decode_policy(found[0].policy))
-                self.joined.directory = found[0].directory
-                for index, status in enumerate(found):
+            incarnations = {status.incarnation for status in statuses}
+            held = RunIdentity.decode(statuses[0].run)
+            if len(incarnations) == 1 and statuses[0].incarnation and self.accepts(held):
+                self.adopt(statuses[0].incarnation, statuses[0].sequencer, held)
+                self.joined.take_policy(codec.decode_policy(statuses[0].policy))
+                self.joined.directory = statuses[0].directory
+                for index, status in enumerate(statuses):
                     for message in status.variables:
                         self.know(replace(codec.decode_variable(message), shard=index))
-                self._optimizers = found[0].optimizers
-                self._declared_by = found[0].chief.task or f"client {found[0].owner}"
-        return found
+                self._optimizers = statuses[0].optimizers
+                self._declared_by = statuses[0].chief.task or f"client {statuses[0].owner}"
+        return statuses
 
     def require(self, names: Iterable[str]) -> None:
         """Ask the PS tasks where Variables are that this client has not heard of. Caller holds the lock.

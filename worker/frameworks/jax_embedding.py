@@ -124,13 +124,13 @@ def checked_ids(ids: Any) -> Any:
     Raises:
         InvalidArgumentError: If they are no integers.
     """
-    found = jax.numpy.asarray(ids)
-    if found.dtype.kind not in "iu":
+    array = jax.numpy.asarray(ids)
+    if array.dtype.kind not in "iu":
         raise InvalidArgumentError(
-            f"An Embedding is looked up by integer ids; it got {found.dtype.name}. Convert them, for example with "
+            f"An Embedding is looked up by integer ids; it got {array.dtype.name}. Convert them, for example with "
             "ids.astype(int)."
         )
-    return found
+    return array
 
 
 def _is_on_disk(weight: Any) -> bool:

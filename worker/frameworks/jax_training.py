@@ -94,8 +94,8 @@ class JaxTraining:
         ]
         joined = {}
         for at, (name, embedding) in enumerate(zip(self.tables, self._embeddings.values(), strict=True)):
-            found = [ids.reshape(-1) for of_batch in of_batches for ids in of_batch[at]]
-            ids = np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+            parts = [ids.reshape(-1) for of_batch in of_batches for ids in of_batch[at]]
+            ids = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
             wrong = ids[(ids < 0) | (ids >= embedding.num_embeddings)]
             if wrong.size:
                 raise InvalidArgumentError(
@@ -128,10 +128,10 @@ class JaxTraining:
             counts = [sum(part.size for part in of_table) for of_table in ids]
             parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
-            (loss, (same, beside)), found = self._called(
+            (loss, (same, beside)), grads = self._called(
                 self._compiled, [*held, *parts], ids, arguments(batch), _key(seed)
             )
-            arrays = [np.asarray(gradient) for gradient in found]
+            arrays = [np.asarray(gradient) for gradient in grads]
             gradients.append(arrays[: self._split])
             for into, gradient in zip(row_gradients, arrays[self._split :], strict=True):
                 into.append(gradient)
@@ -269,9 +269,9 @@ def put_into_pytree(params: Any, values: Mapping[str, Array]) -> Any:
 
 
 def _leaves(params: Any) -> tuple[list[Any], Any, list[str]]:
-    found, structure = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda leaf: isinstance(leaf, Embedding))
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") or "params" for path, _ in found]
-    return [leaf for _, leaf in found], structure, paths
+    pairs, structure = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda leaf: isinstance(leaf, Embedding))
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") or "params" for path, _ in pairs]
+    return [leaf for _, leaf in pairs], structure, paths
 
 
 def _scalar(loss: Any) -> Any:

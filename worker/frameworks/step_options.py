@@ -121,8 +121,8 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
             raise InvalidArgumentError(
                 f"batches is called as batches(step, unit), both from 0, where a step is made of units: {why}."
             )
-        found: Callable[[int, int], Any] = batches
-        return found
+        source: Callable[[int, int], Any] = batches
+        return source
     try:
         size = len(batches)
     except TypeError:

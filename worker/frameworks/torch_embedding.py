@@ -153,9 +153,9 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
                     f"{who} is looked up by integer ids; it got strings. Number them where the batch is made: by a "
                     "dict of the vocabulary, or by a hash of each modulo the number of rows."
                 )
-            found = ids.dtype if torch.is_tensor(ids) else type(ids).__name__
+            kind = ids.dtype if torch.is_tensor(ids) else type(ids).__name__
             raise InvalidArgumentError(
-                f"{who} is looked up by integer ids; it got {found}. Convert them, for example with ids.long()."
+                f"{who} is looked up by integer ids; it got {kind}. Convert them, for example with ids.long()."
             )
         # A program that is exported or compiled has no ids yet; torch's own lookup refuses wrong ones there.
         if torch.compiler.is_compiling() or not ids.numel():
@@ -182,8 +182,8 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.weight.detach()
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *found: Any) -> None:
-        missing, _, errors = found
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *lists: Any) -> None:
+        missing, _, errors = lists
         key = f"{prefix}weight"
         if key in state_dict:
             try:
@@ -193,7 +193,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
         elif strict:
             missing.append(key)
         rest = {name: value for name, value in state_dict.items() if name != key}
-        super()._load_from_state_dict(rest, prefix, metadata, strict, *found)
+        super()._load_from_state_dict(rest, prefix, metadata, strict, *lists)
 
 
 class Embedding(TableModule):

@@ -164,11 +164,11 @@ def part_number(name: Any, value: Any) -> float:
 
 def mean_of_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each part over the batches, or steps, that have it."""
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     for of_batch in parts:
         for name, value in of_batch.items():
-            found.setdefault(str(name), []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            numbers.setdefault(str(name), []).append(value)
+    return {name: sum(values) / len(values) for name, values in numbers.items()}
 
 
 def checked_loss(value: float) -> float:
@@ -207,7 +207,7 @@ def mean_of(parts: Sequence[Sequence[npt.NDArray[Any]]]) -> list[Array]:
     """Give the mean of the gradients of several batches, one after another of each."""
     if len(parts) == 1:
         return list(parts[0])
-    return [np.asarray(np.add.reduce(found) / found[0].dtype.type(len(parts))) for found in zip(*parts, strict=True)]
+    return [np.asarray(np.add.reduce(grads) / grads[0].dtype.type(len(parts))) for grads in zip(*parts, strict=True)]
 
 
 Array = npt.NDArray[Any]
@@ -272,10 +272,10 @@ def framework_of(model: Any) -> str:
         return "jax"
     from globalstep.worker.frameworks.numpy_training import leaves_of
 
-    found = list(leaves_of(model))
-    if torch is not None and any(torch.is_tensor(leaf) for _, leaf in found):
+    pairs = list(leaves_of(model))
+    if torch is not None and any(torch.is_tensor(leaf) for _, leaf in pairs):
         raise InvalidArgumentError("Tensors by themselves are no model: put them into a torch.nn.Module as Parameters.")
-    for path, leaf in found:
+    for path, leaf in pairs:
         if not hasattr(leaf, "dtype"):
             raise InvalidArgumentError(
                 f"The model must be a torch module, or arrays in dicts, lists and tuples; {path!r} is a "

@@ -101,16 +101,16 @@ class StepPush:
 
 
 def _numbers(optimizer: str, hypers: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, function in hypers.items():
         value = function()
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except (TypeError, ValueError):
             raise InvalidArgumentError(
                 f"The {name} of optimizer {optimizer!r} must be one number; its function gave {value!r}."
             ) from None
-    return found
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -142,25 +142,25 @@ def clipped(gradients: Sequence[Array], rules: GradientRules) -> list[Array]:
     >>> [part.tolist() for part in clipped([np.array([3.0]), np.array([4.0])], GradientRules(clip_norm=2.5))]
     [[1.5], [2.0]]
     """
-    found = list(gradients)
+    results = list(gradients)
     if rules.clip_value is not None:
         limit = rules.clip_value
-        found = [np.maximum(np.minimum(one, one.dtype.type(limit)), one.dtype.type(-limit)) for one in found]
+        results = [np.maximum(np.minimum(one, one.dtype.type(limit)), one.dtype.type(-limit)) for one in results]
     if rules.clip_norm is not None:
-        squares: list[Any] = [np.sum(one * one) for one in found]
+        squares: list[Any] = [np.sum(one * one) for one in results]
         norm = np.sqrt(sum(squares[1:], squares[0]))
         # Where the norm is not finite all become NaN, so that a diverged step cannot pass for a clipped one.
         beyond = norm - norm
         limit = norm.dtype.type(rules.clip_norm)
         scales = {
             dtype: np.asarray(limit * np.minimum(1 / norm, dtype.type(1) / limit) + beyond).astype(dtype)
-            for dtype in {one.dtype for one in found}
+            for dtype in {one.dtype for one in results}
         }
-        found = [one * scales[one.dtype] for one in found]
-    return found
+        results = [one * scales[one.dtype] for one in results]
+    return results
 
 
 def decayed(gradient: Array, value: Array, weight_decay: float) -> Array:
     """Add a part of a parameter to its gradient."""
-    found: Array = gradient + value.dtype.type(weight_decay) * value
-    return found
+    total: Array = gradient + value.dtype.type(weight_decay) * value
+    return total
