@@ -63,9 +63,9 @@ def compute_gradient(
     several = isinstance(x, (list, tuple))
     nodes = [as_node(node) for node in (x if several else [x])]
     shapes = [tuple(int(n) for n in shape) for shape in (x_shape if several else [x_shape])]
-    given = (x_init_value if several else [x_init_value]) if x_init_value is not None else [None] * len(nodes)
+    starts = (x_init_value if several else [x_init_value]) if x_init_value is not None else [None] * len(nodes)
     feeds = dict(extra_feed_dict or {})
-    for node, shape, value in zip(nodes, shapes, given, strict=True):
+    for node, shape, value in zip(nodes, shapes, starts, strict=True):
         kind = node.dtype.as_numpy_dtype
         feeds[node] = np.asarray(np.random.random_sample(shape) if value is None else value).astype(kind)
     target = as_node(y)

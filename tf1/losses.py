@@ -133,12 +133,12 @@ def _pair(labels: Any, predictions: Any, name: str) -> tuple[Node, Node]:
         raise ValueError("labels must not be None.")
     if predictions is None:
         raise ValueError(f"{name} must not be None.")
-    given = as_node(predictions)
-    given = given if given.dtype.is_floating else math_ops.to_float(given)
-    wanted = math_ops.cast(labels, given.dtype)
-    if not given.shape.is_compatible_with(wanted.shape):
-        raise ValueError(f"Shapes {given.shape} and {wanted.shape} are incompatible")
-    return wanted, given
+    predicted = as_node(predictions)
+    predicted = predicted if predicted.dtype.is_floating else math_ops.to_float(predicted)
+    wanted = math_ops.cast(labels, predicted.dtype)
+    if not predicted.shape.is_compatible_with(wanted.shape):
+        raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
+    return wanted, predicted
 
 
 def absolute_difference(

@@ -215,9 +215,9 @@ class TestCase(unittest.TestCase):
         allowed = {key: kwargs.pop(key, 1e-6) for key in ("rtol", "atol")}
         for dtype, prefix, least in ((np.float32, "float", 1e-6), (np.float16, "half", 1e-3)):
             for key in allowed:
-                given = kwargs.pop(f"{prefix}_{key}", least)
+                tolerance = kwargs.pop(f"{prefix}_{key}", least)
                 if dtype in (one.dtype, other.dtype):
-                    allowed[key] = max(allowed[key], given)
+                    allowed[key] = max(allowed[key], tolerance)
         self.assertAllClose(one, other, **allowed, **kwargs)
 
     def assertNotAllClose(self, a: Any, b: Any, **kwargs: Any) -> None:  # noqa: N802

@@ -499,8 +499,8 @@ def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **k
     with variable_scope(scope, "Stack", [inputs]):
         name = scope or _name_of(layer, "stack")
         result = as_node(inputs)
-        for number, given in enumerate(stack_args, 1):
-            args = given if isinstance(given, (list, tuple)) else [given]
+        for number, entry in enumerate(stack_args, 1):
+            args = entry if isinstance(entry, (list, tuple)) else [entry]
             result = layer(result, *args, scope=f"{name}_{number}", **kwargs)
         return result
 

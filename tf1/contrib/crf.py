@@ -76,10 +76,10 @@ def _best_tags(inputs: Any, transitions: Any, lengths: Any) -> Any:
     return tags
 
 
-def _of_batch(op_type: str, fn: Any, like: Node, *given: Any) -> Node:
+def _of_batch(op_type: str, fn: Any, like: Node, *inputs: Any) -> Node:
     """Make a node of one number for each sequence."""
     size = like.shape.as_list()[:1] if like.shape.dims is not None else None
-    nodes = [as_node(value) for value in given]
+    nodes = [as_node(value) for value in inputs]
     kind = next(node.dtype for node in nodes if node.dtype.is_floating)
     return Node(op_type, nodes, fn, dtype=kind, shape=TensorShape(size))
 
@@ -169,6 +169,6 @@ def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], Any]:
     Returns:
         The tags, and their score.
     """
-    given, transitions, lengths = np.asarray(score)[None], np.asarray(transition_params), [len(score)]
-    tags = _best_tags(given, transitions, lengths)
-    return tags[0].tolist(), (_unary(given, tags, lengths) + _binary(tags, lengths, transitions))[0]
+    scores, transitions, lengths = np.asarray(score)[None], np.asarray(transition_params), [len(score)]
+    tags = _best_tags(scores, transitions, lengths)
+    return tags[0].tolist(), (_unary(scores, tags, lengths) + _binary(tags, lengths, transitions))[0]

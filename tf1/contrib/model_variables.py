@@ -143,8 +143,8 @@ def model_variable(
     )  # fmt: skip
 
 
-def _device(given: Any) -> Any:
-    return device(given or "")
+def _device(spec: Any) -> Any:
+    return device(spec or "")
 
 
 def renamed_getter(names: Mapping[str, str]) -> Callable[..., Any]:
@@ -263,8 +263,8 @@ def get_variables_to_restore(
     Raises:
         TypeError: If one is no list.
     """
-    for what, given in (("include", include), ("exclude", exclude)):
-        if given is not None and not isinstance(given, (list, tuple)):
+    for what, names in (("include", include), ("exclude", exclude)):
+        if names is not None and not isinstance(names, (list, tuple)):
             raise TypeError(f"{what} is provided but is not a list or a tuple.")
     chosen = get_variables() if include is None else [one for scope in include for one in get_variables(scope)]
     left_out = {one for scope in exclude or () for one in get_variables(scope)}

@@ -78,7 +78,7 @@ def from_saved_model(
     Raises:
         ValueError: If there is no such signature, or more than one of the ways to give it.
     """
-    if sum(given is not None for given in (signature_def_key, signature_def, input_names)) > 1:
+    if sum(one is not None for one in (signature_def_key, signature_def, input_names)) > 1:
         raise ValueError("You must specify at most one of signature_def_key, signature_def, and input_names.")
     graph = graph or Graph()
     session = Session(graph=graph, config=config)

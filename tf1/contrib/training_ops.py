@@ -306,10 +306,10 @@ def _optimizer(optimizer: Any, rate: Any) -> Optimizer:
             "Unrecognized optimizer: should be string, subclass of Optimizer, instance of subclass of Optimizer or "
             f"function with one argument. Got {optimizer}."
         )
-    given = optimizer() if rate is None else optimizer(rate)
-    if not isinstance(given, Optimizer):
-        raise ValueError(f"Unrecognized optimizer: function should return subclass of Optimizer. Got {given}.")
-    return given
+    built = optimizer() if rate is None else optimizer(rate)
+    if not isinstance(built, Optimizer):
+        raise ValueError(f"Unrecognized optimizer: function should return subclass of Optimizer. Got {built}.")
+    return built
 
 
 def _mapped(gradient: Any, change: Callable[[Any], Any]) -> Any:
@@ -355,8 +355,8 @@ def _clipped(pairs: _Pairs, clip_gradients: Any) -> _Pairs:
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)]
     if callable(clip_gradients):
         clip: Any = clip_gradients
-        given: _Pairs = clip(pairs)
-        return given
+        after: _Pairs = clip(pairs)
+        return after
     raise ValueError(f"Unknown type {type(clip_gradients)} for clip_gradients")
 
 

@@ -39,9 +39,9 @@ class ElementFunction:
         start = len(get_default_graph().nodes)
         kinds = nest.flatten(element)
         parameters = [parameter(part.dtype, part.shape, "arg") for kind in kinds for part in parts_of(kind)]
-        given = nest.pack_sequence_as(element, joined(kinds, parameters, sparse_like(kinds)))
+        argument = nest.pack_sequence_as(element, joined(kinds, parameters, sparse_like(kinds)))
         # Not a named tuple: it is one argument.
-        self.returned, leaves = results(function(*given) if type(given) is tuple else function(given))
+        self.returned, leaves = results(function(*argument) if type(argument) is tuple else function(argument))
         self._body = Body(parameters, nodes_of(leaves), start, differentiable=False) if leaves else None
         self._kinds = [component_of(leaf) for leaf in leaves]
         self.captures: tuple[Node, ...] = self._body.captures if self._body else ()

@@ -172,10 +172,10 @@ class Pipeline(Structured):
         if any(kind.is_sparse for kind in kinds):
             raise TypeError("Batching of padded sparse tensors is not currently supported")
         shapes = shapes_like(self.element, padded_shapes)
-        given = ["" if one.dtype.name == "string" else 0 for one in kinds]
+        padding = ["" if one.dtype.name == "string" else 0 for one in kinds]
         if padding_values is not None:
-            given = nest.flatten(padding_values)
-        fill = [as_node(value, one.dtype) for value, one in builtins.zip(given, kinds, strict=True)]
+            padding = nest.flatten(padding_values)
+        fill = [as_node(value, one.dtype) for value, one in builtins.zip(padding, kinds, strict=True)]
         known = size if drop_remainder and not isinstance(size, Node) else None
         leaves = [one.batched(known, shape) for one, shape in builtins.zip(kinds, shapes, strict=True)]
         return self._derived(

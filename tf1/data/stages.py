@@ -76,11 +76,11 @@ def interleaved(sources: Iterator[Any], cycle: int, block: int) -> Iterator[Valu
         for at in range(cycle):
             if places[at] is None:
                 continue
-            given = 0
+            count = 0
             for values in itertools.islice(places[at], block):
-                given += 1
+                count += 1
                 yield values
-            if given < block:
+            if count < block:
                 places[at] = next(sources, None)
 
 

@@ -214,14 +214,14 @@ def _rows(files: Sequence[str], skipped: int, options: Mapping[str, Any], number
 
 def _fitting(texts: Sequence[str], missing: str) -> Any:
     """Give the default, 0 or "", of the first dtype that holds all texts."""
-    given = [text for text in texts if text not in ("", missing)]
+    present = [text for text in texts if text not in ("", missing)]
     for name in _TYPES[:-1]:
         kind = np.dtype(name)
         try:
-            values = [int(text) if kind.kind == "i" else float(text) for text in given]
+            values = [int(text) if kind.kind == "i" else float(text) for text in present]
         except ValueError:
             continue
         limits: Any = np.iinfo(kind) if kind.kind == "i" else np.finfo(kind)
-        if given and all(not np.isfinite(value) or limits.min <= value <= limits.max for value in values):
+        if present and all(not np.isfinite(value) or limits.min <= value <= limits.max for value in values):
             return constant([0], as_dtype(name))
     return constant([""])

@@ -48,12 +48,12 @@ class Uniform(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Uniform",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.low, self.high = floats(low, high)
             if validate_args:
                 self.low = with_dependencies([assert_less(self.low, self.high)], self.low)
-        super().__init__([self.low, self.high], self.low.dtype, scope, given)
+        super().__init__([self.low, self.high], self.low.dtype, scope, parameters)
 
     def range(self, name: str = "range") -> Node:
         """Give high - low."""
@@ -120,11 +120,11 @@ class Laplace(_Centered):
         allow_nan_stats: bool = True,
         name: str = "Laplace",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.loc, spread = floats(loc, scale)
             (self.scale,) = positive(validate_args, spread)
-        super().__init__([self.loc, self.scale], self.loc.dtype, scope, given)
+        super().__init__([self.loc, self.scale], self.loc.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         unit = random_uniform(shape, minval=-1.0 + 1e-7, maxval=1.0, dtype=self.dtype, seed=seed)
@@ -155,11 +155,11 @@ class Logistic(_Centered):
         allow_nan_stats: bool = True,
         name: str = "Logistic",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.loc, spread = floats(loc, scale)
             (self.scale,) = positive(validate_args, spread)
-        super().__init__([self.loc, self.scale], self.loc.dtype, scope, given)
+        super().__init__([self.loc, self.scale], self.loc.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         unit = random_uniform(shape, minval=TINY, maxval=1.0, dtype=self.dtype, seed=seed)
@@ -203,11 +203,11 @@ class StudentT(_Centered):
         allow_nan_stats: bool = True,
         name: str = "StudentT",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             degrees, self.loc, self.scale = floats(df, loc, scale)
             (self.df,) = positive(validate_args, degrees)
-        super().__init__([self.df, self.loc, self.scale], self.df.dtype, scope, given)
+        super().__init__([self.df, self.loc, self.scale], self.df.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         chi_squared = random_gamma([], broadcast_to(0.5 * self.df, shape), beta=0.5, dtype=self.dtype, seed=seed)

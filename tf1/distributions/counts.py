@@ -63,12 +63,12 @@ class Multinomial(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Multinomial",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.logits, self.probs = logits_and_probs(logits, probs, multidimensional=True)
             _, total = floats(self.probs, total_count)
             (self.total_count,) = positive(validate_args, total)
-        super().__init__([self.probs, expand_dims(self.total_count, -1)], self.probs.dtype, scope, given)
+        super().__init__([self.probs, expand_dims(self.total_count, -1)], self.probs.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return _drawn_counts(self.logits, self.total_count, shape, seed)
@@ -108,12 +108,12 @@ class DirichletMultinomial(Distribution):
         allow_nan_stats: bool = True,
         name: str = "DirichletMultinomial",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             alpha, total = floats(concentration, total_count)
             self.concentration, self.total_count = positive(validate_args, alpha, total)
             self.total_concentration = reduce_sum(self.concentration, axis=-1)
-        super().__init__([self.concentration, expand_dims(self.total_count, -1)], alpha.dtype, scope, given)
+        super().__init__([self.concentration, expand_dims(self.total_count, -1)], alpha.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         parts = random_gamma([], broadcast_to(self.concentration, shape), dtype=self.dtype, seed=seed)
@@ -167,7 +167,7 @@ class Poisson(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Poisson",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         if (rate is None) == (log_rate is None):
             raise ValueError("Must specify exactly one of `rate` and `log_rate`.")
         with name_scope(name) as scope:
@@ -175,7 +175,7 @@ class Poisson(Distribution):
             (self.rate,) = positive(validate_args, exp(known) if rate is None else known)
             self.log_rate = known if rate is None else log(self.rate)
         self.interpolate_nondiscrete = interpolate_nondiscrete
-        super().__init__([self.rate], self.rate.dtype, scope, given)
+        super().__init__([self.rate], self.rate.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return random_poisson(broadcast_to(self.rate, shape), [], dtype=self.dtype, seed=seed)

@@ -68,10 +68,10 @@ class Bernoulli(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Bernoulli",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.logits, self.probs = logits_and_probs(logits, probs, multidimensional=False)
-        super().__init__([self.logits], as_dtype(dtype), scope, given)
+        super().__init__([self.logits], as_dtype(dtype), scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return cast(random_uniform(shape, dtype=self.probs.dtype, seed=seed) < self.probs, self.dtype)
@@ -120,11 +120,11 @@ class Categorical(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Categorical",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.logits, self.probs = logits_and_probs(logits, probs, multidimensional=True)
             self.event_size = shape_of(self.logits)[-1]
-        super().__init__([self.logits], as_dtype(dtype), scope, given)
+        super().__init__([self.logits], as_dtype(dtype), scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return cast(drawn_classes(self.logits, shape, seed), self.dtype)
@@ -162,11 +162,11 @@ class OneHotCategorical(Distribution):
         allow_nan_stats: bool = True,
         name: str = "OneHotCategorical",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.logits, self.probs = logits_and_probs(logits, probs, multidimensional=True)
             self.event_size = shape_of(self.logits)[-1]
-        super().__init__([self.logits], as_dtype(dtype), scope, given)
+        super().__init__([self.logits], as_dtype(dtype), scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return self._vectors(drawn_classes(self.logits, shape[:-1], seed))

@@ -43,9 +43,9 @@ FULLY_REPARAMETERIZED = ReparameterizationType("FULLY_REPARAMETERIZED")
 NOT_REPARAMETERIZED = ReparameterizationType("NOT_REPARAMETERIZED")
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Give the arguments of a constructor, of the `locals()` at its beginning."""
-    return {key: value for key, value in given.items() if key not in ("self", "__class__")}
+    return {key: value for key, value in values.items() if key not in ("self", "__class__")}
 
 
 class _Described:

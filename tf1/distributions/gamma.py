@@ -43,10 +43,10 @@ class Gamma(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Gamma",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.concentration, self.rate = positive(validate_args, *floats(concentration, rate))
-        super().__init__([self.concentration, self.rate], self.rate.dtype, scope, given)
+        super().__init__([self.concentration, self.rate], self.rate.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return random_gamma([], broadcast_to(self.concentration, shape), self.rate, dtype=self.dtype, seed=seed)
@@ -85,10 +85,10 @@ class Exponential(Gamma):
     def __init__(
         self, rate: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Exponential"
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         (rate,) = floats(rate)
         super().__init__(ones_like(rate), rate, validate_args, allow_nan_stats, name)
-        self.parameters = arguments(given)
+        self.parameters = arguments(parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         return -log(random_uniform(shape, minval=TINY, maxval=1.0, dtype=self.dtype, seed=seed)) / self.rate
@@ -116,11 +116,11 @@ class Beta(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Beta",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.concentration1, self.concentration0 = positive(validate_args, *floats(concentration1, concentration0))
             self.total_concentration = self.concentration1 + self.concentration0
-        super().__init__([self.total_concentration], self.total_concentration.dtype, scope, given)
+        super().__init__([self.total_concentration], self.total_concentration.dtype, scope, parameters)
 
     def _draw(self, shape: Any, seed: int | None) -> Node:
         # A seed of its own for each, or they would be one number.
@@ -173,11 +173,11 @@ class Dirichlet(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Dirichlet",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             (self.concentration,) = positive(validate_args, *floats(concentration))
             self.total_concentration = reduce_sum(self.concentration, axis=-1)
-        super().__init__([self.concentration], self.concentration.dtype, scope, given)
+        super().__init__([self.concentration], self.concentration.dtype, scope, parameters)
 
     def _total(self) -> Node:
         return expand_dims(self.total_concentration, -1)

@@ -96,11 +96,11 @@ class Normal(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Normal",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         with name_scope(name) as scope:
             self.loc, spread = floats(loc, scale)
             (self.scale,) = positive(validate_args, spread)
-        super().__init__([self.loc, self.scale], self.loc.dtype, scope, given)
+        super().__init__([self.loc, self.scale], self.loc.dtype, scope, parameters)
 
     def _z(self, value: Node) -> Node:
         return (value - self.loc) / self.scale
@@ -149,10 +149,10 @@ class NormalWithSoftplusScale(Normal):
         allow_nan_stats: bool = True,
         name: str = "NormalWithSoftplusScale",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         loc, scale = floats(loc, scale)
         super().__init__(loc, softplus(scale), validate_args, allow_nan_stats, name)
-        self.parameters = arguments(given)
+        self.parameters = arguments(parameters)
 
 
 class MultivariateNormalDiag(Distribution):
@@ -183,7 +183,7 @@ class MultivariateNormalDiag(Distribution):
         allow_nan_stats: bool = True,
         name: str = "MultivariateNormalDiag",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         if loc is None and scale_diag is None:
             raise ValueError("Must pass loc or scale_diag: one of them says how long the vectors are.")
         with name_scope(name) as scope:
@@ -197,7 +197,7 @@ class MultivariateNormalDiag(Distribution):
                 spread = spread * extra if scale_diag is None else spread + extra
             self.loc = center
             (self._scale_diag,) = positive(validate_args, spread)
-        super().__init__([self.loc, self._scale_diag], self.loc.dtype, scope, given)
+        super().__init__([self.loc, self._scale_diag], self.loc.dtype, scope, parameters)
 
     def _whole(self, parameter: Node) -> Node:
         """Give a parameter in the full shape."""
@@ -244,10 +244,10 @@ class MultivariateNormalDiagWithSoftplusScale(MultivariateNormalDiag):
         allow_nan_stats: bool = True,
         name: str = "MultivariateNormalDiagWithSoftplusScale",
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         loc, scale_diag = floats(loc, scale_diag)
         super().__init__(loc, softplus(scale_diag), None, validate_args, allow_nan_stats, name)
-        self.parameters = arguments(given)
+        self.parameters = arguments(parameters)
 
 
 def _of_numbers(mean_a: Node, scale_a: Node, mean_b: Node, scale_b: Node) -> Node:

@@ -50,10 +50,10 @@ def logits_and_probs(logits: Any, probs: Any, multidimensional: bool) -> tuple[N
     """
     if (probs is None) == (logits is None):
         raise ValueError("Must pass probs or logits, but not both.")
-    (given,) = floats(convert_to_tensor(logits if probs is None else probs))
+    (node,) = floats(convert_to_tensor(logits if probs is None else probs))
     if probs is None:
-        return given, softmax(given) if multidimensional else sigmoid(given)
-    return log(given) if multidimensional else log(given) - log1p(-given), given
+        return node, softmax(node) if multidimensional else sigmoid(node)
+    return log(node) if multidimensional else log(node) - log1p(-node), node
 
 
 def softplus_inverse(x: Any, name: str | None = None) -> Node:

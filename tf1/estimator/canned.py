@@ -86,16 +86,16 @@ class _ModelPart(NamedTuple):
 
     def made_optimizer(self) -> Any:
         """Return the optimizer, made now where its name or a function was given."""
-        given = self.optimizer
-        if isinstance(given, str):
-            if given not in _OPTIMIZERS:
-                raise ValueError(f"Unsupported optimizer name: {given}. Supported names are: {sorted(_OPTIMIZERS)}")
-            return _OPTIMIZERS[given](self.rate)
-        if not isinstance(given, Optimizer) and callable(given):
-            given = given()
-        if not isinstance(given, Optimizer):
-            raise ValueError(f"The given object is not an Optimizer instance. Given: {given}")
-        return given
+        optimizer = self.optimizer
+        if isinstance(optimizer, str):
+            if optimizer not in _OPTIMIZERS:
+                raise ValueError(f"Unsupported optimizer name: {optimizer}. Supported names are: {sorted(_OPTIMIZERS)}")
+            return _OPTIMIZERS[optimizer](self.rate)
+        if not isinstance(optimizer, Optimizer) and callable(optimizer):
+            optimizer = optimizer()
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"The given object is not an Optimizer instance. Given: {optimizer}")
+        return optimizer
 
 
 def _model_fn(head: Any, parts: Sequence[_ModelPart], apart: bool = False) -> Callable[..., EstimatorSpec]:
@@ -134,10 +134,10 @@ def _model_fn(head: Any, parts: Sequence[_ModelPart], apart: bool = False) -> Ca
     return model_fn
 
 
-def _partitioner(config: RunConfig, given: Any, least: int) -> Any:
+def _partitioner(config: RunConfig, partitioner: Any, least: int) -> Any:
     """Return what divides large Variables among the parameter servers."""
-    if given is not None:
-        return given
+    if partitioner is not None:
+        return partitioner
     return min_max_variable_partitioner(max_partitions=max(config.num_ps_replicas, 1), min_slice_size=least)
 
 

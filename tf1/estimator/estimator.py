@@ -504,9 +504,9 @@ class Estimator:
         set_random_seed(self._config.tf_random_seed)
         create_global_step()
         names = fn_args(input_fn)
-        given = {"mode": mode, "params": self.params, "config": self.config}
+        args = {"mode": mode, "params": self.params, "config": self.config}
         with device("/cpu:0"):
-            features, labels, hooks = parsed_input(input_fn(**{name: given[name] for name in given if name in names}))
+            features, labels, hooks = parsed_input(input_fn(**{name: args[name] for name in args if name in names}))
         if mode == ModeKeys.PREDICT:
             labels = None
         return self._call_model_fn(features, labels, mode, self.config), hooks
@@ -515,9 +515,9 @@ class Estimator:
         names = fn_args(self._model_fn)
         if labels is not None and "labels" not in names:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        given = {"labels": labels, "mode": mode, "params": self.params, "config": config}
+        args = {"labels": labels, "mode": mode, "params": self.params, "config": config}
         _log.info("Calling model_fn.")
-        spec = self._model_fn(features=features, **{name: given[name] for name in given if name in names})
+        spec = self._model_fn(features=features, **{name: args[name] for name in args if name in names})
         _log.info("Done calling model_fn.")
         if not isinstance(spec, EstimatorSpec):
             raise ValueError("model_fn should return an EstimatorSpec.")

@@ -80,10 +80,10 @@ class TensorServingInputReceiver(_Receiver):
         )
 
 
-def _tensors(given: Any, single: str, what: str) -> dict[Any, Any]:
-    if given is None:
+def _tensors(nodes: Any, single: str, what: str) -> dict[Any, Any]:
+    if nodes is None:
         raise ValueError(f"{what}s must be defined.")
-    tensors = given if isinstance(given, dict) else {single: given}
+    tensors = nodes if isinstance(nodes, dict) else {single: nodes}
     for name, value in tensors.items():
         if not isinstance(name, str) and not (what == "feature" and isinstance(name, int)):
             raise ValueError(f"{what} keys must be strings: {name}.")
@@ -92,12 +92,12 @@ def _tensors(given: Any, single: str, what: str) -> dict[Any, Any]:
     return tensors
 
 
-def _alternatives(given: Any) -> dict[str, dict[str, Any]] | None:
-    if given is None:
+def _alternatives(alternatives: Any) -> dict[str, dict[str, Any]] | None:
+    if alternatives is None:
         return None
-    if not isinstance(given, dict):
-        raise ValueError(f"receiver_tensors_alternatives must be a dict: {given}.")
-    return {name: _tensors(tensors, "input", "receiver_tensors_alternative") for name, tensors in given.items()}
+    if not isinstance(alternatives, dict):
+        raise ValueError(f"receiver_tensors_alternatives must be a dict: {alternatives}.")
+    return {name: _tensors(tensors, "input", "receiver_tensors_alternative") for name, tensors in alternatives.items()}
 
 
 def build_parsing_serving_input_receiver_fn(

@@ -61,8 +61,8 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]
         spec = estimator.model_fn(features, labels, mode, config)
         if mode != ModeKeys.EVAL:
             return spec
-        given = {"features": features, "labels": labels, "predictions": spec.predictions, "config": config}
-        more = metric_fn(**{name: given[name] for name in names})
+        arguments = {"features": features, "labels": labels, "predictions": spec.predictions, "config": config}
+        more = metric_fn(**{name: arguments[name] for name in names})
         return spec._replace(eval_metric_ops={**spec.eval_metric_ops, **more})
 
     return _extended(estimator, model_fn)

@@ -211,8 +211,8 @@ class Head(abc.ABC):
 
     def _own_losses(self, labels: Any, logits: Any, features: Any) -> Any:
         """Return the losses that `loss_fn` gives; a run that computes them refuses another shape."""
-        given = {"features": features} if "features" in fn_args(self._loss_fn) else {}
-        losses = constant_ops.convert_to_tensor(self._loss_fn(labels=labels, logits=logits, **given))
+        extra = {"features": features} if "features" in fn_args(self._loss_fn) else {}
+        losses = constant_ops.convert_to_tensor(self._loss_fn(labels=labels, logits=logits, **extra))
         shapes = [
             f"loss_fn must return Tensor of shape [D0, D1, ... DN, {self._losses_per_example}]. ",
             "logits_shape: ", array_ops.shape(logits), "loss_shape: ", array_ops.shape(losses),
@@ -292,11 +292,11 @@ def _weights(features: Any, column: Any, logits: Any, losses: Any) -> Any:
         raise TypeError(f"Weight column must be either a string or _NumericColumn. Given type: {type(column)}.")
     if key not in features:
         raise ValueError(f"Feature {key} is not in features dictionary.")
-    weights = given = math_ops.to_float(constant_ops.convert_to_tensor(features[key]))
+    weights = raw = math_ops.to_float(constant_ops.convert_to_tensor(features[key]))
     if getattr(column, "normalizer_fn", None):
         weights = column.normalizer_fn(weights)
     weights = _as_deep(weights, logits)
-    shapes = ["logits_shape: ", array_ops.shape(logits), "weights_shape: ", array_ops.shape(given)]
+    shapes = ["logits_shape: ", array_ops.shape(logits), "weights_shape: ", array_ops.shape(raw)]
     same_rank = control_flow_ops.assert_equal(array_ops.rank(weights), array_ops.rank(logits), data=shapes)
     shape = _after(array_ops.shape(weights), same_rank)
     fits = math_ops.logical_or(math_ops.equal(shape[-1], 1), math_ops.equal(shape[-1], array_ops.shape(losses)[-1]))
@@ -711,10 +711,10 @@ class MultiHead(Head):
     ) -> EstimatorSpec:
         """See Head."""
         parts = self._divided(logits)
-        given = labels or dict.fromkeys(self._heads)
+        targets = labels or dict.fromkeys(self._heads)
         specs = {
             name: head.create_estimator_spec(
-                features, mode, parts[name], given[name], train_op_fn=lambda loss: control_flow_ops.no_op()
+                features, mode, parts[name], targets[name], train_op_fn=lambda loss: control_flow_ops.no_op()
             )
             for name, head in self._heads.items()
         }

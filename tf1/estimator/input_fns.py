@@ -32,25 +32,25 @@ class _Initializer(SessionRunHook):
         session.run(self._operation)
 
 
-def parsed_input(given: Any) -> tuple[Any, Any, list[SessionRunHook]]:
+def parsed_input(result: Any) -> tuple[Any, Any, list[SessionRunHook]]:
     """Return the features and labels that an input function has given, and the hooks that they need.
 
     Args:
-        given: A Dataset, or its element: (features, labels), or features alone.
+        result: A Dataset, or its element: (features, labels), or features alone.
 
     Raises:
         ValueError: For a tuple that is no pair.
     """
     hooks: list[SessionRunHook] = []
-    if isinstance(given, Dataset):
-        iterator = given.make_initializable_iterator()
+    if isinstance(result, Dataset):
+        iterator = result.make_initializable_iterator()
         hooks.append(_Initializer(iterator))
-        given = iterator.get_next()
-    if isinstance(given, (list, tuple)):
-        if len(given) != 2:
+        result = iterator.get_next()
+    if isinstance(result, (list, tuple)):
+        if len(result) != 2:
             raise ValueError("input_fn should return (features, labels) as a len 2 tuple.")
-        return given[0], given[1], hooks
-    return given, None, hooks
+        return result[0], result[1], hooks
+    return result, None, hooks
 
 
 def numpy_input_fn(
@@ -114,9 +114,9 @@ def numpy_input_fn(
     return input_fn
 
 
-def _as_given(nodes: Mapping[str, Any], given: Any) -> Any:
+def _as_given(nodes: Mapping[str, Any], like: Any) -> Any:
     """Return a dict of nodes for a dict, and else the one that is in it."""
-    return nodes if isinstance(given, Mapping) else next(iter(nodes.values()))
+    return nodes if isinstance(like, Mapping) else next(iter(nodes.values()))
 
 
 def _require_choice(shuffle: Any) -> None:

@@ -128,15 +128,15 @@ class EvalSpec(_EvalSpec):
         )
 
 
-def _exporters(given: Any) -> tuple[Exporter, ...]:
-    if given is None:
+def _exporters(value: Any) -> tuple[Exporter, ...]:
+    if value is None:
         return ()
     try:
-        exporters = (given,) if isinstance(given, Exporter) else tuple(given)
+        exporters = (value,) if isinstance(value, Exporter) else tuple(value)
     except TypeError:
         exporters = (None,)
     if not all(isinstance(one, Exporter) for one in exporters):
-        raise TypeError(f"`exporters` must be an Exporter, an iterable of Exporter, or `None`, found {given}.")
+        raise TypeError(f"`exporters` must be an Exporter, an iterable of Exporter, or `None`, found {value}.")
     names = [one.name for one in exporters]
     if not all(names):
         raise ValueError(f"An Exporter cannot have a name that is `None` or empty. All exporter names: {names}")

@@ -38,11 +38,11 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     """
     node, inputs = steps[0].node, steps[0].inputs
     try:
-        for fn, one, given, out, node, inputs in steps:
+        for fn, one, getter, out, node, inputs in steps:
             if one is not None:
                 values[out] = fn(values[one])
             elif fn is not None:
-                values[out] = fn(*given(values))
+                values[out] = fn(*getter(values))
             else:
                 values[out] = _special(node, inputs, values, plan, executor)
     except Exception as error:
@@ -67,9 +67,9 @@ def compiled(steps: Sequence[Step]) -> Callable[[list[Any], Plan, Executor], Non
     lines = ["def evaluate_all(v, plan, executor):"]
     for at, (fn, _, _, out, node, inputs) in enumerate(steps):
         names[f"f{at}"] = partial(_special, node, inputs) if fn is None else fn
-        given = "v, plan, executor" if fn is None else ", ".join(f"v[{slot}]" for slot in inputs)
+        args = "v, plan, executor" if fn is None else ", ".join(f"v[{slot}]" for slot in inputs)
         place = f"{out.start}:{out.stop}" if isinstance(out, slice) else out
-        lines.append(f" v[{place}] = f{at}({given})")
+        lines.append(f" v[{place}] = f{at}({args})")
     exec(compile("\n".join(lines), "<steps of a plan>", "exec"), names)
     evaluate_all: Any = names.pop("evaluate_all")
 
@@ -151,8 +151,8 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
     if known is None and all(values[slot] is EMPTY for slot in covered.values()):
         known = plan.find_schedule(node)
     if known is not None:
-        schedule, given = known
-        straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, given)], drawn)
+        schedule, slots = known
+        straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, slots)], drawn)
         if straight is not None:
             gradients, forward = straight
             for slot, value in zip(covered.values(), forward, strict=True):

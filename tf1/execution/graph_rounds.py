@@ -78,13 +78,13 @@ class InnerSteps:
     hypers: Mapping[str, float | Callable[[], Any] | None]
     count: Node
 
-    def take(self, state: OwnState, now: Mapping[Variable, Array], given: Sequence[Any]) -> dict[Variable, Array]:
+    def take(self, state: OwnState, now: Mapping[Variable, Array], values: Sequence[Any]) -> dict[Variable, Array]:
         """Take a step.
 
         Args:
             state: The optimizer's; changed.
             now: The copies; not changed.
-            given: Gradients, of rows as values and indices; then the hyper-parameters that the run computes.
+            values: Gradients, of rows as values and indices; then the hyper-parameters that the run computes.
 
         Returns:
             The new copies.
@@ -92,7 +92,7 @@ class InnerSteps:
         Raises:
             InvalidArgumentError: If a gradient's shape is not its Variable's; nothing is changed then.
         """
-        left = iter(given)
+        left = iter(values)
         gradients: dict[Variable, tuple[Array, Array | None]] = {}
         for variable, by_rows in self.sparse.items():
             gradient = np.asarray(next(left))
@@ -205,16 +205,16 @@ class GraphRounds:
             copies = self._begin(executor.pull(self._push.reads()), self._inner.optimizer.begun())
             self._keep(executor, copies)
         self._known.own, self._known.counted = copies.inner.steps, int(copies.step)
-        given: dict[Node, Array] = dict(copies.now.items())
+        values: dict[Node, Array] = dict(copies.now.items())
         count = np.asarray(copies.inner.steps, np.int64)
-        return given | {self._push.step: copies.step, self._inner.count: count}
+        return values | {self._push.step: copies.step, self._inner.count: count}
 
-    def take(self, executor: Executor, given: Sequence[Any]) -> None:
+    def take(self, executor: Executor, values: Sequence[Any]) -> None:
         """Take a step, and push if it fills the round.
 
         Args:
             executor: Who runs it.
-            given: See InnerSteps.take.
+            values: See InnerSteps.take.
 
         Raises:
             FailedPreconditionError: If another thread is taking one.
@@ -230,7 +230,7 @@ class GraphRounds:
                 )
             fills = before.taken + 1 >= self._every
             state = before.inner.copy() if fills else before.inner
-            now = self._inner.take(state, before.now, given)
+            now = self._inner.take(state, before.now, values)
             after = replace(before, now=now, taken=before.taken + 1, inner=state)
             self._keep(executor, self._ended(executor, after) if fills else after)
 

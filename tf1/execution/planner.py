@@ -276,9 +276,9 @@ def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     # One of autograd's functions looks for what it is to trace: in a run there is nothing.
     if getattr(fn, "_is_autograd_primitive", False):
         fn = fn.fun
-    given: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
+    getter: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
     one = inputs[0] if len(inputs) == 1 and fn is not None else None
-    return Step(fn, one, given, plan.slots[node], node, inputs)
+    return Step(fn, one, getter, plan.slots[node], node, inputs)
 
 
 def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -69,9 +69,9 @@ class PlanRun:
             raise
         return fetched(plan, self.values, self._feeds)
 
-    def _take_given(self, given: Mapping[Node, Any]) -> None:
+    def _take_given(self, values: Mapping[Node, Any]) -> None:
         """Put values where nothing else was fed."""
-        for node, value in given.items():
+        for node, value in values.items():
             slot = self._plan.slots.get(node)
             if slot is not None and self.values[slot] is EMPTY:
                 self.values[slot] = value

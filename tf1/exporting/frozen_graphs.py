@@ -48,23 +48,23 @@ def convert_variables_to_constants(
 
     Source: TensorFlow 1.15 `tf.graph_util.convert_variables_to_constants`.
     """
-    given = portable_graph_def(input_graph_def) if isinstance(input_graph_def, Graph) else input_graph_def
-    _require_graph_def(given)
-    if given.node and not any(PAYLOAD in node.attr for node in given.node):
+    graph_def = portable_graph_def(input_graph_def) if isinstance(input_graph_def, Graph) else input_graph_def
+    _require_graph_def(graph_def)
+    if graph_def.node and not any(PAYLOAD in node.attr for node in graph_def.node):
         raise ValueError(
             "The GraphDef was not written by globalstep: take `sess.graph.as_graph_def()` of the session's own graph."
         )
-    kept = {
+    constant = {
         node.name
-        for node in given.node
+        for node in graph_def.node
         if node.op == "VariableV2"
         and (
             (variable_names_whitelist is not None and node.name not in variable_names_whitelist)
             or node.name in (variable_names_blacklist or ())
         )
     }
-    ends = {node.name for node in given.node if node.op == "VariableV2"} - kept
-    part = _part(given, output_node_names, ends)
+    ends = {node.name for node in graph_def.node if node.op == "VariableV2"} - constant
+    part = _part(graph_def, output_node_names, ends)
     frozen = [node.name for node in part.node if node.name in ends]
     _log.info("Froze %d variables.", len(frozen))
     values = dict(zip(frozen, sess.run([f"{name}:0" for name in frozen]), strict=True)) if frozen else {}
@@ -113,9 +113,9 @@ def remove_training_nodes(input_graph: GraphDef, protected_nodes: Collection[str
     return copied
 
 
-def _require_graph_def(given: Any) -> None:
-    if not isinstance(given, GraphDef):
-        raise TypeError(f"graph_def must be a graph_pb2.GraphDef proto, got {type(given).__name__}.")
+def _require_graph_def(value: Any) -> None:
+    if not isinstance(value, GraphDef):
+        raise TypeError(f"graph_def must be a graph_pb2.GraphDef proto, got {type(value).__name__}.")
 
 
 def _part(graph_def: GraphDef, wanted: Sequence[str], ends: Collection[str]) -> GraphDef:

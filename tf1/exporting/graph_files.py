@@ -362,9 +362,9 @@ def import_graph_def(
     if not isinstance(graph_def, GraphDef):
         raise TypeError(f"graph_def must be a GraphDef proto, got {type(graph_def).__name__}.")
     graph = get_default_graph()
-    given = {str(key).partition(":")[0].removeprefix("^"): item for key, item in (input_map or {}).items()}
+    by_name = {str(key).partition(":")[0].removeprefix("^"): item for key, item in (input_map or {}).items()}
     names = {node.name for node in graph_def.node}
-    unknown = [key for key in given if key not in names]
+    unknown = [key for key in by_name if key not in names]
     wanted = list(return_elements or ())
     missing = [item for item in wanted if item.partition(":")[0] not in names]
     if unknown:
@@ -373,7 +373,7 @@ def import_graph_def(
         raise ValueError(f"Requested return_element {missing[0]!r} not found in graph_def.")
     with graph.name_scope("import" if name is None else name) as scope:
         mapped = {key: graph.as_graph_element(item) if not isinstance(item, np.ndarray) else _constant(item)
-                  for key, item in given.items()}  # fmt: skip
+                  for key, item in by_name.items()}  # fmt: skip
         made, _ = import_nodes(graph_def, graph, scope, mapped)
     if return_elements is None:
         return None

@@ -183,8 +183,8 @@ def import_meta_graph(
     else:
         meta, what = read_meta_graph(str(meta_graph_or_file)), str(meta_graph_or_file)
     scope = "" if not import_scope else graph.unique_name(import_scope) + "/"
-    given = {key.partition(":")[0]: graph.as_graph_element(item) for key, item in (input_map or {}).items()}
-    return saver_of(import_meta(meta, graph, scope, clear_devices, given, what), graph)
+    mapped = {key.partition(":")[0]: graph.as_graph_element(item) for key, item in (input_map or {}).items()}
+    return saver_of(import_meta(meta, graph, scope, clear_devices, mapped, what), graph)
 
 
 def saver_of(imported: ImportedGraph, graph: Graph) -> Saver | None:

@@ -232,10 +232,10 @@ def _between(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
     """The nodes that outputs need besides inputs, in order of creation."""
     from globalstep.tf1.exporting.onnx_ops import sources_of
 
-    given = set(inputs)
-    needed = closure_of(outputs, lambda node: () if node in given or isinstance(node, Variable) else sources_of(node))
+    ends = set(inputs)
+    needed = closure_of(outputs, lambda node: () if node in ends or isinstance(node, Variable) else sources_of(node))
     position = {node: at for at, node in enumerate(outputs[0].graph.nodes)} if outputs else {}
-    return sorted(needed - given, key=lambda node: position.get(node, -1))
+    return sorted(needed - ends, key=lambda node: position.get(node, -1))
 
 
 def _value_info(name: str, node: Node) -> Any:

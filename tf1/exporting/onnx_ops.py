@@ -251,8 +251,8 @@ def _tuple_item(t: Translation, node: Node) -> str:
 def _strided_slice(t: Translation, node: Node) -> str:
     if "index" not in node.attrs:
         raise UntranslatableError("an index that is not known before a run; use gs.gather or gs.slice")
-    given, value = node.attrs["index"], t.of(node.inputs[0])
-    parts = list(given) if isinstance(given, tuple) else [given]
+    index, value = node.attrs["index"], t.of(node.inputs[0])
+    parts = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in parts:
         at = parts.index(Ellipsis)
         own = sum(part is not None and part is not Ellipsis for part in parts)

@@ -31,16 +31,16 @@ def recurrent_sequence(t: Translation, node: Node) -> list[str]:
     if size is None:
         raise UntranslatableError(f"the size of {x.name!r} is not known before a run")
     options = getattr(how, "__self__", None)
-    weights, given = [t.of(weight) for weight in rest], [*lengths, *first]
+    weights, begin = [t.of(weight) for weight in rest], [*lengths, *first]
     if isinstance(options, LSTMOptions):
-        return _lstm(t, options, t.of(x), size, weights, given)
+        return _lstm(t, options, t.of(x), size, weights, begin)
     if how is gru_sequence:
-        return _gru(t, t.of(x), size, rest, given)
+        return _gru(t, t.of(x), size, rest, begin)
     if how is tanh_sequence:
         units = _columns(rest[0])
         kernel, inner = _of_kernel(t, weights[0], size, [(0, units)])
         bias = _biases(t, weights[1], [(0, units)], None, units)
-        outputs, last = t.add("RNN", [t.of(x), kernel, inner, bias, *given], 2, hidden_size=units)
+        outputs, last = t.add("RNN", [t.of(x), kernel, inner, bias, *begin], 2, hidden_size=units)
         return [_flat(t, outputs, 1), _flat(t, last, 0)]
     raise UntranslatableError("ONNX has no such cell: make it step by step, with gs.nn.static_rnn")
 
@@ -51,7 +51,7 @@ def bundle_item(t: Translation, node: Node) -> str:
     return t.items(node.inputs[0])[at]
 
 
-def _lstm(t: Translation, options: LSTMOptions, x: str, size: int, weights: list[str], given: list[str]) -> list[str]:
+def _lstm(t: Translation, options: LSTMOptions, x: str, size: int, weights: list[str], begin: list[str]) -> list[str]:
     if options.projected or options.cell_clip or options.proj_clip:
         raise UntranslatableError("ONNX's LSTM has no projection, nor this clipping")
     n = options.units
@@ -60,7 +60,7 @@ def _lstm(t: Translation, options: LSTMOptions, x: str, size: int, weights: list
     forget = np.zeros(4 * n, np.float32)
     forget[2 * n : 3 * n] = options.forget_bias
     bias = _biases(t, weights[1], order, forget, 4 * n)
-    lengths, c, h = given
+    lengths, c, h = begin
     inputs = [x, kernel, inner, bias, lengths, h, c]
     if options.peepholes:
         of_f, of_i, of_o = weights[2:5]
@@ -70,7 +70,7 @@ def _lstm(t: Translation, options: LSTMOptions, x: str, size: int, weights: list
     return [_flat(t, outputs, 1), _flat(t, last_c, 0), _flat(t, last_h, 0)]
 
 
-def _gru(t: Translation, x: str, size: int, nodes: list[Node], given: list[str]) -> list[str]:
+def _gru(t: Translation, x: str, size: int, nodes: list[Node], begin: list[str]) -> list[str]:
     n, weights = _columns(nodes[2]), [t.of(node) for node in nodes]
     order = [(n, 2 * n), (0, n)]
     of_gates, inner_gates = _of_kernel(t, weights[0], size, order)
@@ -80,7 +80,7 @@ def _gru(t: Translation, x: str, size: int, nodes: list[Node], given: list[str])
     parts = [_columns_of(t, weights[1], *part, axis=0) for part in order]
     bias = t.add("Concat", [*parts, weights[3], t.constant(np.zeros(3 * n, np.float32))], axis=0)
     bias = t.add("Unsqueeze", [bias, t.constant([0], np.int64)])
-    inputs = [x, kernel, inner, bias, *given]
+    inputs = [x, kernel, inner, bias, *begin]
     outputs, last = t.add("GRU", inputs, 2, hidden_size=n, linear_before_reset=0)
     return [_flat(t, outputs, 1), _flat(t, last, 0)]
 

@@ -69,8 +69,8 @@ def build_signature_def(
         A SignatureDef.
     """
     signature = SignatureDef()
-    for given, field in ((inputs, signature.inputs), (outputs, signature.outputs)):
-        for name, info in (given or {}).items():
+    for infos, field in ((inputs, signature.inputs), (outputs, signature.outputs)):
+        for name, info in (infos or {}).items():
             field[name].CopyFrom(info)
     if method_name is not None:
         signature.method_name = method_name
@@ -90,8 +90,8 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
     Raises:
         ValueError: If there are none of either.
     """
-    for given, word in ((inputs, "inputs"), (outputs, "outputs")):
-        if not given:
+    for nodes, word in ((inputs, "inputs"), (outputs, "outputs")):
+        if not nodes:
             raise ValueError(f"Prediction {word} cannot be None or empty.")
     return build_signature_def(
         {name: build_tensor_info(node) for name, node in inputs.items()},

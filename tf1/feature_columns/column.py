@@ -66,8 +66,8 @@ class Features:
         given: Name of a feature -> node, array or SparseTensor.
     """
 
-    def __init__(self, given: Mapping[Any, Any]) -> None:
-        self._given = dict(given)
+    def __init__(self, features: Mapping[Any, Any]) -> None:
+        self._given = dict(features)
         self._made: dict[Any, Any] = {}
 
     def raw(self, key: str) -> Any:
@@ -109,8 +109,8 @@ def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
     if node.dtype.is_floating or node.dtype.is_bool:
         raise ValueError(f"A categorical column takes strings or integers, not {node.dtype.name} of {node.name!r}.")
 
-    def find(given: Any) -> Any:
-        values = np.asarray(given)
+    def find(feature: Any) -> Any:
+        values = np.asarray(feature)
         if whole:
             kept = np.ones(values.size, np.bool_)
         elif values.dtype == object:

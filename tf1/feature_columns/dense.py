@@ -171,10 +171,10 @@ class _IndicatorColumn(_OfIds):
         ids, weights = entries
         size = self.size
 
-        def count(places: Any, numbers: Any, shape: Any, given: Any = None) -> Any:
+        def count(places: Any, numbers: Any, shape: Any, factors: Any = None) -> Any:
             counts = np.zeros((int(shape[0]), size), np.float32)
-            known = (numbers >= 0) & (numbers < size)
-            np.add.at(counts, (places[known, 0], numbers[known]), 1 if given is None else given[known])
+            valid = (numbers >= 0) & (numbers < size)
+            np.add.at(counts, (places[valid, 0], numbers[valid]), 1 if factors is None else factors[valid])
             return counts
 
         parts = (ids.indices, ids.values, ids.dense_shape, *([] if weights is None else [weights.values]))

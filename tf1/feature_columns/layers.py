@@ -97,7 +97,7 @@ def input_layer(
                 "Items of feature_columns must be a _DenseColumn. You can wrap a categorical column with an "
                 f"embedding_column or indicator_column. Given: {column}"
             )
-    read, given = Features(features), []
+    read, parts = Features(features), []
     with variable_scope(None, default_name="input_layer") as whole:
         for column in columns:
             with variable_scope(None, default_name=column.scope_name):
@@ -107,8 +107,8 @@ def input_layer(
                     cols_to_vars[column] = [each for each in _variables(whole) if each not in before]
                 if cols_to_output_tensors is not None:
                     cols_to_output_tensors[column] = node
-                given.append(node)
-        return concat(given, axis=1)
+                parts.append(node)
+        return concat(parts, axis=1)
 
 
 def _parts(variable: Any) -> list[Any]:
@@ -150,9 +150,9 @@ def linear_model(
         for column in columns_in_order(feature_columns):
             with variable_scope(None, default_name=column.name):
                 if isinstance(column, CategoricalColumn):
-                    ids, given = read.ids(column)
+                    ids, factors = read.ids(column)
                     weights = get_variable("weights", [column.num_buckets, units], "float32", **options)
-                    sums.append(safe_embedding_lookup_sparse(weights, ids, given, sparse_combiner))
+                    sums.append(safe_embedding_lookup_sparse(weights, ids, factors, sparse_combiner))
                 else:
                     dense = reshape(column.dense(read, trainable), [-1, column.size])
                     weights = get_variable("weights", [column.size, units], "float32", **options)

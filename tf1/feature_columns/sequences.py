@@ -223,14 +223,14 @@ def sequence_input_layer(
                 "All feature_columns must be of type _SequenceDenseColumn. You can wrap a sequence_categorical_column "
                 f"with an embedding_column or indicator_column. Given (type {type(column)}): {column}"
             )
-    read, given, lengths = Features(features), [], []
+    read, parts, lengths = Features(features), [], []
     with variable_scope(None, default_name="sequence_input_layer"):
         for column in columns:
             with variable_scope(None, default_name=column.scope_name):
                 steps, length = column.sequence(read, trainable)
-                given.append(steps)
+                parts.append(steps)
                 lengths.append(length)
-        return concat(given, axis=-1), _all_equal(lengths)
+        return concat(parts, axis=-1), _all_equal(lengths)
 
 
 def _all_equal(lengths: Sequence[Node]) -> Node:

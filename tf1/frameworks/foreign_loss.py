@@ -92,11 +92,11 @@ def loss_node(
     item = LossNode("TupleItem", (node,), itemgetter(0), name="loss", dtype=dtype, shape=(),
                     attrs={"index": 0})  # fmt: skip
     item.variables = variables
-    given = [
+    update_nodes = [
         tuple_item(node, i + 1, name="update", dtype=updated.dtype, shape=updated.shape)
         for i, updated in enumerate(updates)
     ]
-    return item, given
+    return item, update_nodes
 
 
 @primitive

@@ -64,8 +64,8 @@ def py_loss(
     ...     print(np.round(sess.run([w, b]), 3))
     [2. 3.]
     """
-    given = list(variables) if isinstance(variables, (list, tuple)) else [variables]
-    nodes = [as_node(item) for item in given]
+    items = list(variables) if isinstance(variables, (list, tuple)) else [variables]
+    nodes = [as_node(item) for item in items]
     if not nodes:
         raise ValueError("gs.py_loss needs at least one Variable to give a gradient for.")
     for node in nodes:
@@ -87,10 +87,10 @@ def py_loss(
         return loss_node(evaluate, sources, op_type="PyLoss", variables=variables)[0]
 
 
-def _pair(caller: str, given: Any) -> tuple[Any, Any]:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise InvalidArgumentError(f"{caller} must return the loss and a sequence of gradients; it returned {given!r}.")
-    return given[0], given[1]
+def _pair(caller: str, pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise InvalidArgumentError(f"{caller} must return the loss and a sequence of gradients; it returned {pair!r}.")
+    return pair[0], pair[1]
 
 
 def _fitting(caller: str, node: Node, gradient: Any, value: Array) -> Array:

@@ -88,10 +88,10 @@ def gradients(
     if grad_ys is None:
         seeds: list[Node | None] = [None] * len(y_nodes)
     else:
-        given = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys]
-        if len(given) != len(y_nodes):
-            raise ValueError(f"Passed {len(given)} grad_ys for {len(y_nodes)} ys")
-        seeds = [_seed(g, y) for g, y in zip(given, y_nodes, strict=True)]
+        grads = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys]
+        if len(grads) != len(y_nodes):
+            raise ValueError(f"Passed {len(grads)} grad_ys for {len(y_nodes)} ys")
+        seeds = [_seed(g, y) for g, y in zip(grads, y_nodes, strict=True)]
     plan = GradientPlan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
     graph = y_nodes[0].graph if y_nodes else get_default_graph()
     with graph.as_default(), graph.name_scope(name):

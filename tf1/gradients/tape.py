@@ -113,16 +113,16 @@ def vjp_by_tape(
     tape = Tape()
     roots = {at: tape.root(values[at]) for at in wanted}
     with np.errstate(all="ignore"):
-        given = fn(*(roots.get(at, value) for at, value in enumerate(values)))
+        result = fn(*(roots.get(at, value) for at, value in enumerate(values)))
 
     def back(gradient: Any) -> list[Any]:
-        parts = list(zip(given, gradient, strict=True)) if isinstance(given, tuple) else [(given, gradient)]
+        parts = list(zip(result, gradient, strict=True)) if isinstance(result, tuple) else [(result, gradient)]
         ends = [(box, weight) for box, weight in parts if tape.holds(box) and not isinstance(weight, int)]
         with np.errstate(all="ignore"):
             gradients = tape.backward(ends, {root._node for root in roots.values()})
         return [gradients.get(root._node) for root in roots.values()]
 
-    return tape.plain(given), back
+    return tape.plain(result), back
 
 
 def call_on_tape(fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:

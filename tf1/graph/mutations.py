@@ -112,10 +112,10 @@ class MutationPart:
     unique: bool = False
 
     def __post_init__(self) -> None:
-        given = sum(item is not None for item in (self.operand, self.fill, self.source))
-        if given != 1:
+        count = sum(item is not None for item in (self.operand, self.fill, self.source))
+        if count != 1:
             raise ValueError(
-                f"A change of {self.variable.op_name!r} needs exactly one of operand, fill and source; got {given}."
+                f"A change of {self.variable.op_name!r} needs exactly one of operand, fill and source; got {count}."
             )
         if (self.kind is OpKind.APPLY) != (self.optimizer is not None):
             raise ValueError(f"A change of {self.variable.op_name!r} names an optimizer iff it applies one.")

@@ -121,11 +121,11 @@ class _Limits:
 
     def check(self) -> None:
         """Refuse ranges that no box can be in."""
-        for what, given in (("Aspect ratio", self.aspect), ("Area", self.area)):
-            if len(given) != 2:
-                raise InvalidArgumentError(f"{what} range field must specify 2 dimensions, got {list(given)}")
-            if min(given) <= 0:
-                raise InvalidArgumentError(f"{what} range must be positive: {list(given)}")
+        for what, bounds in (("Aspect ratio", self.aspect), ("Area", self.area)):
+            if len(bounds) != 2:
+                raise InvalidArgumentError(f"{what} range field must specify 2 dimensions, got {list(bounds)}")
+            if min(bounds) <= 0:
+                raise InvalidArgumentError(f"{what} range must be positive: {list(bounds)}")
         if max(self.area) > 1:
             raise InvalidArgumentError(f"Area range must be less then or equal to 1.0: {list(self.area)}")
         if self.attempts <= 0:

@@ -182,7 +182,7 @@ def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors
         A node like `images`.
     """
     pixels, frames = image_node(images, (4,)), as_node(boxes)
-    given = [] if colors is None else [as_node(colors)]
+    nodes = [] if colors is None else [as_node(colors)]
 
     def draw(batch: Any, places: Any, *palette: Any) -> Any:
         result = np.array(batch)
@@ -211,6 +211,6 @@ def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors
         return result
 
     return Node(
-        "DrawBoundingBoxes", (pixels, frames, *given), draw, name=name, dtype=pixels.dtype, shape=pixels.shape,
+        "DrawBoundingBoxes", (pixels, frames, *nodes), draw, name=name, dtype=pixels.dtype, shape=pixels.shape,
         attrs={"stops_gradient": True},
     )  # fmt: skip

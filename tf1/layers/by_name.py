@@ -70,27 +70,27 @@ _INITIALIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def activation_of(given: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+def activation_of(activation: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
     """Return an activation: the function itself, the one of a name, or None for none.
 
     Raises:
         ValueError: If no activation has the name.
     """
-    return _named(given, _ACTIVATIONS, "activation function")  # type: ignore[no-any-return]
+    return _named(activation, _ACTIVATIONS, "activation function")  # type: ignore[no-any-return]
 
 
-def initializer_of(given: Any) -> Any:
+def initializer_of(initializer: Any) -> Any:
     """Return an initializer: as it is, or a new one of the kind that a string names.
 
     Raises:
         ValueError: If no initializer has the name.
     """
-    return _named(given, _INITIALIZERS, "initializer")() if isinstance(given, str) else given
+    return _named(initializer, _INITIALIZERS, "initializer")() if isinstance(initializer, str) else initializer
 
 
-def _named(given: Any, table: dict[str, Any], what: str) -> Any:
-    if not isinstance(given, str):
-        return given
-    if given not in table:
-        raise ValueError(f"Unknown {what}: {given}. Give a function, or one of {', '.join(sorted(table))}.")
-    return table[given]
+def _named(value: Any, table: dict[str, Any], what: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in table:
+        raise ValueError(f"Unknown {what}: {value}. Give a function, or one of {', '.join(sorted(table))}.")
+    return table[value]

@@ -123,8 +123,8 @@ def activated(result: Node, bias: Any, activation: Callable[..., Any] | None) ->
     """Give activation(result + bias), where there are such."""
     if bias is not None:
         result = nn_ops.bias_add(result, bias)
-    given: Node = result if activation is None else activation(result)
-    return given
+    output: Node = result if activation is None else activation(result)
+    return output
 
 
 def require_floating(layer: Layer) -> None:

@@ -269,16 +269,16 @@ class Layer:
         if self._scope is None:
             self._open(scope)
         several = isinstance(inputs, (list, tuple)) and any(isinstance(item, Node) for item in inputs)
-        given = [as_node(item) for item in inputs] if several else as_node(inputs)
-        first = given[0] if isinstance(given, list) else given
+        nodes = [as_node(item) for item in inputs] if several else as_node(inputs)
+        first = nodes[0] if isinstance(nodes, list) else nodes
         with self._entered() as entered, get_default_graph().name_scope(entered.original_name_scope):
             if self.input_spec is not None:
                 self.input_spec.check(first, self._name)
             if not self.built:
                 self._dtype = self._dtype or first.dtype
-                self.build([node.shape for node in given] if isinstance(given, list) else given.shape)  # type: ignore[arg-type]
+                self.build([node.shape for node in nodes] if isinstance(nodes, list) else nodes.shape)  # type: ignore[arg-type]
                 self.built = True
-            result = self.call(given, *args, **kwargs)
+            result = self.call(nodes, *args, **kwargs)
             if self._activity_regularizer is not None:
                 self.add_loss(self._activity_regularizer(result))
         return result

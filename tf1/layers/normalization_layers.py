@@ -75,8 +75,8 @@ class BatchNormalization(Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        for what, given in (("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
-            if given:
+        for what, value in (("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
+            if value:
                 raise ValueError(f"gs.layers.BatchNormalization knows no {what}.")
         super().__init__(trainable, name, **kwargs)
         self.axis, self.momentum, self.epsilon, self.fused = axis, momentum, epsilon, fused

@@ -254,8 +254,8 @@ def _step(node: Node, places: dict[Node, int], inlets: dict[Node, None]) -> _Bod
 
 
 def _gradients_of(node: Node, sources: Sequence[Node]) -> Callable[..., Any]:
-    def evaluate(*given: Any) -> Any:
-        values = dict(zip(sources, given, strict=True))
+    def evaluate(*inputs: Any) -> Any:
+        values = dict(zip(sources, inputs, strict=True))
         return evaluate_gradients(node, lambda source, consumer: values[source])[0]
 
     return evaluate

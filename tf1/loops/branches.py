@@ -245,8 +245,8 @@ class _Stage:
         try:
             for step in self._steps:
                 # What no gradient goes through is evaluated off the tape.
-                given = [values[at] if flows else _plain(values[at]) for at, flows in step.inputs]
-                values[step.out] = call_on_tape(step.fn, given)
+                arguments = [values[at] if flows else _plain(values[at]) for at, flows in step.inputs]
+                values[step.out] = call_on_tape(step.fn, arguments)
         except Exception as error:
             assert step is not None
             raise_named(error, step.node, [np.shape(_plain(values[at])) for at, _ in step.inputs], "in a branch")
@@ -278,8 +278,8 @@ def _gradients_of(node: Node) -> Callable[..., Any]:
     sources = _sources(node)
     covered = set(node.attrs["covers"])
 
-    def evaluate(*given: Any) -> Any:
-        values = dict(zip(sources, given, strict=True))
+    def evaluate(*inputs: Any) -> Any:
+        values = dict(zip(sources, inputs, strict=True))
         known = {source: value for source, value in values.items() if source in covered}
         return evaluate_gradients(node, lambda source, consumer: values[source], known)[0]
 

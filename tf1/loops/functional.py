@@ -59,9 +59,9 @@ def map_fn(
         outputs = [TensorArray(as_dtype(kind), slices.count, infer_shape=infer_shape) for kind in nest.flatten(kinds)]
 
         def step(at: Node, *arrays: TensorArray) -> tuple[Any, ...]:
-            given = fn(slices.read(at))
-            nest.assert_same_structure(kinds, given, check_types=False)
-            return at + 1, *(array.write(at, value) for array, value in zip(arrays, nest.flatten(given), strict=True))
+            result = fn(slices.read(at))
+            nest.assert_same_structure(kinds, result, check_types=False)
+            return at + 1, *(array.write(at, value) for array, value in zip(arrays, nest.flatten(result), strict=True))
 
         _, *arrays = while_loop(
             lambda at, *_: at < slices.count, step, (as_node(0), *outputs), back_prop=back_prop
@@ -115,9 +115,9 @@ def scan(
             outputs = [array.write(place, node) for array, node in zip(outputs, nest.flatten(first), strict=True)]
 
         def step(at: Node, current: Any, arrays: Any) -> Any:
-            given = _moved(fn, current, slices.read(at))
-            written = [array.write(at, value) for array, value in zip(arrays, nest.flatten(given), strict=True)]
-            return at - 1 if reverse else at + 1, given, written
+            result = _moved(fn, current, slices.read(at))
+            written = [array.write(at, value) for array, value in zip(arrays, nest.flatten(result), strict=True)]
+            return at - 1 if reverse else at + 1, result, written
 
         _, _, arrays = while_loop(
             lambda at, *_: at >= 0 if reverse else at < slices.count, step, (after, first, outputs), back_prop=back_prop
@@ -236,9 +236,9 @@ class _Slices:
 
 
 def _moved(fn: Callable[..., Any], current: Any, element: Any) -> Any:
-    given = fn(current, element)
-    nest.assert_same_structure(current, given, check_types=False)
-    return nest.pack_sequence_as(current, [_as_same(value, like) for value, like in _pairs(given, current)])
+    result = fn(current, element)
+    nest.assert_same_structure(current, result, check_types=False)
+    return nest.pack_sequence_as(current, [_as_same(value, like) for value, like in _pairs(result, current)])
 
 
 def _pairs(one: Any, other: Any) -> Sequence[tuple[Any, Any]]:

@@ -89,11 +89,11 @@ def while_loop(
         parameters = [parameter(node.dtype, shape) for node, shape in zip(initial, shapes, strict=True)]
         held = [_hold(item, node) for item, node in zip(leaves, parameters, strict=True)]
         condition = _condition(cond(*nest.pack_sequence_as(structure, held)))
-        given = body(*nest.pack_sequence_as(structure, held))
-        if not nest.is_sequence(given):
-            given = [given]
-        nest.assert_same_structure(list(structure), list(given), check_types=False)
-        ends = nest.flatten(given)
+        following = body(*nest.pack_sequence_as(structure, held))
+        if not nest.is_sequence(following):
+            following = [following]
+        nest.assert_same_structure(list(structure), list(following), check_types=False)
+        ends = nest.flatten(following)
         results = [_result(item, like) for item, like in zip(ends, initial, strict=True)]
         for node, shape, first in zip(results, shapes, initial, strict=True):
             _require_shape(node, shape, first)
@@ -103,7 +103,7 @@ def while_loop(
             bundle_item(node, at, first.dtype, shape, "Exit", back_prop)
             for at, (first, shape) in enumerate(zip(initial, shapes, strict=True))
         ]
-        packed = nest.pack_sequence_as(given, [_hold(item, end) for item, end in zip(ends, exits, strict=True)])
+        packed = nest.pack_sequence_as(following, [_hold(item, end) for item, end in zip(ends, exits, strict=True)])
     return packed[0] if len(exits) == 1 and not return_same_structure else packed
 
 
@@ -142,10 +142,10 @@ def _result(item: Any, like: Node) -> Node:
     return node
 
 
-def _invariants(initial: Sequence[Node], structure: Any, given: Any) -> list[TensorShape]:
-    if given is None:
+def _invariants(initial: Sequence[Node], structure: Any, invariants: Any) -> list[TensorShape]:
+    if invariants is None:
         return [node.shape for node in initial]
-    shapes = [None if shape is None else TensorShape(shape) for shape in _shape_leaves(structure, given)]
+    shapes = [None if shape is None else TensorShape(shape) for shape in _shape_leaves(structure, invariants)]
     for node, shape in zip(initial, shapes, strict=True):
         if shape is not None and not _contains(shape, node.shape):
             raise ValueError(
@@ -155,12 +155,12 @@ def _invariants(initial: Sequence[Node], structure: Any, given: Any) -> list[Ten
     return [node.shape if shape is None else shape for node, shape in zip(initial, shapes, strict=True)]
 
 
-def _shape_leaves(structure: Any, given: Any) -> list[Any]:
+def _shape_leaves(structure: Any, invariants: Any) -> list[Any]:
     """Flatten invariants along `structure`: a shape may be a list itself."""
     if not nest.is_sequence(structure):
-        return [given]
+        return [invariants]
     parts = list(structure.values()) if isinstance(structure, dict) else list(structure)
-    shapes = list(given.values()) if isinstance(given, dict) else list(given)
+    shapes = list(invariants.values()) if isinstance(invariants, dict) else list(invariants)
     if len(parts) != len(shapes):
         raise ValueError(f"There are {len(shapes)} shape invariants for {len(parts)} loop variables.")
     return [leaf for part, shape in zip(parts, shapes, strict=True) for leaf in _shape_leaves(part, shape)]
@@ -247,8 +247,8 @@ class _LoopRun:
     def found(self, values: Sequence[Any]) -> Found:
         records: list[Record] = []
 
-        def step(given: list[Any]) -> list[Any]:
-            results, record = self.loop.body.record(given)
+        def step(values: list[Any]) -> list[Any]:
+            results, record = self.loop.body.record(values)
             records.append(record)
             return results
 

@@ -123,9 +123,9 @@ def recall(
     return _share("recall", "false_negatives", (labels, predictions, weights), into, name)
 
 
-def _counted(what: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
     """Make the metric of one of the four counts, which is named by `what`, of labels, predictions and weights."""
-    labels, predictions, weights = given
+    labels, predictions, weights = inputs
     with variable_scope(name, what):
         predicted, so, factors = aligned(math_ops.cast(predictions, "bool"), math_ops.cast(labels, "bool"), weights)
         predicted = predicted if what.endswith("positives") else math_ops.logical_not(predicted)
@@ -137,11 +137,11 @@ def _counted(what: str, given: Sequence[Any], into: Collections, name: str | Non
         return streamed({"count": reduce_sum(amounts)}, lambda totals, name: totals[0], into)
 
 
-def _share(default: str, others: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+def _share(default: str, others: str, batch: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
     """Make the metric true positives / (true positives + others)."""
     with variable_scope(name, default):
-        hits = _counted("true_positives", given, Collections(), None)
-        misses = _counted(others, given, Collections(), None)
+        hits = _counted("true_positives", batch, Collections(), None)
+        misses = _counted(others, batch, Collections(), None)
         ratios = [
             ratio([hit, math_ops.add(hit, miss)], node_name)
             for hit, miss, node_name in zip(hits, misses, ("value", "update_op"), strict=True)

@@ -65,14 +65,14 @@ def mean(
     1.5 3.0 3.0
     """
     with variable_scope(name, "mean"):
-        given = math_ops.cast(values, "float32")
+        numbers = math_ops.cast(values, "float32")
         if weights is None:
-            count = math_ops.cast(size(given), "float32")
+            count = math_ops.cast(size(numbers), "float32")
         else:
-            given, _, factors = aligned(given, None, weights)
-            factors = broadcast_weights(factors, given)
-            given, count = math_ops.multiply(given, factors), reduce_sum(factors)
-        batch = {"total": reduce_sum(given), "count": count}
+            numbers, _, factors = aligned(numbers, None, weights)
+            factors = broadcast_weights(factors, numbers)
+            numbers, count = math_ops.multiply(numbers, factors), reduce_sum(factors)
+        batch = {"total": reduce_sum(numbers), "count": count}
         return streamed(batch, ratio, Collections(metrics_collections, updates_collections))
 
 
@@ -88,13 +88,13 @@ def mean_tensor(
     The arguments are those of `mean`.
     """
     with variable_scope(name, "mean"):
-        given = math_ops.cast(values, "float32")
-        count = ones_like(given)
+        numbers = math_ops.cast(values, "float32")
+        count = ones_like(numbers)
         if weights is not None:
-            given, _, factors = aligned(given, None, weights)
-            factors = broadcast_weights(factors, given)
-            given, count = math_ops.multiply(given, factors), math_ops.multiply(count, factors)
-        batch = {"total_tensor": given, "count_tensor": count}
+            numbers, _, factors = aligned(numbers, None, weights)
+            factors = broadcast_weights(factors, numbers)
+            numbers, count = math_ops.multiply(numbers, factors), math_ops.multiply(count, factors)
+        batch = {"total_tensor": numbers, "count_tensor": count}
         return streamed(batch, ratio, Collections(metrics_collections, updates_collections))
 
 
@@ -111,10 +111,10 @@ def accuracy(
     `labels`: node or array of true values; `predictions`: of the same shape, cast to the dtype of `labels`;
     `weights`: as for `mean`, of what the labels have of shape. The others are those of `mean`.
     """
-    given, wanted, factors = aligned(predictions, labels, weights)
-    if given.dtype != wanted.dtype:
-        given = math_ops.cast(given, wanted.dtype)
-    correct = math_ops.cast(math_ops.equal(given, wanted), "float32")
+    predicted, wanted, factors = aligned(predictions, labels, weights)
+    if predicted.dtype != wanted.dtype:
+        predicted = math_ops.cast(predicted, wanted.dtype)
+    correct = math_ops.cast(math_ops.equal(predicted, wanted), "float32")
     return mean(correct, factors, metrics_collections, updates_collections, name or "accuracy")
 
 
@@ -127,8 +127,8 @@ def mean_absolute_error(
     name: str | None = None,
 ) -> tuple[Node, Node]:
     """Make the metric of the mean of abs(predictions - labels); the arguments are those of `accuracy`."""
-    given, wanted, factors = aligned(predictions, labels, weights)
-    errors = math_ops.abs(math_ops.subtract(given, wanted))
+    predicted, wanted, factors = aligned(predictions, labels, weights)
+    errors = math_ops.abs(math_ops.subtract(predicted, wanted))
     return mean(errors, factors, metrics_collections, updates_collections, name or "mean_absolute_error")
 
 
@@ -141,8 +141,8 @@ def mean_squared_error(
     name: str | None = None,
 ) -> tuple[Node, Node]:
     """Make the metric of the mean of (predictions - labels)^2; the arguments are those of `accuracy`."""
-    given, wanted, factors = aligned(predictions, labels, weights)
-    errors = math_ops.squared_difference(wanted, given)
+    predicted, wanted, factors = aligned(predictions, labels, weights)
+    errors = math_ops.squared_difference(wanted, predicted)
     return mean(errors, factors, metrics_collections, updates_collections, name or "mean_squared_error")
 
 
@@ -172,9 +172,9 @@ def mean_relative_error(
 
     `normalizer`: of the shape of `labels` and `predictions`. The other arguments are those of `accuracy`.
     """
-    given, wanted, factors = aligned(predictions, labels, weights)
-    given, scale, _ = aligned(given, normalizer, None)
-    relative = math_ops.divide(math_ops.abs(math_ops.subtract(wanted, given)), scale)
+    predicted, wanted, factors = aligned(predictions, labels, weights)
+    predicted, scale, _ = aligned(predicted, normalizer, None)
+    relative = math_ops.divide(math_ops.abs(math_ops.subtract(wanted, predicted)), scale)
     errors = where(math_ops.equal(scale, 0.0), zeros_like(wanted), relative)
     return mean(errors, factors, metrics_collections, updates_collections, name or "mean_relative_error")
 
@@ -192,8 +192,8 @@ def mean_cosine_distance(
 
     `labels`, `predictions` and the other arguments are those of `accuracy`.
     """
-    given, wanted, factors = aligned(predictions, labels, weights)
-    products = reduce_sum(math_ops.multiply(given, wanted), [dim], keepdims=True)
+    predicted, wanted, factors = aligned(predictions, labels, weights)
+    products = reduce_sum(math_ops.multiply(predicted, wanted), [dim], keepdims=True)
     value, update = mean(products, factors, name=name or "mean_cosine_distance")
     into = Collections(metrics_collections, updates_collections)
     return into.add(math_ops.subtract(1.0, value), math_ops.subtract(1.0, update))

@@ -58,9 +58,9 @@ def precision_at_k(
         ValueError: If the shapes do not fit.
         TypeError: If the labels are sparse.
     """
-    given = as_node(predictions)
-    with given.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
-        places = top_k(given, k)[1]
+    scores = as_node(predictions)
+    with scores.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
+        places = top_k(scores, k)[1]
         options = (class_id, weights, metrics_collections, updates_collections)
         return precision_at_top_k(labels, places, k, *options, name=scope)
 
@@ -79,9 +79,9 @@ def recall_at_k(
 
     The arguments are those of `precision_at_k`: `labels`, `predictions`, `k` and the others.
     """
-    given = as_node(predictions)
-    with given.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
-        places = top_k(given, k)[1]
+    scores = as_node(predictions)
+    with scores.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
+        places = top_k(scores, k)[1]
         options = (class_id, weights, metrics_collections, updates_collections)
         return recall_at_top_k(labels, places, k, *options, name=scope)
 
@@ -98,9 +98,9 @@ def precision_at_top_k(
 ) -> tuple[Node, Node]:
     """Make the metric of `precision_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
     into = Collections(metrics_collections, updates_collections)
-    given = as_node(predictions_idx)
-    with given.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
-        return _share_at_k(("false_positive", _false_positives), (labels, given, k, class_id, weights), into, scope)
+    places = as_node(predictions_idx)
+    with places.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
+        return _share_at_k(("false_positive", _false_positives), (labels, places, k, class_id, weights), into, scope)
 
 
 def recall_at_top_k(
@@ -115,9 +115,9 @@ def recall_at_top_k(
 ) -> tuple[Node, Node]:
     """Make the metric of `recall_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
     into = Collections(metrics_collections, updates_collections)
-    given = as_node(predictions_idx)
-    with given.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
-        return _share_at_k(("false_negative", _false_negatives), (labels, given, k, class_id, weights), into, scope)
+    places = as_node(predictions_idx)
+    with places.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
+        return _share_at_k(("false_negative", _false_negatives), (labels, places, k, class_id, weights), into, scope)
 
 
 def average_precision_at_k(
@@ -138,12 +138,12 @@ def average_precision_at_k(
     """
     if k < 1:
         raise ValueError(f"Invalid k={k}.")
-    given = as_node(predictions)
-    with given.graph.name_scope(name or _at_k("average_precision", k, None)) as scope:
-        places = top_k(given, k)[1]
-        wanted = _labels(labels, given)
+    scores = as_node(predictions)
+    with scores.graph.name_scope(name or _at_k("average_precision", k, None)) as scope:
+        places = top_k(scores, k)[1]
+        wanted = _labels(labels, scores)
         precisions = Node(
-            "AveragePrecision", (places, wanted, given), _average_precision,
+            "AveragePrecision", (places, wanted, scores), _average_precision,
             name="average_precision", dtype="float64", shape=places.shape.as_list()[:-1],
             attrs={"stops_gradient": True},
         )  # fmt: skip
@@ -209,10 +209,10 @@ def _labels(labels: Any, predictions: Node) -> Node:
 
 
 def _share_at_k(
-    others: tuple[str, Callable[..., Any]], given: Sequence[Any], into: Collections, scope: str
+    others: tuple[str, Callable[..., Any]], args: Sequence[Any], into: Collections, scope: str
 ) -> tuple[Node, Node]:
     """Make the metric true positives / (true positives + others)."""
-    labels, places, k, class_id, weights = given
+    labels, places, k, class_id, weights = args
     wanted, places = _labels(labels, places), math_ops.cast(places, "int64")
 
     def counted(what: str, count: Callable[..., Any]) -> tuple[Node, Node]:

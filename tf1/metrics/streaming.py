@@ -130,15 +130,15 @@ def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | Non
     Raises:
         ValueError: If dtypes or shapes differ, or the dtype is floating.
     """
-    given, wanted = as_node(predictions), as_node(labels)
-    if given.dtype != wanted.dtype:
-        raise ValueError(f"dtypes of predictions and labels differ: {given.dtype.name}, {wanted.dtype.name}")
-    if given.dtype.is_floating:
+    predicted, wanted = as_node(predictions), as_node(labels)
+    if predicted.dtype != wanted.dtype:
+        raise ValueError(f"dtypes of predictions and labels differ: {predicted.dtype.name}, {wanted.dtype.name}")
+    if predicted.dtype.is_floating:
         raise ValueError(f"Labels should have bool, integer, or string dtype, but got {wanted.dtype.name}")
-    if not given.shape.is_compatible_with(wanted.shape):
-        raise ValueError(f"Shapes {given.shape} and {wanted.shape} are incompatible")
-    with given.graph.name_scope(name or "accuracy"):
-        correct = math_ops.cast(math_ops.equal(given, wanted), "float32")
+    if not predicted.shape.is_compatible_with(wanted.shape):
+        raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
+    with predicted.graph.name_scope(name or "accuracy"):
+        correct = math_ops.cast(math_ops.equal(predicted, wanted), "float32")
         if weights is None:
             return reduce_mean(correct)
         factors = broadcast_weights(weights, correct)

@@ -284,15 +284,15 @@ def _counts(
     labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any, names: Sequence[str]
 ) -> dict[str, Node]:
     """Give what a batch adds to each of the named counts, [thresholds]."""
-    given, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
-    factors = broadcast_weights(1.0 if factors is None else factors, given)
+    probs, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
+    factors = broadcast_weights(1.0 if factors is None else factors, probs)
     limits = np.asarray(thresholds, np.float32)
 
     def count(probabilities: Any, truth: Any, importance: Any) -> tuple[Any, ...]:
         if np.size(probabilities) and not (np.min(probabilities) >= 0 and np.max(probabilities) <= 1):
             low, high = np.min(probabilities), np.max(probabilities)
             raise InvalidArgumentError(
-                f"assertion failed: [predictions must be in [0, 1]] {given.name} has values from {low} to {high}: "
+                f"assertion failed: [predictions must be in [0, 1]] {probs.name} has values from {low} to {high}: "
                 "give probabilities, for example gs.sigmoid(logits)."
             )
         positive = probabilities.reshape(-1)[None, :] > limits[:, None]
@@ -307,7 +307,11 @@ def _counts(
         return (*counts,)
 
     parts = Node(
-        "CountAtThresholds", (given, so, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}
+        "CountAtThresholds",
+        (probs, so, factors),
+        count,
+        name="counts",
+        attrs={"tuple": True, "stops_gradient": True},
     )
     return {
         name: tuple_item(parts, i, name=f"batch_{name}", dtype="float32", shape=[len(limits)])
@@ -315,8 +319,8 @@ def _counts(
     }
 
 
-def _counted(what: str, given: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
-    labels, predictions, thresholds, weights = given
+def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
+    labels, predictions, thresholds, weights = inputs
     with variable_scope(name, what):
         batch = _counts(labels, predictions, thresholds, weights, (what,))
         return streamed(batch, lambda totals, name: totals[0], into)

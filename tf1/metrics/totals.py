@@ -87,22 +87,22 @@ def aligned(predictions: Any, labels: Any, weights: Any) -> tuple[Node, Any, Nod
     Raises:
         ValueError: If predictions and labels have different shapes.
     """
-    given = as_node(predictions)
+    predicted = as_node(predictions)
     wanted = None if labels is None else as_node(labels)
     if wanted is not None:
-        given, wanted = _of_one_rank(given, wanted)
-        if not given.shape.is_compatible_with(wanted.shape):
-            raise ValueError(f"Shapes {given.shape} and {wanted.shape} are incompatible")
+        predicted, wanted = _of_one_rank(predicted, wanted)
+        if not predicted.shape.is_compatible_with(wanted.shape):
+            raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
     if weights is None:
-        return given, wanted, None
+        return predicted, wanted, None
     factors = as_node(weights)
-    rank, own = given.shape.ndims, factors.shape.ndims
+    rank, own = predicted.shape.ndims, factors.shape.ndims
     if rank is not None and own:
         if own - rank == 1:
             factors = squeeze(factors, [-1])
         elif rank - own == 1:
             factors = expand_dims(factors, -1)
-    return given, wanted, factors
+    return predicted, wanted, factors
 
 
 def _of_one_rank(one: Node, other: Node) -> tuple[Node, Node]:

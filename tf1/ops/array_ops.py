@@ -317,8 +317,8 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
     if axis is not None and squeeze_dims is not None:
         raise ValueError("Cannot specify both 'squeeze_dims' and 'axis'")
     node = as_node(input)
-    given = squeeze_dims if axis is None else axis
-    places = None if given is None or given == [] else normal_axes(given, node)
+    axes = squeeze_dims if axis is None else axis
+    places = None if axes is None or axes == [] else normal_axes(axes, node)
     known = node.shape.as_list() if node.shape.dims is not None else None
     if known is not None:
         wrong = [i for i in places or () if known[i] not in (1, None)]

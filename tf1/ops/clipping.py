@@ -197,12 +197,12 @@ def clip_by_global_norm(
     Raises:
         TypeError: If `t_list` is no sequence.
     """
-    given = _sequence(t_list)
-    norm = global_norm(given) if use_norm is None else as_node(use_norm)
+    items = _sequence(t_list)
+    norm = global_norm(items) if use_norm is None else as_node(use_norm)
     results: list[Any] = []
     scales: dict[str, Node] = {}
     with norm.graph.name_scope(name or "clip_by_global_norm"):
-        for t in given:
+        for t in items:
             if t is None:
                 results.append(None)
                 continue

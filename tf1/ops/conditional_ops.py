@@ -95,11 +95,11 @@ def _values(graph: Graph, what: str, branch: _Branch, condition: Node) -> tuple[
     """Build a branch; give its nodes, whether it gave a list of them, and how many nodes there were before."""
     start = len(graph.nodes)
     with graph.name_scope(what):
-        given = branch()
-        if given is None:
+        result = branch()
+        if result is None:
             raise ValueError(f"{what} must have a return value.")
-        several = isinstance(given, (list, tuple))
-        nodes = [_value(graph, item, condition) for item in (given if several else [given])]
+        several = isinstance(result, (list, tuple))
+        nodes = [_value(graph, item, condition) for item in (result if several else [result])]
     return nodes, several, start
 
 
@@ -187,8 +187,8 @@ def _chosen(graph: Graph, pairs: Sequence[tuple[Node, _Branch]], default: _Branc
     if default is not None:
         return cond(condition, function, default, strict)
     with graph.control_dependencies([Assert(condition, ["None of the conditions evaluated as True."])]):
-        given = function()
-        return [_held(item) for item in given] if isinstance(given, (list, tuple)) else _held(given)
+        result = function()
+        return [_held(item) for item in result] if isinstance(result, (list, tuple)) else _held(result)
 
 
 def _held(item: Any) -> Node:

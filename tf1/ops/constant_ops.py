@@ -247,8 +247,8 @@ def eye(
     sizes = [num_rows, num_rows if num_columns is None else num_columns]
     parts = [as_shape_node([] if batch_shape is None else batch_shape), *map(as_shape_node, sizes)]
 
-    def make(*given: Any) -> Any:
-        shape = np.concatenate([np.reshape(part, -1) for part in given]).astype(np.int64)
+    def make(*parts: Any) -> Any:
+        shape = np.concatenate([np.reshape(part, -1) for part in parts]).astype(np.int64)
         return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=kind), tuple(shape)).copy()
 
     known = [sizes_of(part) for part in parts]

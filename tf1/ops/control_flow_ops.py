@@ -284,13 +284,13 @@ def py_func(
 
     def call(*arrays: Any) -> Any:
         # A single string comes as bytes, not as an array: TensorFlow's functions are given it so.
-        given = func(*map(_single_string, arrays))
+        result = func(*map(_single_string, arrays))
         results = (
-            builtins.tuple(given)
-            if isinstance(given, (list, builtins.tuple))
+            builtins.tuple(result)
+            if isinstance(result, (list, builtins.tuple))
             else ()
-            if given is None and not kinds
-            else (given,)
+            if result is None and not kinds
+            else (result,)
         )
         if len(results) != len(kinds):
             raise InvalidArgumentError(

@@ -38,14 +38,14 @@ __all__ = [
 
 def two_sizes(values: Any, what: str) -> tuple[int, int]:
     """Take the two spatial sizes out of TensorFlow's four."""
-    given = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 2
-    if len(given) == 4:
-        if given[0] != 1 or given[3] != 1:
-            raise ValueError(f"{what} over batch or channels are not supported: {given}.")
-        given = given[1:3]
-    if len(given) != 2:
-        raise ValueError(f"{what} must be four numbers, got {list(given)}.")
-    return given[0], given[1]
+    sizes = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 2
+    if len(sizes) == 4:
+        if sizes[0] != 1 or sizes[3] != 1:
+            raise ValueError(f"{what} over batch or channels are not supported: {sizes}.")
+        sizes = sizes[1:3]
+    if len(sizes) != 2:
+        raise ValueError(f"{what} must be four numbers, got {list(sizes)}.")
+    return sizes[0], sizes[1]
 
 
 def margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:

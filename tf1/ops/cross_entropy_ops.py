@@ -114,8 +114,8 @@ def softmax_cross_entropy_with_logits_v2(
             f"logits and labels must have the same shape ({scores.shape} vs {wanted.shape}): "
             f"{scores.name!r}, {wanted.name!r}"
         )
-    given = dim if axis is None else axis
-    place = normal_axes(-1 if given is None else given, scores)[0]
+    which = dim if axis is None else axis
+    place = normal_axes(-1 if which is None else which, scores)[0]
     known = scores.shape if scores.shape.dims is not None else wanted.shape
     rest = None if known.dims is None else [n for i, n in enumerate(known.as_list()) if i != place % len(known)]
     return Node(

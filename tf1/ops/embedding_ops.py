@@ -261,22 +261,22 @@ def safe_embedding_lookup_sparse(
     with sparse_ids.graph.name_scope(name or "embedding_lookup"):
         weights = [] if sparse_weights is None else [sparse_weights.values]
 
-        def fill(places: Any, ids: Any, shape: Any, given: Any = None) -> Any:
-            kept = np.asarray(ids) >= 0
-            if given is not None and combiner != "sum":
-                kept = kept & (given > 0)
-            places, ids = places[kept], ids[kept]
-            given = np.ones(len(ids), np.float32) if given is None else given[kept]
+        def fill(places: Any, ids: Any, shape: Any, factors: Any = None) -> Any:
+            valid = np.asarray(ids) >= 0
+            if factors is not None and combiner != "sum":
+                valid = valid & (factors > 0)
+            places, ids = places[valid], ids[valid]
+            factors = np.ones(len(ids), np.float32) if factors is None else factors[valid]
             empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
             added = np.zeros((len(empty), places.shape[1]), places.dtype)
             added[:, 0] = empty
             places = np.concatenate([places, added])
             order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
             ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
-            given = np.concatenate([given, np.ones(len(empty), given.dtype)])
+            factors = np.concatenate([factors, np.ones(len(empty), factors.dtype)])
             bare = np.zeros(int(shape[0]), np.bool_)
             bare[empty] = True
-            return places[order], ids[order], given[order], bare
+            return places[order], ids[order], factors[order], bare
 
         parts = Node(
             "SparseFillEmptyRows", (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights), fill,

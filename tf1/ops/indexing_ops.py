@@ -437,10 +437,10 @@ def one_hot(
         TypeError: If `dtype` does not match `on_value` or `off_value`.
     """
     ids, length = as_node(indices), as_node(depth)
-    for given, word in ((on_value, "on_value"), (off_value, "off_value")):
-        if dtype is not None and is_node(given) and as_node(given).dtype != as_dtype(dtype):
+    for value, word in ((on_value, "on_value"), (off_value, "off_value")):
+        if dtype is not None and is_node(value) and as_node(value).dtype != as_dtype(dtype):
             raise TypeError(
-                f"dtype {as_node(given).dtype.name} of {word} does not match dtype parameter {as_dtype(dtype).name}"
+                f"dtype {as_node(value).dtype.name} of {word} does not match dtype parameter {as_dtype(dtype).name}"
             )
     if dtype is None:
         known = [as_node(v) for v in (on_value, off_value) if v is not None]

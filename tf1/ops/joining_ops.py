@@ -204,12 +204,12 @@ def split(
     (place,) = normal_axes(axis, node)
     known = node.shape.as_list() if node.shape.dims is not None else None
     total = None if known is None else known[place]
-    given = static_value(num_or_size_splits)
-    if given is None:
+    spec = static_value(num_or_size_splits)
+    if spec is None:
         raise ValueError("num_or_size_splits must be known when the graph is built.")
-    equal = given.ndim == 0
-    count = int(given) if equal else len(given)
-    sizes = [-1] * count if equal else [int(n) for n in given]
+    equal = spec.ndim == 0
+    count = int(spec) if equal else len(spec)
+    sizes = [-1] * count if equal else [int(n) for n in spec]
     if equal and total is not None:
         if total % count:
             raise ValueError(f"Dimension size must be evenly divisible by {count} but is {total} ({node.name!r}).")

@@ -247,12 +247,12 @@ def separable_conv2d(
         return conv_ops.conv2d(between, pointwise_filter, [1, 1, 1, 1], "VALID", data_format=data_format or "NHWC")
 
 
-def _rates(given: Any) -> tuple[int, int]:
-    return (1, 1) if given is None else conv_ops.two_sizes(given, "rate")
+def _rates(rates: Any) -> tuple[int, int]:
+    return (1, 1) if rates is None else conv_ops.two_sizes(rates, "rate")
 
 
-def _last_order_rates(given: Any) -> Any:
-    return conv_ops.last_order(given) if isinstance(given, Sequence) and len(given) == 4 else given
+def _last_order_rates(rates: Any) -> Any:
+    return conv_ops.last_order(rates) if isinstance(rates, Sequence) and len(rates) == 4 else rates
 
 
 def atrous_conv2d(value: Any, filters: Any, rate: int, padding: str, name: str | None = None) -> Node:
@@ -316,13 +316,13 @@ def conv1d(
         return conv_ops.to_channels_first(made) if first else made
 
 
-def _spatial(given: Any, rank: int, what: str) -> list[int]:
+def _spatial(numbers: Any, rank: int, what: str) -> list[int]:
     """Give a number for each spatial axis."""
-    values = [1] * rank if given is None else list(np.asarray(given).reshape(-1))
+    values = [1] * rank if numbers is None else list(np.asarray(numbers).reshape(-1))
     if len(values) == 1:
         values *= rank
     if len(values) != rank:
-        raise ValueError(f"{what} must have {rank} numbers, got {given}.")
+        raise ValueError(f"{what} must have {rank} numbers, got {numbers}.")
     return [int(value) for value in values]
 
 

@@ -153,8 +153,8 @@ def swish(features: Any, name: str | None = None) -> Node:
 def _one_axis(axis: Any, dim: Any, node: Node) -> int:
     if axis is not None and dim is not None:
         raise ValueError("Cannot specify both 'dim' and 'axis'")
-    given = dim if axis is None else axis
-    place = -1 if given is None else given
+    which = dim if axis is None else axis
+    place = -1 if which is None else which
     return normal_axes(place, node)[0]
 
 

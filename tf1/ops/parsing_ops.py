@@ -154,12 +154,12 @@ def decode_csv(
     if select_cols is not None and (len(select_cols) != len(defaults) or list(select_cols) != sorted(set(select_cols))):
         raise ValueError("Length of select_cols and record_defaults do not match, or it is not ascending.")
 
-    def fn(values: Any, *given: Any) -> Any:
+    def fn(values: Any, *defaults: Any) -> Any:
         array = np.asarray(values, dtype=object)
         flat = [_as_text(line) for line in array.reshape(-1)]
         rows = [_fields(line, field_delim, use_quote_delim) for line in flat]
         columns = []
-        for number, (dtype, default) in enumerate(zip(dtypes, given, strict=True)):
+        for number, (dtype, default) in enumerate(zip(dtypes, defaults, strict=True)):
             column = number if select_cols is None else select_cols[number]
             fields = []
             for index, row in enumerate(rows):
@@ -511,7 +511,7 @@ def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequence
 def _placed(examples: list[Any], key: str, feature: SparseFeature, batched: bool) -> tuple[Any, Any, Any]:
     """Give indices, values and shape of a feature whose places are features of their own."""
     places: list[list[int]] = []
-    given: list[Any] = []
+    all_values: list[Any] = []
     for row, example in enumerate(examples):
         values = _values(example, feature.value_key, feature, row) or []
         columns = [_values(example, name, VarLenFeature("int64"), row) or [] for name in feature.keys]
@@ -522,11 +522,11 @@ def _placed(examples: list[Any], key: str, feature: SparseFeature, batched: bool
                     f"{len(column)} places."
                 )
         places += [[row, *place] if batched else [*place] for place in zip(*columns, strict=True)]
-        given += values
+        all_values += values
     shape = [len(examples), *feature.sizes] if batched else feature.sizes
     indices = np.array(places, dtype=np.int64).reshape(-1, len(shape))
-    array = np.empty(len(given), dtype=as_dtype(feature.dtype).as_numpy_dtype)
-    array[:] = given
+    array = np.empty(len(all_values), dtype=as_dtype(feature.dtype).as_numpy_dtype)
+    array[:] = all_values
     if not feature.already_sorted:
         # The last key of lexsort is the first one by which it sorts; equal places keep their order.
         order = np.lexsort(indices.T[::-1])

@@ -82,8 +82,8 @@ class LocalStepsOptimizer(Optimizer):
     ) -> None:
         super().__init__(False, name)
         number_of_at_least(1, every=every, replicas=replicas)
-        for what, given in (("inner", inner), ("outer", outer)):
-            _require_plain(what, given)
+        for what, value in (("inner", inner), ("outer", outer)):
+            _require_plain(what, value)
         self._inner, self._outer = inner, outer
         self._every, self._replicas = every, replicas
         #: The outer optimizer as it is in the graph.
@@ -171,19 +171,19 @@ def _pushed(
     return applied, differences
 
 
-def _require_plain(what: str, given: Any) -> None:
+def _require_plain(what: str, value: Any) -> None:
     """Refuse what is no optimizer, or one that does more than to apply gradients."""
-    if isinstance(given, TorchOptimizer):
+    if isinstance(value, TorchOptimizer):
         return
-    if not isinstance(given, Optimizer):
+    if not isinstance(value, Optimizer):
         raise InvalidArgumentError(
-            f"LocalStepsOptimizer: {what} is {given!r}; it must be an optimizer of gs.train or gs.optim: "
+            f"LocalStepsOptimizer: {what} is {value!r}; it must be an optimizer of gs.train or gs.optim: "
             "gs.train.GradientDescentOptimizer(0.1), say."
         )
-    if type(given).apply_gradients is not Optimizer.apply_gradients:
+    if type(value).apply_gradients is not Optimizer.apply_gradients:
         instead = " Give replicas=, which makes a step of several workers' differences." if what == "outer" else ""
         raise InvalidArgumentError(
-            f"LocalStepsOptimizer: {what} is a {type(given).__name__}, which does more than to apply gradients. Give "
+            f"LocalStepsOptimizer: {what} is a {type(value).__name__}, which does more than to apply gradients. Give "
             f"the optimizer that it wraps.{instead}"
         )
 
@@ -199,9 +199,9 @@ def _require_none_yet(graph: Graph) -> None:
 
 def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradient]:
     """Give the gradients by Variable, once they fit, and can be those of local steps."""
-    given = [(as_gradient(grad), variable) for grad, variable in pairs]
+    checked = [(as_gradient(grad), variable) for grad, variable in pairs]
     gradients: dict[Variable, Gradient] = {}
-    for grad, variable in given:
+    for grad, variable in checked:
         require_variable(variable)
         if grad is None:
             continue
@@ -218,12 +218,12 @@ def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradi
             )
         gradients[variable] = grad
     if not gradients:
-        raise ValueError(f"No gradients provided for any variable: {[str(v) for _, v in given]}.")
+        raise ValueError(f"No gradients provided for any variable: {[str(v) for _, v in checked]}.")
     return gradients
 
 
-def _made(given: Any, step: Node, known: Callable[[], int]) -> Optimizer:
-    made: Optimizer = optimizer_of(given, step, known) if isinstance(given, TorchOptimizer) else given
+def _made(source: Any, step: Node, known: Callable[[], int]) -> Optimizer:
+    made: Optimizer = optimizer_of(source, step, known) if isinstance(source, TorchOptimizer) else source
     return made
 
 
@@ -233,10 +233,10 @@ def _split(hypers: Mapping[str, Hyper]) -> tuple[dict[str, Any], list[Node]]:
     computed: list[Node] = []
     for name, value in hypers.items():
         # TensorFlow calls a function once, where it makes a node.
-        given = value() if callable(value) and not isinstance(value, Node) else value
-        if isinstance(given, Node):
-            computed.append(given)
-        known[name] = None if isinstance(given, Node) else value
+        result = value() if callable(value) and not isinstance(value, Node) else value
+        if isinstance(result, Node):
+            computed.append(result)
+        known[name] = None if isinstance(result, Node) else value
     return known, computed
 
 

@@ -437,8 +437,8 @@ def _graph_time_value(value: Hyper) -> Hyper:
     """A function that makes a node is called now, as in TensorFlow; one that gives a number, every run."""
     if isinstance(value, Node) or not callable(value):
         return value
-    given = value()
-    return as_node(given) if isinstance(given, Node) or hasattr(given, "__node__") else value
+    made = value()
+    return as_node(made) if isinstance(made, Node) or hasattr(made, "__node__") else value
 
 
 def _part(grad: Gradient, variable: Variable, spec: OptimizerSpec) -> MutationPart:

@@ -121,12 +121,12 @@ def require_fit(grad: Gradient, variable: Variable) -> None:
             f"Gradient {values.name!r} of Variable {variable.name!r} has dtype {dtype.name}, the Variable "
             f"{variable.dtype.name}; use gs.cast."
         )
-    given, wanted = values.shape, variable.shape
+    shape, wanted = values.shape, variable.shape
     if rows and wanted.ndims:
         wanted = TensorShape([None, *wanted.as_list()[1:]])
-    if not given.is_compatible_with(wanted):
+    if not shape.is_compatible_with(wanted):
         raise ValueError(
-            f"Gradient {values.name!r} of Variable {variable.name!r} has shape {given}, which does not fit "
+            f"Gradient {values.name!r} of Variable {variable.name!r} has shape {shape}, which does not fit "
             f"the Variable's {variable.shape}{' by rows' if rows else ''}."
         )
     if isinstance(grad, IndexedSlices) and not as_node(grad.indices).dtype.is_integer:

@@ -43,8 +43,8 @@ class Operands:
         """Make the schedule's node."""
         template, kind = formula.expr, dtype.as_numpy_dtype
 
-        def value(*given: Any) -> Any:
-            names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(given)}
+        def value(*numbers: Any) -> Any:
+            names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
             return np.asarray(evaluate(template, names)).astype(kind)
 
         lowered = {f"#{i}": lower(node) for i, node in enumerate(self.nodes)}

@@ -336,8 +336,8 @@ def _require_no_function(custom_key_value_fn: Any) -> None:
         raise ValueError("custom_key_value_fn is not known here: give the memory as it is to be used.")
 
 
-def _one_each(given: Any, count: int, name: str) -> list[Any]:
-    items = list(given) if isinstance(given, (list, tuple)) else [given] if count == 1 else [None] * count
+def _one_each(value: Any, count: int, name: str) -> list[Any]:
+    items = list(value) if isinstance(value, (list, tuple)) else [value] if count == 1 else [None] * count
     if len(items) != count:
         raise ValueError(f"If provided, {name} must contain exactly one of each attention mechanism: {count}.")
     return items

@@ -166,8 +166,8 @@ class RNNCell:
             self._options["dtype"] = nodes[0].dtype
         reuse = self._options["reuse"]
         if self._scope_or_none is None:
-            given = scope if scope is not None else self.name if reuse else None
-            with variable_scope(given, default_name=self.name, auxiliary_name_scope=False) as entered:
+            target = scope if scope is not None else self.name if reuse else None
+            with variable_scope(target, default_name=self.name, auxiliary_name_scope=False) as entered:
                 self._cell_scope = entered
         built = self.__dict__.get("built", False)
         with variable_scope(self._scope_or_none, reuse=True if built else reuse):
@@ -265,9 +265,9 @@ def require_floating(node: Node) -> None:
         raise ValueError(f"RNN cell only supports floating point inputs, but saw dtype: {node.dtype.name}")
 
 
-def cell_activation(given: Callable[..., Any] | str | None) -> Callable[..., Any]:
+def cell_activation(activation: Callable[..., Any] | str | None) -> Callable[..., Any]:
     """Return an activation: a function, the one of a name, or tanh for None."""
-    return tanh if given is None else activation_of(given) or identity
+    return tanh if activation is None else activation_of(activation) or identity
 
 
 def joined_product(parts: Sequence[Any], kernel: Any, bias: Any) -> Node:
@@ -369,13 +369,13 @@ class GRUCell(RNNCell):
     def build(self, inputs_shape: Any) -> None:
         """Make kernels and biases."""
         rows, units = last_size(inputs_shape) + self._num_units, self._num_units
-        given, kernel = self._bias_initializer, self._kernel_initializer
+        bias, kernel = self._bias_initializer, self._kernel_initializer
         ones, none = ones_initializer(dtype=self.dtype), zeros_initializer(dtype=self.dtype)
         self._gate_kernel = self.add_variable("gates/kernel", [rows, 2 * units], initializer=kernel)
-        self._gate_bias = self.add_variable("gates/bias", [2 * units], initializer=ones if given is None else given)
+        self._gate_bias = self.add_variable("gates/bias", [2 * units], initializer=ones if bias is None else bias)
         self._candidate_kernel = self.add_variable("candidate/kernel", [rows, units], initializer=kernel)
         self._candidate_bias = self.add_variable(
-            "candidate/bias", [units], initializer=none if given is None else given
+            "candidate/bias", [units], initializer=none if bias is None else bias
         )  # fmt: skip
         self.built = True
 

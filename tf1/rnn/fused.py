@@ -63,10 +63,10 @@ def run_fused(
     count = len(first)
 
     def begin(values: Sequence[Any]) -> SequenceRun:
-        given, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
+        inputs, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
         # A step's products are too small for two threads that wait for each other.
         with np.errstate(all="ignore"), one_thread_each():
-            return how(given[0], mask, given[1 : 1 + count], given[1 + count :])
+            return how(inputs[0], mask, inputs[1 : 1 + count], inputs[1 + count :])
 
     def evaluate(*values: Any) -> Any:
         run = begin(values)
@@ -130,8 +130,8 @@ def with_inputs(x: Any, kernel: Any, bias: Any) -> Any:
 
 def kernel_gradient(x: Any, before: Any, gates: Any) -> Any:
     """Give the gradient of a kernel whose rows meet the inputs, then the state."""
-    given = flat(gates)
-    return np.concatenate([matmul(flat(x).T, given), matmul(flat(before).T, given)])
+    rows = flat(gates)
+    return np.concatenate([matmul(flat(x).T, rows), matmul(flat(before).T, rows)])
 
 
 class _Tanh:
@@ -140,18 +140,18 @@ class _Tanh:
     def __init__(self, x: Any, mask: Any, states: Sequence[Any], weights: Sequence[Any]) -> None:
         (first,), (kernel, bias) = states, weights
         self.x, self.mask, self.kernel, self.size = x, mask, kernel, x.shape[2]
-        given = with_inputs(x, kernel[: self.size], bias)
+        sums = with_inputs(x, kernel[: self.size], bias)
         #: Made of the step, whether or not it counts; and the state before each step.
-        self.made = given
-        self.before = np.empty((len(x), *first.shape), given.dtype)
+        self.made = sums
+        self.before = np.empty((len(x), *first.shape), sums.dtype)
         inner, h = kernel[self.size :], first
         for t in range(len(x)):
             self.before[t] = h
-            made = given[t]
+            made = sums[t]
             made += h @ inner
             np.tanh(made, out=made)
             h = made if mask is None else np.where(mask[t], made, h)
-        self.outputs = given if mask is None else given * mask
+        self.outputs = sums if mask is None else sums * mask
         self.states = [np.array(h)]
 
     def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:

@@ -42,13 +42,13 @@ def rnn_decoder(
     """
     with variable_scope(scope or "rnn_decoder") as entered:
         state, outputs, before = initial_state, [], None
-        for step, given in enumerate(decoder_inputs):
+        for step, inputs in enumerate(decoder_inputs):
             if loop_function is not None and before is not None:
                 with variable_scope("loop_function", reuse=True):
-                    given = loop_function(before, step)
+                    inputs = loop_function(before, step)
             if step > 0:
                 entered.reuse_variables()
-            output, state = cell(given, state)
+            output, state = cell(inputs, state)
             outputs.append(output)
             if loop_function is not None:
                 before = output

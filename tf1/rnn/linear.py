@@ -65,8 +65,8 @@ class _Linear:
 
 
 def _listed(args: Any) -> list[Node]:
-    given = args if isinstance(args, (list, tuple)) else [] if args is None else [args]
-    return [as_node(one) for one in given]
+    items = args if isinstance(args, (list, tuple)) else [] if args is None else [args]
+    return [as_node(one) for one in items]
 
 
 def _linear(

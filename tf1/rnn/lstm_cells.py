@@ -166,15 +166,15 @@ class LSTMCell(_LSTM):
 
     def build(self, inputs_shape: Any) -> None:
         """Make the weights."""
-        size, n, given = last_size(inputs_shape), self._num_units, self._initializer
-        self._kernel = self.add_variable("kernel", [size + self.output_size, 4 * n], initializer=given)
+        size, n, initializer = last_size(inputs_shape), self._num_units, self._initializer
+        self._kernel = self.add_variable("kernel", [size + self.output_size, 4 * n], initializer=initializer)
         self._bias = self.add_variable("bias", [4 * n], initializer=zeros_initializer(dtype=self.dtype))
         if self._use_peepholes:
             self._peepholes = [
-                self.add_variable(name, [n], initializer=given) for name in ("w_f_diag", "w_i_diag", "w_o_diag")
+                self.add_variable(name, [n], initializer=initializer) for name in ("w_f_diag", "w_i_diag", "w_o_diag")
             ]
         if self._num_proj is not None:
-            self._projection = self.add_variable("projection/kernel", [n, self._num_proj], initializer=given)
+            self._projection = self.add_variable("projection/kernel", [n, self._num_proj], initializer=initializer)
         self.built = True
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:

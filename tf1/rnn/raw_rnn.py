@@ -67,12 +67,12 @@ def raw_rnn(
         raise TypeError("loop_fn must be a callable")
     with variable_scope(scope or "rnn"):
         time = as_node(0)
-        finished, given, state, emitted, loop_state = loop_fn(time, None, None, None)
+        finished, inputs, state, emitted, loop_state = loop_fn(time, None, None, None)
         nest.assert_same_structure(state, cell.state_size, check_types=False)
-        given, state = nest.map_structure(as_node, given), nest.map_structure(as_node, state)
-        zero, arrays = _emission(cell, given, state, emitted)
+        inputs, state = nest.map_structure(as_node, inputs), nest.map_structure(as_node, state)
+        zero, arrays = _emission(cell, inputs, state, emitted)
         loop = _RawLoop(cell, loop_fn, zero)
-        first = (time, as_node(finished), given, arrays, state, as_node(0) if loop_state is None else loop_state)
+        first = (time, as_node(finished), inputs, arrays, state, as_node(0) if loop_state is None else loop_state)
         end = while_loop(lambda time, finished, *_: logical_not(reduce_all(finished)), loop.step, first)
         return end[3], end[4], None if loop_state is None else end[5]
 
@@ -85,13 +85,13 @@ class _RawLoop:
         self._loop_fn = loop_fn
         self._zero = zero
 
-    def step(self, time: Node, finished: Node, given: Any, arrays: Any, state: Any, loop_state: Any) -> Any:
-        output, new_state = self._cell(given, state)
+    def step(self, time: Node, finished: Node, inputs: Any, arrays: Any, state: Any, loop_state: Any) -> Any:
+        output, new_state = self._cell(inputs, state)
         nest.assert_same_structure(state, new_state, check_types=False)
         after = time + 1
         now_finished, following, new, emitted, new_loop_state = self._loop_fn(after, output, new_state, loop_state)
         nest.assert_same_structure(state, new, check_types=False)
-        nest.assert_same_structure(given, following, check_types=False)
+        nest.assert_same_structure(inputs, following, check_types=False)
         nest.assert_same_structure(arrays, emitted, check_types=False)
         emitted = nest.map_structure(lambda old, node: _kept(finished, old, node), self._zero, emitted)
         new = nest.map_structure(lambda old, node: _kept(finished, old, node), state, new)
@@ -108,9 +108,9 @@ def _kept(finished: Node, old: Any, new: Any) -> Any:
     return node if as_node(old).shape.ndims == 0 else where(finished, old, node)
 
 
-def _emission(cell: Any, given: Any, state: Any, emitted: Any) -> tuple[Any, Any]:
+def _emission(cell: Any, inputs: Any, state: Any, emitted: Any) -> tuple[Any, Any]:
     """Give zeros like what one step emits, and an empty TensorArray for each."""
-    one = nest.flatten(given)[0]
+    one = nest.flatten(inputs)[0]
     known = one.shape.as_list()[0] if one.shape.ndims else None
     batch = shape_of(one)[0] if known is None else known
     likes: list[tuple[Any, Any]] = []

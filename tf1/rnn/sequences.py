@@ -75,17 +75,17 @@ def dynamic_rnn(
     """
     require_cell("cell", cell)
     with variable_scope(scope or "rnn"):
-        given = nest.map_structure(as_node, inputs)
+        nodes = nest.map_structure(as_node, inputs)
         if not time_major:
-            given = nest.map_structure(_swapped, given)
-        steps, batch = _sizes(nest.flatten(given))
+            nodes = nest.map_structure(_swapped, nodes)
+        steps, batch = _sizes(nest.flatten(nodes))
         lengths = _lengths(sequence_length, batch)
-        state = _first_state(cell, given, batch, initial_state, dtype)
-        if getattr(cell, "runs_sequences", False) and isinstance(given, Node) and given.shape.ndims == 3:
-            _require_depth(given)
-            outputs, last = cell.over_sequence(given, state, lengths)
+        state = _first_state(cell, nodes, batch, initial_state, dtype)
+        if getattr(cell, "runs_sequences", False) and isinstance(nodes, Node) and nodes.shape.ndims == 3:
+            _require_depth(nodes)
+            outputs, last = cell.over_sequence(nodes, state, lengths)
         else:
-            outputs, last = _step_by_step(cell, given, steps, lengths, state)
+            outputs, last = _step_by_step(cell, nodes, steps, lengths, state)
         if not time_major:
             outputs = nest.map_structure(_swapped, outputs)
         return outputs, last
@@ -103,11 +103,11 @@ def _step_by_step(cell: Any, inputs: Any, steps: Any, lengths: Node | None, stat
     states = nest.flatten(state)
 
     def step(at: Node, written: Any, current: Any) -> Any:
-        given = nest.pack_sequence_as(inputs, [array.read(at) for array in arrays])
-        for node, whole in zip(nest.flatten(given), nodes, strict=True):
+        element = nest.pack_sequence_as(inputs, [array.read(at) for array in arrays])
+        for node, whole in zip(nest.flatten(element), nodes, strict=True):
             node.set_shape(whole.shape[1:])
         current = nest.pack_sequence_as(state, current)
-        output, new = cell(given, current)
+        output, new = cell(element, current)
         nest.assert_same_structure(state, new, check_types=False)
         flat_output, flat_new = nest.flatten(output), nest.flatten(new)
         if lengths is not None:
@@ -174,10 +174,10 @@ def static_rnn(
             outputs, state = cell.over_sequence(stack(steps), state, lengths)
             return unstack(outputs, len(steps)), state
         emitted = []
-        for at, given in enumerate(steps):
+        for at, step in enumerate(steps):
             if at == 1:
                 entered.reuse_variables()
-            output, new = cell(given, state)
+            output, new = cell(step, state)
             if lengths is not None:
                 over = as_node(at) >= lengths
                 output = nest.map_structure(lambda node, over=over: where(over, zeros_like(node), node), output)

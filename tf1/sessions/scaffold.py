@@ -180,8 +180,8 @@ class Scaffold:
         return group(local_variables_initializer(), *get_collection(GraphKeys.TABLE_INITIALIZERS))
 
 
-def _either(given: Any, inherited: Any) -> Any:
-    return given if given is not None else inherited
+def _either(own: Any, inherited: Any) -> Any:
+    return own if own is not None else inherited
 
 
 def _uninitialized_globals() -> Any:

@@ -493,10 +493,10 @@ class Supervisor:
             self._session = None
 
 
-def _or_default(given: Any, collection: str, default: Callable[[], Any]) -> Any:
+def _or_default(value: Any, collection: str, default: Callable[[], Any]) -> Any:
     """Give what was given, what the collection names, or the default, which joins the collection."""
-    if given is not Supervisor.USE_DEFAULT:
-        return given
+    if value is not Supervisor.USE_DEFAULT:
+        return value
     items = get_collection(collection)
     if items:
         return items[0]

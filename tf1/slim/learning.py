@@ -158,9 +158,9 @@ def train(
     if train_op is None:
         raise ValueError("train_op cannot be None.")
     if logdir is None:
-        given = {"summary_op": summary_op is not _USE_DEFAULT, "saver": saver is not None,
+        options = {"summary_op": summary_op is not _USE_DEFAULT, "saver": saver is not None,
                  "trace_every_n_steps": trace_every_n_steps is not None}  # fmt: skip
-        for name, is_given in given.items():
+        for name, is_given in options.items():
             if is_given:
                 raise ValueError(f"Cannot provide {name} because logdir=None")
     if number_of_steps is not None and number_of_steps <= 0:

@@ -39,7 +39,7 @@ def assign_from_checkpoint(
     """
     wanted: dict[str, list[Any]] = {}
     if isinstance(var_list, Mapping):
-        wanted = {name: [*given] if isinstance(given, (list, tuple)) else [given] for name, given in var_list.items()}
+        wanted = {name: [*items] if isinstance(items, (list, tuple)) else [items] for name, items in var_list.items()}
     else:
         for variable in var_list:
             wanted.setdefault(get_variable_full_name(variable), []).append(variable)

@@ -395,9 +395,9 @@ class MutableHashTable(LookupTable):
         rows = self._rows([_plain(item) for item in keys.reshape(-1)])
         return np.array(rows, self.value_dtype.as_numpy_dtype).reshape(*keys.shape, *self._default.shape)
 
-    def _change(self, op_type: str, name: str | None, change: Callable[..., None], *given: Any) -> Node:
+    def _change(self, op_type: str, name: str | None, change: Callable[..., None], *operands: Any) -> Node:
         dtypes = (self.key_dtype, self.value_dtype)
-        nodes = [as_node(item, None if is_node(item) else dtype) for item, dtype in zip(given, dtypes, strict=False)]
+        nodes = [as_node(item, None if is_node(item) else dtype) for item, dtype in zip(operands, dtypes, strict=False)]
         for what, node, dtype in zip(("Keys", "Values"), nodes, dtypes, strict=False):
             if node.dtype != dtype:
                 raise TypeError(f"Signature mismatch. {what} must be dtype {dtype.name}, got {node.dtype.name}.")

@@ -66,12 +66,12 @@ def index_table_from_tensor(
     Raises:
         ValueError: Without words, or for a negative number of buckets.
     """
-    given = vocabulary_list if mapping is None else mapping
-    if given is None:
+    vocabulary = vocabulary_list if mapping is None else mapping
+    if vocabulary is None:
         raise ValueError("vocabulary_list must be specified.")
     _require_buckets(num_oov_buckets)
     with get_default_graph().name_scope(name or "index_table") as scope:
-        keys = given if is_node(given) else as_node(given)
+        keys = vocabulary if is_node(vocabulary) else as_node(vocabulary)
         if keys.dtype.is_integer:
             keys = cast(keys, "int64")
         table = HashTable(KeyValueTensorInitializer(keys, _ids(size(keys))), default_value)
@@ -141,11 +141,11 @@ def index_to_string_table_from_tensor(
     Returns:
         A table, to be filled by `gs.tables_initializer()`.
     """
-    given = vocabulary_list if mapping is None else mapping
-    if given is None:
+    vocabulary = vocabulary_list if mapping is None else mapping
+    if vocabulary is None:
         raise ValueError("vocabulary_list must be specified.")
     with get_default_graph().name_scope(name or "index_to_string"):
-        words = as_node(given)
+        words = as_node(vocabulary)
         return HashTable(KeyValueTensorInitializer(_ids(size(words)), words), default_value)
 
 

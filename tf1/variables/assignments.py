@@ -220,24 +220,24 @@ def operand_of(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...]
 
 def require_shape(op_type: str, ref: Variable, operand: Node, wanted: Any) -> None:
     """Refuse an operand whose shape cannot be the wanted one, with TensorFlow's text."""
-    given, wanted = operand.shape, TensorShape(wanted)
-    if given.is_compatible_with(wanted):
+    shape, wanted = operand.shape, TensorShape(wanted)
+    if shape.is_compatible_with(wanted):
         return
-    if given.ndims != wanted.ndims:
+    if shape.ndims != wanted.ndims:
         raise ValueError(
-            f"Shapes must be equal rank, but are {wanted.ndims} and {given.ndims} for '{op_type}' "
-            f"(op: '{op_type}') with input shapes: {_brackets(wanted)}, {_brackets(given)}. "
+            f"Shapes must be equal rank, but are {wanted.ndims} and {shape.ndims} for '{op_type}' "
+            f"(op: '{op_type}') with input shapes: {_brackets(wanted)}, {_brackets(shape)}. "
             f"Variable {ref.op_name!r}, operand {operand.name!r}."
         )
     i = next(
         i
-        for i, (a, b) in enumerate(zip(wanted.as_list(), given.as_list(), strict=True))
+        for i, (a, b) in enumerate(zip(wanted.as_list(), shape.as_list(), strict=True))
         if a is not None and b is not None and a != b
     )
     raise ValueError(
-        f"Dimension {i} in both shapes must be equal, but are {wanted[i]} and {given[i]}. Shapes are "
-        f"{_brackets(wanted)} and {_brackets(given)}. for '{op_type}' (op: '{op_type}') with input shapes: "
-        f"{_brackets(wanted)}, {_brackets(given)}. Variable {ref.op_name!r}, operand {operand.name!r}."
+        f"Dimension {i} in both shapes must be equal, but are {wanted[i]} and {shape[i]}. Shapes are "
+        f"{_brackets(wanted)} and {_brackets(shape)}. for '{op_type}' (op: '{op_type}') with input shapes: "
+        f"{_brackets(wanted)}, {_brackets(shape)}. Variable {ref.op_name!r}, operand {operand.name!r}."
     )
 
 

@@ -194,9 +194,9 @@ def _asked(
         return initializer
     any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
     wanted: dict[str, Any] = {"dtype": dtype, "partition_info": info}
-    given = {key: value for key, value in wanted.items() if any_name or key in takes}
+    kwargs = {key: value for key, value in wanted.items() if any_name or key in takes}
     sizes = [None if d is None else int(d) for d in shape.as_list()]
-    return lambda: initializer(sizes, **given)
+    return lambda: initializer(sizes, **kwargs)
 
 
 def _partitioned(

@@ -197,7 +197,7 @@ def variable_scope(
         full = f"{outer.name}/{name_or_scope}" if outer.name else name_or_scope
         entered = replace(outer, name=full, reuse=reuse or outer.reuse)
         short = name_or_scope
-    given = {
+    options = {
         "initializer": initializer,
         "regularizer": regularizer,
         "caching_device": caching_device,
@@ -206,7 +206,7 @@ def variable_scope(
         "use_resource": use_resource,
         "constraint": constraint,
     }
-    entered = replace(entered, **{key: value for key, value in given.items() if value is not None})
+    entered = replace(entered, **{key: value for key, value in options.items() if value is not None})
     if custom_getter is not None:
         entered.custom_getter = chained(custom_getter, entered.custom_getter)
     # Names within the scope start anew whenever it is opened again.

@@ -65,10 +65,10 @@ def warm_start(
     """
     vocabularies, previous = dict(var_name_to_vocab_info or {}), dict(var_name_to_prev_var_name or {})
     grouped = _grouped(vars_to_warm_start)
-    for names, given in (previous, "var_name_to_prev_var_name"), (vocabularies, "var_name_to_vocab_info"):
+    for names, what in (previous, "var_name_to_prev_var_name"), (vocabularies, "var_name_to_vocab_info"):
         if unused := set(names) - set(grouped):
             raise ValueError(
-                f"You provided the following variables in {given} that were not used: {unused}.  Perhaps you "
+                f"You provided the following variables in {what} that were not used: {unused}.  Perhaps you "
                 f"misspelled them?  Here is the list of viable variable names: {set(grouped)}"
             )
     with load_checkpoint(ckpt_to_initialize_from) as reader:
