@@ -117,8 +117,8 @@ def optimize_loss(
     wanted = ["loss", "learning_rate", "global_gradient_norm"] if summaries is None else list(summaries)
     for one in wanted:
         if one not in OPTIMIZER_SUMMARIES:
-            known = ", ".join(OPTIMIZER_SUMMARIES)
-            raise ValueError(f"Summaries should be one of [{known}], you provided {one}.")
+            names = ", ".join(OPTIMIZER_SUMMARIES)
+            raise ValueError(f"Summaries should be one of [{names}], you provided {one}.")
     if global_step is None:
         global_step = get_global_step()
     else:
@@ -293,8 +293,8 @@ def _optimizer(optimizer: Any, rate: Any) -> Optimizer:
         raise ValueError(f"Learning rate is None, but should be specified if optimizer is string ({optimizer}).")
     if named:
         if optimizer not in OPTIMIZER_CLS_NAMES:
-            known = ", ".join(OPTIMIZER_CLS_NAMES)
-            raise ValueError(f"Optimizer name should be one of [{known}], you provided {optimizer}.")
+            names = ", ".join(OPTIMIZER_CLS_NAMES)
+            raise ValueError(f"Optimizer name should be one of [{names}], you provided {optimizer}.")
         return OPTIMIZER_CLS_NAMES[optimizer](learning_rate=rate)
     if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
         if rate is None:

@@ -69,13 +69,13 @@ class Component:
             shape: That of each element; default as it is.
         """
         within = self.shape if shape is None else shape
-        known = None if within.ndims is None else [size, *within.as_list()]
-        return Component(self.dtype, TensorShape(known), self.is_sparse)
+        dims = None if within.ndims is None else [size, *within.as_list()]
+        return Component(self.dtype, TensorShape(dims), self.is_sparse)
 
     def sliced(self) -> Component:
         """Give the component of a slice of axis 0."""
-        known = None if self.shape.ndims is None else self.shape.as_list()[1:]
-        return Component(self.dtype, TensorShape(known), self.is_sparse)
+        dims = None if self.shape.ndims is None else self.shape.as_list()[1:]
+        return Component(self.dtype, TensorShape(dims), self.is_sparse)
 
     def merged(self, other: Component) -> Component:
         """Give the component that is this one or another one, of the same dtype."""

@@ -145,11 +145,11 @@ class Pipeline(Structured):
             InvalidArgumentError: When run, if elements of one batch differ in shape.
         """
         size = _positive(batch_size, "Batch size must be greater than zero.")
-        known = size if drop_remainder and not isinstance(size, Node) else None
+        rows = size if drop_remainder and not isinstance(size, Node) else None
         return self._derived(
             lambda run: stages.batches(self.elements(run), run.number(size), bool(drop_remainder), stacked),
             [size],
-            nest.map_structure(lambda one: one.batched(known), self.element),
+            nest.map_structure(lambda one: one.batched(rows), self.element),
         )
 
     def padded_batch(
@@ -176,8 +176,8 @@ class Pipeline(Structured):
         if padding_values is not None:
             padding = nest.flatten(padding_values)
         fill = [as_node(value, one.dtype) for value, one in builtins.zip(padding, kinds, strict=True)]
-        known = size if drop_remainder and not isinstance(size, Node) else None
-        leaves = [one.batched(known, shape) for one, shape in builtins.zip(kinds, shapes, strict=True)]
+        count = size if drop_remainder and not isinstance(size, Node) else None
+        leaves = [one.batched(count, shape) for one, shape in builtins.zip(kinds, shapes, strict=True)]
         return self._derived(
             lambda run: stages.batches(
                 self.elements(run),

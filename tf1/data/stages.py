@@ -102,9 +102,9 @@ def repeated(begin: Callable[[], Iterator[Values]], times: int) -> Iterator[Valu
 
 def cached(begin: Callable[[], Iterator[Values]], run: Pass, key: object) -> Iterator[Values]:
     """Give the elements, from memory once all of them were given."""
-    known = run.memory.get(key)
-    if known is not None:
-        yield from known
+    held = run.memory.get(key)
+    if held is not None:
+        yield from held
         return
     elements = []
     for values in begin():

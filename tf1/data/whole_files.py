@@ -167,8 +167,8 @@ def make_csv_dataset(
         defaults = [constant([], one) if _is_dtype(one) else one for one in column_defaults]
     if len(defaults) != len(places):
         raise ValueError("If specified, column_defaults and select_columns must have same length.")
-    taken = [names[place] for place in places]
-    if label_name is not None and label_name not in taken:
+    selected = [names[place] for place in places]
+    if label_name is not None and label_name not in selected:
         raise ValueError("`label_name` provided must be one of the columns.")
 
     def lines_of(name: Any) -> Pipeline:
@@ -179,7 +179,7 @@ def make_csv_dataset(
             lines, [one if isinstance(one, Node) else np.reshape(one, -1) for one in defaults], field_delim,
             use_quote_delim, na_value=na_value, select_cols=places,
         )  # fmt: skip
-        return _labelled(dict(zip(taken, columns, strict=True)), label_name)
+        return _labelled(dict(zip(selected, columns, strict=True)), label_name)
 
     batches = _batches(
         files, lines_of, num_parallel_reads, batch_size, False, num_epochs, shuffle, shuffle_buffer_size, shuffle_seed

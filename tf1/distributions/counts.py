@@ -171,9 +171,9 @@ class Poisson(Distribution):
         if (rate is None) == (log_rate is None):
             raise ValueError("Must specify exactly one of `rate` and `log_rate`.")
         with name_scope(name) as scope:
-            (known,) = floats(log_rate if rate is None else rate)
-            (self.rate,) = positive(validate_args, exp(known) if rate is None else known)
-            self.log_rate = known if rate is None else log(self.rate)
+            (node,) = floats(log_rate if rate is None else rate)
+            (self.rate,) = positive(validate_args, exp(node) if rate is None else node)
+            self.log_rate = node if rate is None else log(self.rate)
         self.interpolate_nondiscrete = interpolate_nondiscrete
         super().__init__([self.rate], self.rate.dtype, scope, parameters)
 

@@ -79,10 +79,10 @@ class Bernoulli(Distribution):
     def _log_prob(self, value: Node) -> Node:
         event = cast(value, self.logits.dtype)
         shape = broadcast_dynamic_shape(shape_of(event), shape_of(self.logits))
-        known = event + zeros_like(self.logits)
+        labels = event + zeros_like(self.logits)
         logits = broadcast_to(self.logits, shape)
-        logits.set_shape(known.shape)
-        return -sigmoid_cross_entropy_with_logits(labels=known, logits=logits)
+        logits.set_shape(labels.shape)
+        return -sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def _entropy(self) -> Node:
         return -self.logits * (sigmoid(self.logits) - 1.0) + softplus(-self.logits)

@@ -99,17 +99,17 @@ class _Described:
     def batch_shape_tensor(self, name: str = "batch_shape_tensor") -> Node:
         """Give the shape of the batch as an int32 node."""
         with self._scope(name):
-            known = self.batch_shape
-            if known.is_fully_defined():
-                return as_shape_node(known)
+            static = self.batch_shape
+            if static.is_fully_defined():
+                return as_shape_node(static)
             whole = self._extent_shape_node()
             return whole[: size(whole) - self.inner_axes] if self.inner_axes else whole
 
     def event_shape_tensor(self, name: str = "event_shape_tensor") -> Node:
         """Give the shape of one sample as an int32 node."""
         with self._scope(name):
-            known = self.event_shape
-            return as_shape_node(known) if known.is_fully_defined() else self._extent_shape_node()[-1:]
+            static = self.event_shape
+            return as_shape_node(static) if static.is_fully_defined() else self._extent_shape_node()[-1:]
 
     def copy(self, **override_parameters_kwargs: Any) -> Any:
         """Give another distribution of this kind, with some arguments in the place of this one's."""
@@ -265,11 +265,11 @@ class Distribution(_Described):
         Raises:
             NotImplementedError: If it has none, with TensorFlow's text.
         """
-        known = getattr(self, method, None)
-        if known is None:
+        function = getattr(self, method, None)
+        if function is None:
             text = f"{what} is not implemented: {type(self).__name__}"
             raise NotImplementedError(text)  # It stays abstract.
-        return known
+        return function
 
     def _statistic(self, what: str) -> Node:
         statistic: Node = self._known(f"_{what}", what)()

@@ -147,11 +147,11 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
         covered = plan.find_covered(node)
     drawn: dict[Node, Any] = {}
     # Whether what it covers has a value before it is the same in every run of a plan.
-    known = plan.schedules.get(node)
-    if known is None and all(values[slot] is EMPTY for slot in covered.values()):
-        known = plan.find_schedule(node)
-    if known is not None:
-        schedule, slots = known
+    entry = plan.schedules.get(node)
+    if entry is None and all(values[slot] is EMPTY for slot in covered.values()):
+        entry = plan.find_schedule(node)
+    if entry is not None:
+        schedule, slots = entry
         straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, slots)], drawn)
         if straight is not None:
             gradients, forward = straight
@@ -168,8 +168,8 @@ def _by_tape(node: Node, values: list[Any], plan: Plan, drawn: dict[Node, Any]) 
         return values[plan.slot_for(source, consumer)]
 
     covered = plan.covered[node]
-    known = {one: values[slot] for one, slot in covered.items() if values[slot] is not EMPTY}
-    gradients, forward = evaluate_by_tape(node, value_of, known, drawn)
+    before = {one: values[slot] for one, slot in covered.items() if values[slot] is not EMPTY}
+    gradients, forward = evaluate_by_tape(node, value_of, before, drawn)
     for one, slot in covered.items():
         if values[slot] is EMPTY:
             values[slot] = forward[one]

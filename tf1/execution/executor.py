@@ -225,7 +225,7 @@ class Executor:
         push: Push,
         shapes: Mapping[Variable, tuple[int, ...]],
         write: int = 0,
-        kept: tuple[Variable, ...] = (),
+        reads: tuple[Variable, ...] = (),
         lookups: Sequence[Lookup] = (),
     ) -> list[Any] | None:
         """Send a push, after what it needs is declared.
@@ -234,7 +234,7 @@ class Executor:
             push: The push.
             shapes: The Variables that it gives their whole value, with the value's shape.
             write: Its number, where the next run is to start from what it reads; see keep_fresh.
-            kept: What it reads whole for that.
+            reads: What it reads whole for that.
             lookups: The rows that it reads for that.
 
         Returns:
@@ -246,26 +246,26 @@ class Executor:
             NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
         values = self.taken(self.send(push, shapes))
-        if values is not None and (kept or lookups):
-            self.keep_fresh(write, kept, values, lookups)
+        if values is not None and (reads or lookups):
+            self.keep_fresh(write, reads, values, lookups)
         return values
 
-    def push_again(self, push: Push, kept: tuple[Variable, ...]) -> None:
+    def push_again(self, push: Push, reads: tuple[Variable, ...]) -> None:
         """Do as `push` with one that gives no Variable its value, from which the next run is to start.
 
         Args:
             push: The push.
-            kept: What it reads, whole.
+            reads: What it reads, whole.
         """
         write, incarnation = self.begin_write(), self.cluster.incarnation
         if self._pushed.get(push.layout) != incarnation:
-            self.push(push, {}, write, kept)
+            self.push(push, {}, write, reads)
             return
         result = self.cluster.push(push)
         self.last_outcome = result.outcome
         values = self.taken(result)
-        if values and len(values) == len(kept) and write == self._writes:
-            self._fresh = Fresh(write, incarnation, self._clock.monotonic(), kept, values)
+        if values and len(values) == len(reads) and write == self._writes:
+            self._fresh = Fresh(write, incarnation, self._clock.monotonic(), reads, values)
 
     def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
         """Send a push, and give what became of this one, whatever other threads push meanwhile; see push.
@@ -310,11 +310,11 @@ class Executor:
         missing: set[str] | None = None
         if not all(variable.is_local for variable in variables):
             missing = set(self.cluster.run.uninitialized())
-        known = self.cluster.variables
+        declared = self.cluster.variables
         return [
             self.local.has(variable)
             if missing is None or variable.is_local
-            else variable.op_name in known and variable.op_name not in missing
+            else variable.op_name in declared and variable.op_name not in missing
             for variable in variables
         ]
 
@@ -345,8 +345,8 @@ class Executor:
         run = self.cluster.run.side()
         wanted = frozenset(names)
         check_variables([program_variable(item) for item in self._shared() if item.op_name in wanted], run)
-        known = alike if incarnation == self.cluster.incarnation else frozenset[str]()
-        self._alike = (self.cluster.incarnation, known | wanted)
+        checked = alike if incarnation == self.cluster.incarnation else frozenset[str]()
+        self._alike = (self.cluster.incarnation, checked | wanted)
 
 
 def _frozen(values: list[Any]) -> list[Any]:

@@ -39,14 +39,14 @@ class Fetches:
         """Take fetches apart as the function `flatten` does."""
         form = _form_of(fetches)
         try:
-            known = self._known.get(form)
+            pair = self._known.get(form)
         except TypeError:  # something in it cannot be looked up
             return flatten(fetches, self._graph)
-        if known is None:
-            known = flatten(fetches, self._graph)
+        if pair is None:
+            pair = flatten(fetches, self._graph)
             if _is_of_nodes(fetches):
-                self._known[form] = known
-        return known
+                self._known[form] = pair
+        return pair
 
 
 def _form_of(fetches: Any) -> Any:

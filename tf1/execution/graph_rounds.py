@@ -174,8 +174,8 @@ class GraphRounds:
         known: Told of steps, as a run begins.
     """
 
-    def __init__(self, inner: InnerSteps, every: int, push: OuterPush, known: KnownSteps) -> None:
-        self._inner, self._every, self._push, self._known = inner, every, push, known
+    def __init__(self, inner: InnerSteps, every: int, push: OuterPush, steps: KnownSteps) -> None:
+        self._inner, self._every, self._push, self._known = inner, every, push, steps
         # Guards all below; a leaf.
         self._lock = threading.Lock()
         self._by_run: dict[tuple[str, str], _Copies] = {}

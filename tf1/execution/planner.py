@@ -80,10 +80,10 @@ class _Planner:
         Raises:
             InvalidArgumentError: If it also changes a Variable that these train.
         """
-        taken = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
-        if not taken:
+        nodes = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
+        if not nodes:
             return None
-        rounds: GraphRounds = taken[0].attrs["local_rounds"]
+        rounds: GraphRounds = nodes[0].attrs["local_rounds"]
         for node in self.nodes:
             if isinstance(node, Mutation) and node not in self.fed:
                 changed = sorted(variable.op_name for variable in rounds.given.intersection(node.variables))

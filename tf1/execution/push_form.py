@@ -118,9 +118,9 @@ class PushForm:
         self.local_uses = tuple(
             LocalUse(spec, use.finish, partial(_numbers, hypers)) for spec, use, hypers in uses if spec.is_local
         )
-        known = [use for use, hypers in self._uses if not hypers]
+        constant = [use for use, hypers in self._uses if not hypers]
         # None where some hyper-parameters are to be evaluated.
-        self._known_uses = known if len(known) == len(self._uses) else None
+        self._known_uses = constant if len(constant) == len(self._uses) else None
         self.wanted = tuple((m, m.value_of) for m in mutations if m in wanted and m.value_of is not None)
         self.shared = tuple(variable for _, variable in self.wanted if not variable.is_local)
         self.ahead, self.again = tuple(ahead), tuple(again)

@@ -275,9 +275,9 @@ class SteadyRun:
             if self._late is not None:
                 self._late(values, plan, executor)
             push = self._form.push(values)
-            kept, push.reads = self._form.reading[reuses]
+            reads, push.reads = self._form.reading[reuses]
             push.layout = self._form
-            executor.push_again(push, kept)
+            executor.push_again(push, reads)
         except JobDoneError as done:
             done.values = fetched(plan, values, feeds)
             raise

@@ -54,7 +54,7 @@ def convert_variables_to_constants(
         raise ValueError(
             "The GraphDef was not written by globalstep: take `sess.graph.as_graph_def()` of the session's own graph."
         )
-    constant = {
+    excluded = {
         node.name
         for node in graph_def.node
         if node.op == "VariableV2"
@@ -63,7 +63,7 @@ def convert_variables_to_constants(
             or node.name in (variable_names_blacklist or ())
         )
     }
-    ends = {node.name for node in graph_def.node if node.op == "VariableV2"} - constant
+    ends = {node.name for node in graph_def.node if node.op == "VariableV2"} - excluded
     part = _part(graph_def, output_node_names, ends)
     frozen = [node.name for node in part.node if node.name in ends]
     _log.info("Froze %d variables.", len(frozen))

@@ -166,11 +166,11 @@ def _along(op_type: str) -> Translator:
 
 
 def _reduced(t: Translation, op_type: str, node: Node, x: str) -> str:
-    axes, kept = node.attrs["axis"], int(node.attrs["keepdims"])
+    axes, keepdims = node.attrs["axis"], int(node.attrs["keepdims"])
     if axes is not None and not axes:
         return x
     inputs = [x] if axes is None else [x, t.constant(list(axes), np.int64)]
-    return str(t.add(op_type, inputs, keepdims=kept))
+    return str(t.add(op_type, inputs, keepdims=keepdims))
 
 
 def _reduction(op_type: str) -> Translator:
@@ -377,8 +377,8 @@ def _tensordot(t: Translation, node: Node) -> str:
     of_a, of_b = names[:left], names[left:]
     for one, other in zip(*pairs, strict=True):
         of_b[other] = of_a[one]
-    kept = [name for name in (*of_a, *of_b) if not (name in of_a and name in of_b)]
-    equation = f"{''.join(of_a)},{''.join(of_b)}->{''.join(kept)}"
+    free = [name for name in (*of_a, *of_b) if not (name in of_a and name in of_b)]
+    equation = f"{''.join(of_a)},{''.join(of_b)}->{''.join(free)}"
     return str(t.add("Einsum", [t.of(a), t.of(b)], equation=equation))
 
 

@@ -31,13 +31,13 @@ def keep_scope(meta: MetaGraphDef, scope: str) -> None:
     they have in its checkpoints.
     """
     part = _Part(scope.rstrip("/") + "/")
-    kept = [node for node in meta.graph_def.node if part.has(node.name) and part.is_whole(node)]
+    nodes = [node for node in meta.graph_def.node if part.has(node.name) and part.is_whole(node)]
     unbound: dict[str, None] = {}
-    for node in kept:
+    for node in nodes:
         unbound.update(dict.fromkeys(part.outside(node)))
         part.rename(node)
     del meta.graph_def.node[:]
-    meta.graph_def.node.extend(kept)
+    meta.graph_def.node.extend(nodes)
     content = json.loads(meta.collection_def[PAYLOAD].bytes_list.value[0])
     collections, drawn = content["collections"], meta.collection_def
     content["collections"] = {name: part.items(items) for name, items in collections.items()}

@@ -112,13 +112,13 @@ def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
     def find(feature: Any) -> Any:
         values = np.asarray(feature)
         if whole:
-            kept = np.ones(values.size, np.bool_)
+            present = np.ones(values.size, np.bool_)
         elif values.dtype == object:
-            kept = np.array([item not in (b"", "") for item in values.reshape(-1)], np.bool_)
+            present = np.array([item not in (b"", "") for item in values.reshape(-1)], np.bool_)
         else:
-            kept = values.reshape(-1) != -1
-        places = np.argwhere(kept.reshape(values.shape)).astype(np.int64)
-        return places, values.reshape(-1)[kept], np.array(values.shape, np.int64)
+            present = values.reshape(-1) != -1
+        places = np.argwhere(present.reshape(values.shape)).astype(np.int64)
+        return places, values.reshape(-1)[present], np.array(values.shape, np.int64)
 
     rank = node.shape.ndims
     parts = Node("DenseToSparse", (node,), find, attrs={"tuple": True, "stops_gradient": True})

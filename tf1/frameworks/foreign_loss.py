@@ -106,9 +106,9 @@ def _with_gradients(loss: Array, gradients: Mapping[int, Array], *values: Any) -
 
 
 def _vjp(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
-    known: Mapping[int, Array] = args[1]
+    by_place: Mapping[int, Array] = args[1]
     # The values come after the loss and its gradients.
-    gradients = [known[i - 2] for i in argnums]
+    gradients = [by_place[i - 2] for i in argnums]
     return lambda g: tuple(_scaled(g, gradient) for gradient in gradients)
 
 

@@ -268,8 +268,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _flow(flowing: list[Any], place: int, part: Any) -> None:
-    known = flowing[place]
-    flowing[place] = part if known is None else known + part
+    before = flowing[place]
+    flowing[place] = part if before is None else before + part
 
 
 #: What gives a Gradients node's value without a tape.

@@ -43,8 +43,8 @@ class IndexedSlices(OfValues):
         if self.dense_shape is None:
             return TensorShape(None)
         if isinstance(self.dense_shape, Node):
-            known = self.dense_shape.attrs.get("value")
-            return TensorShape(None if known is None else [int(size) for size in known])
+            static = self.dense_shape.attrs.get("value")
+            return TensorShape(None if static is None else [int(size) for size in static])
         return TensorShape([int(size) for size in self.dense_shape])
 
     @property

@@ -86,9 +86,9 @@ class SparseTensor(OfValues):
     @property
     def shape(self) -> TensorShape:
         """The static shape of the whole array."""
-        known = self.dense_shape.attrs.get("value")
-        if known is not None:
-            return TensorShape([int(size) for size in np.asarray(known).reshape(-1)])
+        static = self.dense_shape.attrs.get("value")
+        if static is not None:
+            return TensorShape([int(size) for size in np.asarray(static).reshape(-1)])
         if "static_shape" in self.dense_shape.attrs:
             return TensorShape(self.dense_shape.attrs["static_shape"])
         rank = self.dense_shape.shape.as_list()[0] if self.dense_shape.shape.ndims else None

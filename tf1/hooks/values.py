@@ -153,11 +153,11 @@ class NanTensorHook(SessionRunHook):
         """
         if run_values.results is None or not np.any(np.isnan(run_values.results)):
             return
-        known = self._known(run_context.session)
+        cause = self._known(run_context.session)
         if self._fail:
-            _log.error("Model diverged with loss = NaN. %s", known)
-            raise NanLossDuringTrainingError(known)
-        _log.warning("Model diverged with loss = NaN. %s", known)
+            _log.error("Model diverged with loss = NaN. %s", cause)
+            raise NanLossDuringTrainingError(cause)
+        _log.warning("Model diverged with loss = NaN. %s", cause)
         run_context.request_stop()
 
     def _known(self, session: Session) -> str:

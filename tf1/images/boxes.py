@@ -82,8 +82,8 @@ def crop_and_resize(
             crops = _interpolated(pixels, image_of, ys, xs)
         return anp.where(inside, crops, np.float32(extrapolation_value)).astype(np.float32)
 
-    known = static_value(size)
-    lengths = [None, None] if known is None else [int(n) for n in np.asarray(known).reshape(-1)]
+    static = static_value(size)
+    lengths = [None, None] if static is None else [int(n) for n in np.asarray(static).reshape(-1)]
     count = places.shape.as_list()[0] if places.shape.ndims == 2 else None
     depth = images.shape.as_list()[-1] if images.shape.dims is not None else None
     return Node(

@@ -161,11 +161,11 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
     """
     node, times = image_node(image), as_node(k, name="k")
     lead, height, width, rest = sizes_of_image(node)
-    known = static_value(times)
+    static = static_value(times)
     shape = [*lead, height, width, *rest]
-    if known is None and height != width:
+    if static is None and height != width:
         shape = [*lead, None, None, *rest]
-    elif known is not None and int(known) % 2:
+    elif static is not None and int(static) % 2:
         shape = [*lead, width, height, *rest]
 
     def turn(x: Any, count: Any) -> Any:
@@ -209,15 +209,15 @@ def central_crop(image: Any, central_fraction: float) -> Node:
         top, left = start(rows), start(columns)
         return x[..., top : rows - top, left : columns - left, :]
 
-    kept = [None if size is None else size - 2 * start(size) for size in (height, width)]
-    return _along(node, "CentralCrop", cut, [*lead, *kept, *rest], "central_crop")
+    lengths = [None if size is None else size - 2 * start(size) for size in (height, width)]
+    return _along(node, "CentralCrop", cut, [*lead, *lengths, *rest], "central_crop")
 
 
 def _box(values: Sequence[Any]) -> tuple[list[Node], list[int | None]]:
     """Give numbers, or nodes that are such, as nodes, with what is known of them before a run."""
     nodes = [as_node(value) for value in values]
-    known = [static_value(node) for node in nodes]
-    return nodes, [None if value is None else int(value) for value in known]
+    static = [static_value(node) for node in nodes]
+    return nodes, [None if value is None else int(value) for value in static]
 
 
 def _require(holds: bool | None, text: str) -> None:
@@ -366,9 +366,9 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
             if want <= 0:
                 raise InvalidArgumentError(f"assertion failed: target sizes must be > 0, got {want}.")
             first = max(have - want, 0) // 2
-            kept = [slice(None)] * np.ndim(x)
-            kept[axis] = slice(first, first + min(have, want))
-            x = x[tuple(kept)]
+            slices = [slice(None)] * np.ndim(x)
+            slices[axis] = slice(first, first + min(have, want))
+            x = x[tuple(slices)]
             before = max(want - have, 0) // 2
             margins.append((before, max(want - have, 0) - before))
         if not any(map(any, margins)):
@@ -398,7 +398,7 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         InvalidArgumentError: In the run, if it is.
     """
     node, sizes = as_node(value), as_shape_node(size)
-    known = sizes_of(sizes)
+    static = sizes_of(sizes)
     if node.shape.dims is not None and sizes.op_type == "Const":
         wanted = static_ints(sizes, "size")
         if len(wanted) != node.shape.ndims or any(
@@ -415,4 +415,4 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
             first = np.floor(getval(drawn) * (have - count + 1)).astype(np.int64)
             return x[tuple(slice(int(at), int(at + n)) for at, n in zip(first, count, strict=True))]
 
-        return Node("Slice", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(known))
+        return Node("Slice", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(static))

@@ -155,9 +155,9 @@ def _resized(op_type: str, images: Any, size: Any, resizer: _Resizer, name: str 
     """Make the node that brings images to a size; the dtype is float32 unless `keeps_dtype`."""
     node, wanted = image_node(images, (4,)), as_shape_node(size)
     dtype = node.dtype if keeps_dtype or node.dtype.name == "float64" else "float32"
-    known = sizes_of(wanted) or [None, None]
+    static = sizes_of(wanted) or [None, None]
     lead, _, _, rest = sizes_of_image(node)
-    if len(known) != 2:
+    if len(static) != 2:
         raise ValueError("'size' must be a 1-D Tensor of 2 elements: new_height, new_width")
 
     def resize(x: Any, target: Any) -> Any:
@@ -168,7 +168,7 @@ def _resized(op_type: str, images: Any, size: Any, resizer: _Resizer, name: str 
             x = resizer(np.shape(x)[axis], int(length))(x, axis)
         return x
 
-    return Node(op_type, (node, wanted), resize, name=name or op_type, dtype=dtype, shape=[*lead, *known, *rest])
+    return Node(op_type, (node, wanted), resize, name=name or op_type, dtype=dtype, shape=[*lead, *static, *rest])
 
 
 def resize_bilinear(
@@ -287,14 +287,14 @@ def resize_images(
         raise ValueError(f"Resize method is not implemented: {method}")
     with node.graph.name_scope(name or "resize"):
         wanted = as_shape_node(size)
-        known = sizes_of(wanted)
-        if known is None or len(known) != 2:
+        static = sizes_of(wanted)
+        if static is None or len(static) != 2:
             raise ValueError("'size' must be a 1-D Tensor of 2 elements: new_height, new_width")
         _, height, width, _ = sizes_of_image(node)
         if preserve_aspect_ratio:
             wanted = _fitting(node, wanted)
-            known = sizes_of(wanted) if wanted.op_type == "Const" else [None, None]
-        if None not in (height, width) and known == [height, width]:
+            static = sizes_of(wanted) if wanted.op_type == "Const" else [None, None]
+        if None not in (height, width) and static == [height, width]:
             return node
         batch = node if node.shape.ndims == 4 else _batched(node)
         resized = chosen(batch, wanted, align_corners=align_corners)

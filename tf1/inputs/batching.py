@@ -275,12 +275,12 @@ class _BatchQueue:
     def queue(self, dtypes: Sequence[DType], elements: list[Any]) -> QueueBase:
         """Make the queue, with a summary of how full it is."""
         if self.shuffled is not None:
-            kept, seed = self.shuffled
+            least, seed = self.shuffled
             shuffling = RandomShuffleQueue(
-                self.capacity, kept, dtypes, elements, seed=seed, shared_name=self.shared_name
+                self.capacity, least, dtypes, elements, seed=seed, shared_name=self.shared_name
             )
-            free = max(self.capacity - kept, 1)
-            scalar(f"fraction_over_{kept}_of_{free}_full", fullness(shuffling, self.capacity, kept))
+            free = max(self.capacity - least, 1)
+            scalar(f"fraction_over_{least}_of_{free}_full", fullness(shuffling, self.capacity, least))
             return shuffling
         kind = PaddingFIFOQueue if self.dynamic_pad else FIFOQueue
         queue = kind(self.capacity, dtypes, elements, shared_name=self.shared_name)
@@ -344,13 +344,13 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
         mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
         return array[mask]
 
-    kept = []
+    rows_kept = []
     for node in nodes:
-        known = node.shape
-        sizes = None if known.ndims is None else known.as_list()
+        static = node.shape
+        sizes = None if static.ndims is None else static.as_list()
         batched = None if sizes is None else [None, *(sizes[1:] if enqueue_many else sizes)]
-        kept.append(Node("KeepInput", [node, keep], rows, dtype=node.dtype, shape=TensorShape(batched)))
-    return queue.enqueue_many(kept)
+        rows_kept.append(Node("KeepInput", [node, keep], rows, dtype=node.dtype, shape=TensorShape(batched)))
+    return queue.enqueue_many(rows_kept)
 
 
 def _items_of(source: Example) -> list[Any]:

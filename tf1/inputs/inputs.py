@@ -166,11 +166,11 @@ def input_producer(
     return queue
 
 
-def fullness(queue: QueueBase, capacity: int, kept: int = 0) -> Node:
-    """Make the float32 node of how full a queue is, from 0 to 1, not counting `kept` elements."""
-    span = max(capacity - kept, 1)
+def fullness(queue: QueueBase, capacity: int, least: int = 0) -> Node:
+    """Make the float32 node of how full a queue is, from 0 to 1, not counting `least` elements."""
+    span = max(capacity - least, 1)
     return Node(
-        "QueueFullness", [queue.size()], lambda size: np.float32(max(int(size) - kept, 0) / span), name="fullness",
+        "QueueFullness", [queue.size()], lambda size: np.float32(max(int(size) - least, 0) / span), name="fullness",
         dtype="float32", shape=(),
     )  # fmt: skip
 

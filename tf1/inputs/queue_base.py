@@ -276,8 +276,8 @@ class QueueBase:
 
         def fn(state: Held, wanted: Any) -> Any:
             self._check_rows()
-            taken = state.dequeue(int(wanted), allow_fewer)
-            columns = list(zip(*taken, strict=True)) if taken else [()] * len(self._dtypes)
+            elements = state.dequeue(int(wanted), allow_fewer)
+            columns = list(zip(*elements, strict=True)) if elements else [()] * len(self._dtypes)
             return tuple(self._rows(index, column) for index, column in enumerate(columns))
 
         shapes = [_batched(shape, fixed) for shape in self._shapes]

@@ -142,36 +142,36 @@ class QueueState:
             DeadlineExceededError: If the run's limit passes meanwhile; the queue keeps what it has.
         """
         place = object()
-        taken: list[Element] = []
-        reminder = Reminder(lambda: self._wanted(count, len(taken)))
+        elements: list[Element] = []
+        reminder = Reminder(lambda: self._wanted(count, len(elements)))
         with self._changed:
             self._leaving.append(place)
             try:
-                while len(taken) < count:
+                while len(elements) < count:
                     if self._leaving[0] is place:
-                        self._take(taken, count)
-                        if len(taken) == count or (self._closed and allow_fewer and taken):
+                        self._take(elements, count)
+                        if len(elements) == count or (self._closed and allow_fewer and elements):
                             break
                         if self._closed:
-                            self._elements.extendleft(reversed(taken))
+                            self._elements.extendleft(reversed(elements))
                             raise OutOfRangeError(
                                 f"{self._title} is closed and has insufficient elements (requested {count}, "
                                 f"current size {len(self._elements)})"
                             )
                     reminder.wait(self._changed)
             except (KeyboardInterrupt, DeadlineExceededError):
-                self._elements.extendleft(reversed(taken))
+                self._elements.extendleft(reversed(elements))
                 raise
             finally:
                 self._leaving.remove(place)
                 self._changed.notify_all()
-        return taken
+        return elements
 
-    def _wanted(self, count: int, taken: int) -> str:
+    def _wanted(self, count: int, held: int) -> str:
         """Say what a dequeue waits for. Caller holds _changed."""
         before = len(self._leaving) - 1
         others = f" ({before} more wait for elements)" if before else ""
-        holds = len(self._elements) + taken
+        holds = len(self._elements) + held
         wanted = f"{count} elements of {self._title}, which holds {holds}{others}"
         if self._put_at is None:
             return (
@@ -179,10 +179,10 @@ class QueueState:
                 "(tf.train.start_queue_runners, or a monitored session, does that), they have failed, or what they "
                 "read first takes its time."
             )
-        kept = f" and keeps {self._min_after_dequeue} back (min_after_dequeue)" if self._min_after_dequeue else ""
+        back = f" and keeps {self._min_after_dequeue} back (min_after_dequeue)" if self._min_after_dequeue else ""
         ago_secs = self._clock.monotonic() - self._put_at
         return (
-            f"{wanted}{kept}: none is enqueued; the last element came {ago_secs:.0f} s ago. Most likely its queue "
+            f"{wanted}{back}: none is enqueued; the last element came {ago_secs:.0f} s ago. Most likely its queue "
             "runners have ended without closing it, they wait for files or for another queue, or they are slower than "
             "what trains."
         )
@@ -199,16 +199,16 @@ class QueueState:
             "training is slower than the input, stands still, or has ended without asking the queue runners to stop."
         )
 
-    def _take(self, taken: list[Element], count: int) -> None:
+    def _take(self, elements: list[Element], count: int) -> None:
         """Take what may be taken now. Caller holds _changed."""
-        kept = 0 if self._closed else self._min_after_dequeue
-        while len(taken) < count and len(self._elements) > kept:
+        least = 0 if self._closed else self._min_after_dequeue
+        while len(elements) < count and len(self._elements) > least:
             if self._shuffle:
                 # The chosen one and the first change places: any element goes in constant time but for
                 # the walk along the deque.
                 index = int(self._rng.integers(len(self._elements)))
                 self._elements[0], self._elements[index] = self._elements[index], self._elements[0]
-            taken.append(self._elements.popleft())
+            elements.append(self._elements.popleft())
             self._taken_at = self._clock.monotonic()
             self._changed.notify_all()
 

@@ -88,8 +88,8 @@ class SharedQueue:
 
     def dequeue(self, count: int, allow_fewer: bool = False) -> list[tuple[Any, ...]]:
         """See QueueState; raises as QueueCalls.dequeue."""
-        taken = self._calls.dequeue(self._shard, self._attributes, count, allow_fewer)
-        return [decode_element(element, self._attributes.dtypes) for element in taken]
+        elements = self._calls.dequeue(self._shard, self._attributes, count, allow_fewer)
+        return [decode_element(element, self._attributes.dtypes) for element in elements]
 
     def close(self, cancel_pending_enqueues: bool = False) -> None:
         """See QueueState; raises as QueueCalls.close_queue."""

@@ -185,8 +185,8 @@ class Conv2DTranspose(Conv2D):
 
     def _output_shape(self, images: Node) -> Any:
         """Give the shape of the result: ints, or a node where the inputs' is not known."""
-        known, dynamic = images.shape.as_list(), shape_of(images)
-        lengths = [dynamic[i] if size is None else size for i, size in enumerate(known[:-1])]
+        static, dynamic = images.shape.as_list(), shape_of(images)
+        lengths = [dynamic[i] if size is None else size for i, size in enumerate(static[:-1])]
         # TensorFlow's `deconv_output_length`.
         for axis, (size, step) in enumerate(zip(self.kernel_size, self.strides, strict=True), 1):
             lengths[axis] = lengths[axis] * step + (max(size - step, 0) if self.padding == "VALID" else 0)

@@ -173,8 +173,8 @@ class Record:
         flowing: dict[int, Any] = {}
 
         def flow(place: int, part: Any) -> None:
-            known = flowing.get(place)
-            flowing[place] = part if known is None else known + part
+            before = flowing.get(place)
+            flowing[place] = part if before is None else before + part
 
         for place, gradient in zip(self._results, gradients, strict=True):
             if gradient is not None:

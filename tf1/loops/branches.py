@@ -134,13 +134,13 @@ class _Branch:
         )
         self._stages[level] = node
         for at, inner in enumerate(exported):
-            known = inner.attrs.get("tuple")
+            is_tuple = inner.attrs.get("tuple")
             self._given[inner] = tuple_item(
                 node,
                 at,
                 name="branch_value",
-                dtype=None if known else inner.dtype,
-                shape=None if known else inner.shape,
+                dtype=None if is_tuple else inner.dtype,
+                shape=None if is_tuple else inner.shape,
             )
 
     def _exported(self, own: set[Node]) -> dict[Node, bool]:
@@ -280,8 +280,8 @@ def _gradients_of(node: Node) -> Callable[..., Any]:
 
     def evaluate(*inputs: Any) -> Any:
         values = dict(zip(sources, inputs, strict=True))
-        known = {source: value for source, value in values.items() if source in covered}
-        return evaluate_gradients(node, lambda source, consumer: values[source], known)[0]
+        covered_values = {source: value for source, value in values.items() if source in covered}
+        return evaluate_gradients(node, lambda source, consumer: values[source], covered_values)[0]
 
     return evaluate
 

@@ -217,8 +217,8 @@ class _Slices:
             if node.shape.ndims == 0:
                 raise ValueError("elems must be a 1+ dimensional Tensor, not a scalar")
         self._elems = elems
-        known = nodes[0].shape.as_list()[0] if nodes[0].shape.ndims else None
-        self.count: Any = as_node(known) if known is not None else shape_of(nodes[0])[0]
+        count = nodes[0].shape.as_list()[0] if nodes[0].shape.ndims else None
+        self.count: Any = as_node(count) if count is not None else shape_of(nodes[0])[0]
         self._arrays = [
             TensorArray(node.dtype, self.count, infer_shape=True).unstack(node) for node in nodes
         ]  # fmt: skip

@@ -241,9 +241,9 @@ class TensorArray:
             places, length = np.asarray(at).reshape(-1), len(flow)
 
             def to_flow(gradient: Any) -> Any:
-                kept = gradient.copy()
-                kept[places] = 0
-                return kept[:length]
+                rest = gradient.copy()
+                rest[places] = 0
+                return rest[:length]
 
             return put(flow, at, rows), (to_flow, _no_way, lambda gradient: _rows(gradient[places], rows))
 
@@ -304,15 +304,15 @@ class TensorArray:
         return node
 
     def _merge(self, shape: TensorShape) -> None:
-        known = self._shape[0]
+        merged = self._shape[0]
         if not self._infer or shape.dims is None:
             return
-        if not shape.is_compatible_with(known):
-            raise ValueError(f"Inconsistent shapes: saw {shape} but expected {known}")
-        if known.dims is None:
+        if not shape.is_compatible_with(merged):
+            raise ValueError(f"Inconsistent shapes: saw {shape} but expected {merged}")
+        if merged.dims is None:
             self._shape[0] = shape
         else:
-            sizes = zip(known.as_list(), shape.as_list(), strict=True)
+            sizes = zip(merged.as_list(), shape.as_list(), strict=True)
             self._shape[0] = TensorShape([n if m is None else m for m, n in sizes])
 
     def _default(self) -> Callable[[Any], Any]:
@@ -340,8 +340,8 @@ class TensorArray:
             wanted = places(flow, *at)
             if not len(wanted):
                 sizes = [0] * (0 if shapes[0].ndims is None else shapes[0].ndims)
-                known = [n or 0 for n in shapes[0].as_list()] if sizes else sizes
-                return np.zeros((0, *known), dtype.as_numpy_dtype)
+                dims = [n or 0 for n in shapes[0].as_list()] if sizes else sizes
+                return np.zeros((0, *dims), dtype.as_numpy_dtype)
             return np.stack([default(flow) if flow[place] is None else flow[place] for place in wanted])
 
         def back(flow: Any, *at: Any) -> Found:
@@ -353,11 +353,9 @@ class TensorArray:
 
             return join(flow, *at), (way, *[_no_way] * len(at))
 
-        known = None if count is None else int(count)
+        rows = None if count is None else int(count)
         shape = (
-            TensorShape(None)
-            if self.element_shape.dims is None
-            else TensorShape([known, *self.element_shape.as_list()])
+            TensorShape(None) if self.element_shape.dims is None else TensorShape([rows, *self.element_shape.as_list()])
         )
         return Node(
             name, (self.flow, *inputs), with_vjp(join, back), name=name, dtype=self._dtype, shape=shape

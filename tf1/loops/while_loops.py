@@ -266,6 +266,6 @@ class _LoopRun:
             flowing = parts[:count]
             for at, part in zip(self.for_body[count:], parts[count:], strict=True):
                 if part is not None:
-                    known = captured[at]
-                    captured[at] = part if known is None else known + part
+                    before = captured[at]
+                    captured[at] = part if before is None else before + part
         return [*flowing, *captured[count:]]

@@ -284,15 +284,15 @@ def _counts(
     labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any, names: Sequence[str]
 ) -> dict[str, Node]:
     """Give what a batch adds to each of the named counts, [thresholds]."""
-    probs, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
-    factors = broadcast_weights(1.0 if factors is None else factors, probs)
+    guess, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
+    factors = broadcast_weights(1.0 if factors is None else factors, guess)
     limits = np.asarray(thresholds, np.float32)
 
     def count(probabilities: Any, truth: Any, importance: Any) -> tuple[Any, ...]:
         if np.size(probabilities) and not (np.min(probabilities) >= 0 and np.max(probabilities) <= 1):
             low, high = np.min(probabilities), np.max(probabilities)
             raise InvalidArgumentError(
-                f"assertion failed: [predictions must be in [0, 1]] {probs.name} has values from {low} to {high}: "
+                f"assertion failed: [predictions must be in [0, 1]] {guess.name} has values from {low} to {high}: "
                 "give probabilities, for example gs.sigmoid(logits)."
             )
         positive = probabilities.reshape(-1)[None, :] > limits[:, None]
@@ -307,11 +307,7 @@ def _counts(
         return (*counts,)
 
     parts = Node(
-        "CountAtThresholds",
-        (probs, so, factors),
-        count,
-        name="counts",
-        attrs={"tuple": True, "stops_gradient": True},
+        "CountAtThresholds", (guess, so, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}
     )
     return {
         name: tuple_item(parts, i, name=f"batch_{name}", dtype="float32", shape=[len(limits)])

@@ -110,8 +110,8 @@ def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     kind = as_dtype(out_type)
     if isinstance(input, SparseTensor):
         dense = input.dense_shape
-        kept = lambda sizes: np.asarray(sizes).astype(kind.as_numpy_dtype)  # noqa: E731 (a node's function)
-        return Node("Cast", (dense,), kept, name=name, dtype=kind, shape=dense.shape)
+        converted = lambda sizes: np.asarray(sizes).astype(kind.as_numpy_dtype)  # noqa: E731 (a node's function)
+        return Node("Cast", (dense,), converted, name=name, dtype=kind, shape=dense.shape)
     node = as_node(input)
     return Node(
         "Shape",
@@ -161,15 +161,15 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
         ValueError: If the numbers of elements are known and differ.
     """
     node, sizes = as_node(tensor), as_shape_node(shape)
-    known = sizes_of(sizes)
+    dims = sizes_of(sizes)
     count = node.shape.num_elements()
-    if known is not None and sizes.op_type == "Const" and count is not None:
-        rest = int(np.prod([n for n in known if n is not None]))
-        holes = [i for i, n in enumerate(known) if n is None]
+    if dims is not None and sizes.op_type == "Const" and count is not None:
+        rest = int(np.prod([n for n in dims if n is not None]))
+        holes = [i for i, n in enumerate(dims) if n is None]
         if (not holes and rest != count) or (holes and (rest == 0 or count % rest)):
-            raise ValueError(f"Cannot reshape a tensor with {count} elements to shape {known} ({node.name!r}).")
+            raise ValueError(f"Cannot reshape a tensor with {count} elements to shape {dims} ({node.name!r}).")
         if len(holes) == 1:
-            known[holes[0]] = count // rest
+            dims[holes[0]] = count // rest
 
     def evaluate(value: Any, wanted: Any, change: Callable[..., Any] = anp.reshape) -> Any:
         target = tuple(np.asarray(wanted).reshape(-1).tolist())
@@ -186,7 +186,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
         return evaluate(value, wanted, np.reshape), (lambda g: np.reshape(g, value.shape), np.zeros_like)
 
     with_vjp(evaluate, vjp)
-    return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(known))
+    return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(dims))
 
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:
@@ -196,8 +196,8 @@ def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:
     def evaluate(value: Any, wanted: Any) -> Any:
         return broadcast(value, tuple(int(n) for n in np.asarray(wanted).reshape(-1)))
 
-    known = TensorShape(sizes_of(sizes))
-    return Node("BroadcastTo", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=known)
+    static = TensorShape(sizes_of(sizes))
+    return Node("BroadcastTo", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=static)
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
@@ -227,7 +227,7 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
             raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
 
     ranks = [node.shape.as_list()[0] if node.shape.ndims == 1 else None for node in (x, y)]
-    rank = None if None in ranks else max(known for known in ranks if known is not None)
+    rank = None if None in ranks else max(size for size in ranks if size is not None)
     return Node("BroadcastArgs", (x, y), evaluate, dtype=x.dtype, shape=TensorShape([rank]))
 
 
@@ -245,11 +245,11 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
     """
     node = as_node(a)
     order = None if perm is None else static_ints(perm, "perm")
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    if known is not None:
-        if order is not None and sorted(order) != list(range(len(known))):
-            raise ValueError(f"perm {order} is not an order of the {len(known)} dimensions of {node.name!r}.")
-        known = known[::-1] if order is None else [known[i] for i in order]
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    if dims is not None:
+        if order is not None and sorted(order) != list(range(len(dims))):
+            raise ValueError(f"perm {order} is not an order of the {len(dims)} dimensions of {node.name!r}.")
+        dims = dims[::-1] if order is None else [dims[i] for i in order]
     back = None if order is None else tuple(np.argsort(order))
     return Node(
         "Transpose",
@@ -260,7 +260,7 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         ),
         name=name,
         dtype=node.dtype,
-        shape=TensorShape(known),
+        shape=TensorShape(dims),
         attrs={"perm": order},
     )
 
@@ -268,8 +268,8 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Node:
     """Swap the last two dimensions."""
     node = as_node(a)
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    swapped = None if known is None else [*known[:-2], known[-1], known[-2]]
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    swapped = None if dims is None else [*dims[:-2], dims[-1], dims[-2]]
     return Node(
         "MatrixTranspose",
         (node,),
@@ -292,12 +292,12 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
         raise ValueError("Must specify an axis argument to tf.expand_dims()")
     node = as_node(input)
     (place,) = static_ints(dim if axis is None else axis, "axis")
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    if known is not None:
-        if not -len(known) - 1 <= place <= len(known):
-            raise ValueError(f"dim {place} not in the interval [{-len(known) - 1}, {len(known)}]: {node.name!r}.")
-        place %= len(known) + 1
-        known.insert(place, 1)
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    if dims is not None:
+        if not -len(dims) - 1 <= place <= len(dims):
+            raise ValueError(f"dim {place} not in the interval [{-len(dims) - 1}, {len(dims)}]: {node.name!r}.")
+        place %= len(dims) + 1
+        dims.insert(place, 1)
     return Node(
         "ExpandDims",
         (node,),
@@ -307,7 +307,7 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
         ),
         name=name,
         dtype=node.dtype,
-        shape=TensorShape(known),
+        shape=TensorShape(dims),
         attrs={"axis": place},
     )
 
@@ -319,16 +319,16 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
     node = as_node(input)
     axes = squeeze_dims if axis is None else axis
     places = None if axes is None or axes == [] else normal_axes(axes, node)
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    if known is not None:
-        wrong = [i for i in places or () if known[i] not in (1, None)]
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    if dims is not None:
+        wrong = [i for i in places or () if dims[i] not in (1, None)]
         if wrong:
-            raise ValueError(f"Can not squeeze dim[{wrong[0]}], expected a dimension of 1, got {known[wrong[0]]}")
-        if places is None and None in known:
-            known = None
+            raise ValueError(f"Can not squeeze dim[{wrong[0]}], expected a dimension of 1, got {dims[wrong[0]]}")
+        if places is None and None in dims:
+            dims = None
         else:
-            gone = [i for i, n in enumerate(known) if n == 1] if places is None else places
-            known = [n for i, n in enumerate(known) if i not in gone]
+            gone = [i for i, n in enumerate(dims) if n == 1] if places is None else places
+            dims = [n for i, n in enumerate(dims) if i not in gone]
     return Node(
         "Squeeze",
         (node,),
@@ -338,6 +338,6 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
         ),
         name=name,
         dtype=node.dtype,
-        shape=TensorShape(known),
+        shape=TensorShape(dims),
         attrs={"axis": places},
     )

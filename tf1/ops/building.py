@@ -245,20 +245,20 @@ _OF_CONSTANTS = frozenset(
 )
 
 
-def static_value(value: Any, known: dict[Node, Any] | None = None) -> Any:
+def static_value(value: Any, values: dict[Node, Any] | None = None) -> Any:
     """Give the array of a plain value, or of a node that is made of constants and static shapes; None of another.
 
-    `known` has what was computed on the way, since a node may be taken many times.
+    `values` has what was computed on the way, since a node may be taken many times.
     """
     if not is_node(value):
         return np.asarray(value)
-    node, known = as_node(value), {} if known is None else known
-    if node not in known:
-        known[node] = _computed(node, known)
-    return known[node]
+    node, values = as_node(value), {} if values is None else values
+    if node not in values:
+        values[node] = _computed(node, values)
+    return values[node]
 
 
-def _computed(node: Node, known: dict[Node, Any]) -> Any:
+def _computed(node: Node, values: dict[Node, Any]) -> Any:
     if node.op_type == "Const":
         return node.attrs["value"]
     if node.op_type == "Shape":
@@ -271,7 +271,7 @@ def _computed(node: Node, known: dict[Node, Any]) -> Any:
         return None
     if (node.shape.num_elements() or 0) > MAX_STATIC:
         return None
-    parts = [static_value(part, known) for part in node.inputs]
+    parts = [static_value(part, values) for part in node.inputs]
     return None if any(part is None for part in parts) else np.asarray(node.fn(*parts))
 
 
@@ -281,10 +281,10 @@ def static_ints(value: Any, what: str) -> tuple[int, ...]:
     Raises:
         ValueError: If it is a node whose value is not known before a run.
     """
-    known = static_value(value)
-    if known is None:
+    static = static_value(value)
+    if static is None:
         raise ValueError(f"{what} must be a number or a constant, known when the graph is built; got {value!r}.")
-    return tuple(int(item) for item in np.asarray(known).reshape(-1))
+    return tuple(int(item) for item in np.asarray(static).reshape(-1))
 
 
 def normal_axes(axis: Any, node: Node, what: str = "axis") -> tuple[int, ...]:
@@ -324,9 +324,9 @@ def sizes_of(node: Node) -> list[int | None] | None:
         except (TypeError, IndexError):
             return None
         return picked if isinstance(picked, list) else [picked]
-    known = node.shape.as_list() if node.shape.dims is not None else None
+    dims = node.shape.as_list() if node.shape.dims is not None else None
     # More dimensions than numpy has are no shape's.
-    return [None] * known[0] if known and known[0] is not None and known[0] <= 64 else None
+    return [None] * dims[0] if dims and dims[0] is not None and dims[0] <= 64 else None
 
 
 def as_shape_node(shape: Any) -> Node:

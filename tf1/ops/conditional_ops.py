@@ -71,19 +71,19 @@ def cond(
     with graph.name_scope(name or "cond"):
         # The condition of nested choices, and of mutations in a branch, is a value of its own.
         condition = Node("Identity", (condition,), _same, name="pred_id", dtype=condition.dtype, shape=condition.shape)
-        taken, several, start = _values(graph, "true_fn", first, condition)
+        nodes, several, start = _values(graph, "true_fn", first, condition)
         other, also_several, other_start = _values(graph, "false_fn", second, condition)
-        if several is not also_several or len(taken) != len(other):
-            raise ValueError(f"true_fn and false_fn must return the same structure, but returned {taken} and {other}.")
-        for one, two in zip(taken, other, strict=True):
+        if several is not also_several or len(nodes) != len(other):
+            raise ValueError(f"true_fn and false_fn must return the same structure, but returned {nodes} and {other}.")
+        for one, two in zip(nodes, other, strict=True):
             if one.dtype != two.dtype:
                 raise ValueError(
                     f"Outputs of true_fn and false_fn must have the same type: {one.dtype.name}, {two.dtype.name}"
                 )
         # The second branch first: its nodes are the last ones of the graph.
         no = taken_only(condition, False, other, other_start)
-        yes = taken_only(condition, True, taken, start)
-        merged = [_merge(condition, *both) for both in zip(yes, no, taken, other, strict=True)]
+        yes = taken_only(condition, True, nodes, start)
+        merged = [_merge(condition, *both) for both in zip(yes, no, nodes, other, strict=True)]
     return merged[0] if len(merged) == 1 and not (strict and several) else merged
 
 
@@ -110,13 +110,13 @@ def _value(graph: Graph, item: Any, condition: Node) -> Node:
     return Node("Identity", (condition,), _same, name="ran", dtype=condition.dtype, shape=[], control_inputs=[node])
 
 
-def _merge(condition: Node, yes: Node, no: Node, taken: Node, other: Node) -> Node:
+def _merge(condition: Node, yes: Node, no: Node, like: Node, other: Node) -> Node:
     return Node(
         "Merge",
         (condition, yes, no),
         lambda holds, one, two: one if getval(holds) else two,
-        dtype=taken.dtype,
-        shape=_common_shape(taken.shape, other.shape),
+        dtype=like.dtype,
+        shape=_common_shape(like.shape, other.shape),
     )
 
 

@@ -156,13 +156,13 @@ def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None)
     Nothing of that size exists before a run, and an initializer made of it crosses the wire as a number.
     """
     sizes = as_shape_node(shape)
-    known = sizes_of(sizes)
+    dims = sizes_of(sizes)
     kind = dtype.as_numpy_dtype
 
     def make(wanted: Any) -> Any:
         return np.full(tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()), value, dtype=kind)
 
-    return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(known), attrs={"fill": value})
+    return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(dims), attrs={"fill": value})
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
@@ -195,12 +195,12 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     sizes = as_shape_node(dims)
 
     constant = sizes.attrs.get("value") if sizes.op_type == "Const" else None
-    known = () if constant is None else tuple(np.asarray(constant).ravel().tolist())
+    static = () if constant is None else tuple(np.asarray(constant).ravel().tolist())
 
     def make(wanted: Any, scalar: Any) -> Any:
         if wanted is constant and type(scalar) is np.ndarray and not scalar.ndim:
             # What they nearly always are; see `broadcast`.
-            filled = np.empty(known, scalar.dtype)
+            filled = np.empty(static, scalar.dtype)
             filled.fill(scalar)
             return filled
         shape = tuple(np.asarray(wanted).ravel().tolist())
@@ -251,12 +251,12 @@ def eye(
         shape = np.concatenate([np.reshape(part, -1) for part in parts]).astype(np.int64)
         return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=kind), tuple(shape)).copy()
 
-    known = [sizes_of(part) for part in parts]
+    dims = [sizes_of(part) for part in parts]
     values = [part.attrs["value"] for part in parts if part.op_type == "Const"]
     if len(values) == len(parts) and math.prod(int(n) for value in values for n in value.reshape(-1)) <= MAX_STATIC:
         return constant(make(*values), name=name or "eye")
-    last = [size[0] if size is not None and len(size) == 1 else None for size in known[1:]]
-    shape = TensorShape(None if known[0] is None else [*known[0], *last])
+    last = [size[0] if size is not None and len(size) == 1 else None for size in dims[1:]]
+    shape = TensorShape(None if dims[0] is None else [*dims[0], *last])
     return Node("Eye", parts, make, name=name or "eye", dtype=dtype, shape=shape)
 
 

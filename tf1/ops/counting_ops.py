@@ -67,8 +67,8 @@ def confusion_matrix(
         np.add.at(matrix, (pairs[0], pairs[1]), each.astype(kind.as_numpy_dtype))
         return matrix
 
-    known = None if not counted else counted[0].attrs.get("value")
-    size = None if known is None else int(known)
+    static = None if not counted else counted[0].attrs.get("value")
+    size = None if static is None else int(static)
     return Node(
         "ConfusionMatrix", (truth, guessed, *counted, *weighed), count, name=name or "confusion_matrix", dtype=kind,
         shape=[size, size], attrs={"stops_gradient": True},

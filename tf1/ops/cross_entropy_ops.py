@@ -116,8 +116,8 @@ def softmax_cross_entropy_with_logits_v2(
         )
     which = dim if axis is None else axis
     place = normal_axes(-1 if which is None else which, scores)[0]
-    known = scores.shape if scores.shape.dims is not None else wanted.shape
-    rest = None if known.dims is None else [n for i, n in enumerate(known.as_list()) if i != place % len(known)]
+    shape = scores.shape if scores.shape.dims is not None else wanted.shape
+    rest = None if shape.dims is None else [n for i, n in enumerate(shape.as_list()) if i != place % len(shape)]
     return Node(
         "SoftmaxCrossEntropyWithLogits",
         (scores, wanted),

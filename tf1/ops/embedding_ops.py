@@ -203,10 +203,10 @@ def embedding_lookup_sparse(
             return total / anp.reshape(scatter_rows(weights, owner, (count,)), column)
         return total / anp.sqrt(anp.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
-    known = sizes_of(sp_ids.dense_shape)
+    dims = sizes_of(sp_ids.dense_shape)
     shape = None
     if dense.shape.dims is not None:
-        shape = [known[0] if known else None, *dense.shape.as_list()[1:]]
+        shape = [dims[0] if dims else None, *dense.shape.as_list()[1:]]
     return Node(
         "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=dense.dtype,
         shape=TensorShape(shape), attrs={"combiner": combiner},

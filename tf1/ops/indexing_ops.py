@@ -118,14 +118,14 @@ def _dynamic_shape(node: Node, plan: Sequence[Any]) -> TensorShape:
     return _sliced_shape(node.name, sizes, index)
 
 
-def _sliced_shape(name: str, known: Sequence[int | None], index: tuple[Any, ...]) -> TensorShape:
+def _sliced_shape(name: str, dims: Sequence[int | None], index: tuple[Any, ...]) -> TensorShape:
     """Slice a shape axis by axis, with large sizes for unknown ones."""
-    taken = sum(part is not None and part is not ... for part in index)
-    if taken > len(known) or sum(part is ... for part in index) > 1:
-        raise ValueError(f"slice index of {name!r} is out of bounds: {taken} indices of {len(known)} dimensions")
+    count = sum(part is not None and part is not ... for part in index)
+    if count > len(dims) or sum(part is ... for part in index) > 1:
+        raise ValueError(f"slice index of {name!r} is out of bounds: {count} indices of {len(dims)} dimensions")
     at = next((place for place, part in enumerate(index) if part is ...), len(index))
-    whole = [_slice(None)] * (len(known) - taken)
-    sizes, sliced = iter(known), list[int | None]()
+    whole = [_slice(None)] * (len(dims) - count)
+    sizes, sliced = iter(dims), list[int | None]()
     for part in (*index[:at], *whole, *index[at + 1 :]):
         if part is None:
             sliced.append(1)
@@ -163,13 +163,13 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Node:
                 )
         return value[tuple(_slice(int(b), e) for b, e in zip(first, ends, strict=True))]
 
-    known = sizes_of(sizes)
-    if known is not None and starts.op_type == "Const" and node.shape.dims is not None:
-        known = [
+    dims = sizes_of(sizes)
+    if dims is not None and starts.op_type == "Const" and node.shape.dims is not None:
+        dims = [
             n if n is not None or whole is None or sizes.op_type != "Const" else whole - int(b)
-            for n, whole, b in zip(known, node.shape.as_list(), starts.attrs["value"], strict=True)
+            for n, whole, b in zip(dims, node.shape.as_list(), starts.attrs["value"], strict=True)
         ]
-    return Node("Slice", (node, starts, sizes), cut, name=name, dtype=node.dtype, shape=TensorShape(known))
+    return Node("Slice", (node, starts, sizes), cut, name=name, dtype=node.dtype, shape=TensorShape(dims))
 
 
 def strided_slice(
@@ -232,9 +232,9 @@ def _each_place(values: Any, what: str) -> list[Any]:
     """Give ints, or nodes, for the places of a vector of them."""
     if isinstance(values, (list, tuple)):
         return [item if is_node(item) else int(item) for item in values]
-    known = static_value(values)
-    if known is not None:
-        return [int(item) for item in np.asarray(known).reshape(-1)]
+    static = static_value(values)
+    if static is not None:
+        return [int(item) for item in np.asarray(static).reshape(-1)]
     node = as_node(values)
     count = node.shape.as_list()[0] if node.shape.ndims == 1 else None
     if count is None:
@@ -339,8 +339,8 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
         flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lead).reshape(-1)
         return anp.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
 
-    known = TensorShape(sizes_of(sizes))
-    return Node("ScatterNd", (ids, values, sizes), put, name=name, dtype=values.dtype, shape=known)
+    static = TensorShape(sizes_of(sizes))
+    return Node("ScatterNd", (ids, values, sizes), put, name=name, dtype=values.dtype, shape=static)
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int | None = None) -> Node:
@@ -368,8 +368,8 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
         merged = (*full[:start], int(np.prod(full[start : start + width])), *full[start + width :])
         return take_rows(anp.reshape(value, merged), np.flatnonzero(truth), start)
 
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    shape = None if known is None else [*known[:start], None, *known[start + width :]]
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    shape = None if dims is None else [*dims[:start], None, *dims[start + width :]]
     return Node("BooleanMask", (node, where_true), pick, name=name, dtype=node.dtype, shape=TensorShape(shape))
 
 
@@ -443,8 +443,8 @@ def one_hot(
                 f"dtype {as_node(value).dtype.name} of {word} does not match dtype parameter {as_dtype(dtype).name}"
             )
     if dtype is None:
-        known = [as_node(v) for v in (on_value, off_value) if v is not None]
-        dtype = known[0].dtype if known else "float32"
+        nodes = [as_node(v) for v in (on_value, off_value) if v is not None]
+        dtype = nodes[0].dtype if nodes else "float32"
     kind = as_dtype(dtype)
     on = as_node(1 if on_value is None else on_value, None if is_node(on_value) else kind, name="one_hot/on_value")
     off = as_node(0 if off_value is None else off_value, None if is_node(off_value) else kind, name="one_hot/off_value")

@@ -73,7 +73,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
         values, axis = axis, values
     nodes = operand_list("ConcatV2", values if isinstance(values, (list, tuple)) else [values])
     (place,) = static_ints(axis, "axis")
-    known: list[int | None] | None = None
+    dims: list[int | None] | None = None
     shapes = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
     if len(shapes) == len(nodes):
         place = normal_axes(place, nodes[0], "axis")[0]
@@ -83,7 +83,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
             if len({len(s) for s in shapes}) > 1 or (i != place and len(fixed) > 1):
                 listed = ", ".join(str(node.shape) for node in nodes)
                 raise ValueError(f"Dimension {i} in all input shapes must be equal for ConcatV2: {listed}.")
-        known = [
+        dims = [
             (None if None in joined else sum(n for n in joined if n is not None))
             if i == place
             else next((n for n in sizes if n is not None), None)
@@ -95,7 +95,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
         with_vjp(lambda *arrays: anp.concatenate(arrays, axis=place), lambda *arrays: _joined(arrays, place)),
         name=name,
         dtype=nodes[0].dtype,
-        shape=TensorShape(known),
+        shape=TensorShape(dims),
         attrs={"axis": place},
     )
 
@@ -115,12 +115,12 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
         ValueError: If the shapes differ.
     """
     nodes = operand_list("Pack", list(values))
-    known = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
+    shapes = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
     merged: list[int | None] | None = None
-    if known:
-        if any(not node.shape.is_compatible_with(known[0]) for node in nodes):
+    if shapes:
+        if any(not node.shape.is_compatible_with(shapes[0]) for node in nodes):
             raise ValueError(f"Shapes must be equal to be packed: {', '.join(str(n.shape) for n in nodes)}.")
-        merged = [next((n for n in sizes if n is not None), None) for sizes in zip(*known, strict=True)]
+        merged = [next((n for n in sizes if n is not None), None) for sizes in zip(*shapes, strict=True)]
         merged.insert(axis if axis >= 0 else len(merged) + 1 + axis, len(nodes))
 
     def join(*arrays: Any) -> Any:
@@ -154,13 +154,13 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
         ValueError: If the number of parts is not known.
     """
     node = as_node(value)
-    known = node.shape.as_list() if node.shape.dims is not None else None
+    dims = node.shape.as_list() if node.shape.dims is not None else None
     (place,) = normal_axes(axis, node)
     if num is None:
-        num = None if known is None else known[place]
+        num = None if dims is None else dims[place]
     if num is None:
         raise ValueError(f"Cannot infer num from shape {node.shape}")
-    rest = None if known is None else [n for i, n in enumerate(known) if i != place]
+    rest = None if dims is None else [n for i, n in enumerate(dims) if i != place]
 
     def take_apart(array: Any) -> Any:
         if np.shape(array)[place] != num:
@@ -202,8 +202,8 @@ def split(
         )
     node = as_node(value)
     (place,) = normal_axes(axis, node)
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    total = None if known is None else known[place]
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    total = None if dims is None else dims[place]
     spec = static_value(num_or_size_splits)
     if spec is None:
         raise ValueError("num_or_size_splits must be known when the graph is built.")
@@ -234,7 +234,7 @@ def split(
 
     parts = Node("Split", (node,), cut, name=name, attrs={"tuple": True, "axis": place, "sizes": tuple(sizes)})
     shapes = [
-        None if known is None else [(None if n < 0 else n) if i == place else k for i, k in enumerate(known)]
+        None if dims is None else [(None if n < 0 else n) if i == place else k for i, k in enumerate(dims)]
         for n in sizes
     ]
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(s)) for i, s in enumerate(shapes)]
@@ -251,11 +251,11 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
         target = tuple(n * m for n, m in zip(old, by, strict=True))
         return anp.reshape(broadcast(anp.reshape(value, spread), full), target)
 
-    known, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
+    dims, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
     result = (
         None
-        if known is None or by is None or len(known) != len(by)
-        else [None if n is None or m is None else n * m for n, m in zip(known, by, strict=True)]
+        if dims is None or by is None or len(dims) != len(by)
+        else [None if n is None or m is None else n * m for n, m in zip(dims, by, strict=True)]
     )
     return Node("Tile", (node, times), repeat, name=name, dtype=node.dtype, shape=TensorShape(result))
 
@@ -277,10 +277,10 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
         ValueError: For an unknown mode.
     """
     node = as_node(tensor)
-    known = static_value(paddings)
-    if known is None:
+    static = static_value(paddings)
+    if static is None:
         raise ValueError("paddings must be known when the graph is built.")
-    widths = [(int(a), int(b)) for a, b in known]
+    widths = [(int(a), int(b)) for a, b in static]
     if mode.upper() not in ("CONSTANT", "REFLECT", "SYMMETRIC"):
         raise ValueError(f"Unknown padding mode: {mode}")
 

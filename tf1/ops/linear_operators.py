@@ -139,8 +139,8 @@ class LinearOperatorLowerTriangular(LinearOperator):
         **further: The same.
     """
 
-    def __init__(self, tril: Any, *known: Any, **further: Any) -> None:
-        super().__init__(matrix_band_part(tril, -1, 0), *known, **further)
+    def __init__(self, tril: Any, *hints: Any, **further: Any) -> None:
+        super().__init__(matrix_band_part(tril, -1, 0), *hints, **further)
 
 
 class LinearOperatorDiag(LinearOperator):
@@ -152,5 +152,5 @@ class LinearOperatorDiag(LinearOperator):
         **further: The same.
     """
 
-    def __init__(self, diag: Any, *known: Any, **further: Any) -> None:
-        super().__init__(matrix_diag(diag), *known, **further)
+    def __init__(self, diag: Any, *hints: Any, **further: Any) -> None:
+        super().__init__(matrix_diag(diag), *hints, **further)

@@ -120,13 +120,13 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
 
     def put(value: Any, line: Any) -> Any:
         rows, columns = np.shape(value)[-2:]
-        kept = value * (1 - _eye(rows, columns, value.dtype))
+        rest = value * (1 - _eye(rows, columns, value.dtype))
         length = min(rows, columns)
         wide = anp.expand_dims(line, -1) * _eye(length, columns, value.dtype)
         if rows > length:
             below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
             wide = anp.concatenate([wide, below], axis=-2)
-        return kept + wide
+        return rest + wide
 
     return Node("MatrixSetDiag", (node, new), put, name=name, dtype=node.dtype, shape=node.shape)
 
@@ -148,8 +148,8 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     def cut(value: Any, below: Any, above: Any) -> Any:
         rows, columns = np.shape(value)[-2:]
         ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
-        kept = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
-        return value * kept.astype(value.dtype)
+        mask = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
+        return value * mask.astype(value.dtype)
 
     return Node("MatrixBandPart", (node, lower, upper), cut, name=name, dtype=node.dtype, shape=node.shape)
 

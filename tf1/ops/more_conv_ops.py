@@ -117,9 +117,9 @@ def conv2d_transpose(
         raise ValueError(f"The size of the filters must be known: {w.shape}.")
     if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, inputs):
         raise ValueError(f"input channels does not match filter's input channels, {x.shape.as_list()[-1]} != {inputs}")
-    known = sizes_of(sizes)
-    if known is not None and len(known) == 4 and known[3] not in (None, outputs):
-        raise ValueError(f"output_shape does not match filter's output channels, {known[3]} != {outputs}")
+    dims = sizes_of(sizes)
+    if dims is not None and len(dims) == 4 and dims[3] not in (None, outputs):
+        raise ValueError(f"output_shape does not match filter's output channels, {dims[3]} != {outputs}")
     size = (rows, columns)
 
     def spread(values: Any, kernels: Any, wanted: Any) -> Any:
@@ -140,7 +140,7 @@ def conv2d_transpose(
         (top, _), (left, _) = margins
         return whole[:, top : top + shape[1], left : left + shape[2]]
 
-    shape = TensorShape([None, None, None, outputs] if known is None else known)
+    shape = TensorShape([None, None, None, outputs] if dims is None else dims)
     return Node(
         "Conv2DBackpropInput", (x, w, sizes), spread, name=name or "conv2d_transpose", dtype=x.dtype, shape=shape
     )

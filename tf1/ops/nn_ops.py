@@ -271,13 +271,13 @@ def _thinned(values: Any, keep: Any, noise: Any) -> Any:
 
 
 def _thinned_vjp(values: Any, keep: Any, noise: Any) -> Found:
-    kept = noise < keep
+    mask = noise < keep
 
     def to_keep(g: Any) -> Any:
-        return shaped_like(keep, -(kept * g) * values / keep**2)
+        return shaped_like(keep, -(mask * g) * values / keep**2)
 
     scaled = values / keep
-    return scaled * kept, (lambda g: shaped_like(values, shaped_like(scaled, kept * g) / keep), to_keep, np.zeros_like)
+    return scaled * mask, (lambda g: shaped_like(values, shaped_like(scaled, mask * g) / keep), to_keep, np.zeros_like)
 
 
 with_vjp(_thinned, _thinned_vjp)
@@ -319,16 +319,16 @@ def dropout(
             "x has to be a floating point tensor since it's going to be scaled. Got a "
             f"{node.dtype.name} tensor instead."
         )
-    known = static_value(rate if keep_prob is None else keep_prob)
-    if known is not None:
-        kept = float(known) if rate is None else 1 - float(known)
-        if rate is None and not 0 < kept <= 1:
-            raise ValueError(f"keep_prob must be a scalar tensor or a float in the range (0, 1], got {kept:g}")
-        if rate is not None and not 0 <= float(known) < 1:
-            raise ValueError(f"rate must be a scalar tensor or a float in the range [0, 1), got {float(known):g}")
-        if kept == 1:
+    number = static_value(rate if keep_prob is None else keep_prob)
+    if number is not None:
+        share = float(number) if rate is None else 1 - float(number)
+        if rate is None and not 0 < share <= 1:
+            raise ValueError(f"keep_prob must be a scalar tensor or a float in the range (0, 1], got {share:g}")
+        if rate is not None and not 0 <= float(number) < 1:
+            raise ValueError(f"rate must be a scalar tensor or a float in the range [0, 1), got {float(number):g}")
+        if share == 1:
             return node
-        keep = as_node(kept, node.dtype, name="dropout/keep_prob")
+        keep = as_node(share, node.dtype, name="dropout/keep_prob")
     elif rate is None:
         keep = as_node(keep_prob)
     else:
@@ -372,9 +372,9 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
     count = int(static_value(k)) if not is_node(k) or static_value(k) is not None else None
     if count is None:
         raise ValueError("k must be known when the graph is built.")
-    known = node.shape.as_list() if node.shape.dims is not None else None
-    if known and known[-1] is not None and known[-1] < count:
-        raise ValueError(f"input must have last dimension >= k = {count} but is {known[-1]} ({node.name!r}).")
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    if dims and dims[-1] is not None and dims[-1] < count:
+        raise ValueError(f"input must have last dimension >= k = {count} but is {dims[-1]} ({node.name!r}).")
 
     def largest(values: Any) -> Any:
         plain = getval(values)
@@ -385,7 +385,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
         return anp.reshape(flat, order.shape), order.astype(np.int32)
 
     parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
-    shape = TensorShape(None if known is None else [*known[:-1], count])
+    shape = TensorShape(None if dims is None else [*dims[:-1], count])
     return TopKV2(
         tuple_item(parts, 0, dtype=node.dtype, shape=shape),
         tuple_item(parts, 1, dtype="int32", shape=shape),

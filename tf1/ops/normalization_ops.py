@@ -53,13 +53,13 @@ def moments(
     Returns:
         Two nodes.
     """
-    kept = bool(keep_dims if keepdims is None else keepdims)
+    keeps = bool(keep_dims if keepdims is None else keepdims)
     node = as_node(x)
     with node.graph.name_scope(name or "moments"):
         mean = reduce_mean(node, axes, keepdims=True, name="mean")
         distance = math_ops.squared_difference(node, stop_gradient(mean))
         variance = reduce_mean(distance, axes, keepdims=True, name="variance")
-        if kept:
+        if keeps:
             return mean, variance
         gone = list(normal_axes(axes, node))
         return squeeze(mean, gone), squeeze(variance, gone)

@@ -161,8 +161,8 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
     kind = as_dtype(index_dtype)
 
     def find(values: Any, others: Any) -> Any:
-        kept = np.flatnonzero(~np.isin(values, others))
-        return values[kept], kept.astype(kind.as_numpy_dtype)
+        places = np.flatnonzero(~np.isin(values, others))
+        return values[places], places.astype(kind.as_numpy_dtype)
 
     parts = Node("ListDiff", (left, right), find, name=name, attrs={"tuple": True, "stops_gradient": True})
     return ListDiff(
@@ -174,14 +174,14 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Node:
     """Give places in a flat array as those in an array of the shape `dims`: [rank, *indices' shape]."""
     flat, sizes = operands("UnravelIndex", indices, dims, ("indices", "dims"))
-    known = None
+    static = None
     if flat.shape.ndims in (0, 1) and sizes.shape.ndims == 1:
-        known = [sizes.shape.as_list()[0], *flat.shape.as_list()]
+        static = [sizes.shape.as_list()[0], *flat.shape.as_list()]
 
     def find(places: Any, shape: Any) -> Any:
         return np.stack(np.unravel_index(places, tuple(shape))).astype(places.dtype)
 
-    return Node("UnravelIndex", (flat, sizes), find, name=name, dtype=flat.dtype, shape=TensorShape(known),
+    return Node("UnravelIndex", (flat, sizes), find, name=name, dtype=flat.dtype, shape=TensorShape(static),
                 attrs={"stops_gradient": True})  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", n
         return (np.arange(width) < np.asarray(values)[..., None]).astype(kind.as_numpy_dtype)
 
     width = None if maxlen is None else static_value(maxlen)
-    known = None if counts.shape.dims is None else [*counts.shape.as_list(), None if width is None else int(width)]
-    return Node("SequenceMask", inputs, mask, name=name, dtype=kind, shape=TensorShape(known))
+    dims = None if counts.shape.dims is None else [*counts.shape.as_list(), None if width is None else int(width)]
+    return Node("SequenceMask", inputs, mask, name=name, dtype=kind, shape=TensorShape(dims))
 
 
 def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Node]:
@@ -105,9 +105,9 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
         size = int(joined.max()) + 1 if joined.size else 0
         source = np.full(size, -1)
         source[joined] = np.arange(joined.size)
-        kept = np.flatnonzero(source >= 0)
-        picked = take_rows(rows, source[kept])
-        return picked if kept.size == size else scatter_rows(picked, kept, (size, *rest))
+        filled = np.flatnonzero(source >= 0)
+        picked = take_rows(rows, source[filled])
+        return picked if filled.size == size else scatter_rows(picked, filled, (size, *rest))
 
     shape = None
     if values[0].shape.dims is not None and ids[0].shape.ndims is not None:

@@ -152,11 +152,11 @@ def _tensordot_shape(x: TensorShape, y: TensorShape, axes: Any) -> TensorShape:
     if x.dims is None or y.dims is None:
         return TensorShape(None)
     pairs = (range(-axes, 0), range(axes)) if isinstance(axes, int) else axes
-    kept: list[int | None] = []
+    dims: list[int | None] = []
     for shape, summed in zip((x, y), pairs, strict=True):
         gone = {axis + len(shape) if axis < 0 else axis for axis in summed}
-        kept += [size for axis, size in enumerate(shape.as_list()) if axis not in gone]
-    return TensorShape(kept)
+        dims += [size for axis, size in enumerate(shape.as_list()) if axis not in gone]
+    return TensorShape(dims)
 
 
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:

@@ -62,10 +62,10 @@ def _reduce(
     def reduce(value: Any) -> Any:
         rank = np.ndim(value)
         wanted = tuple(range(rank)) if everything else tuple(item % rank for item in axes)
-        kept = fn(value, wanted) if wanted else fn(anp.reshape(value, (1, *np.shape(value))), (0,))[0]
+        reduced = fn(value, wanted) if wanted else fn(anp.reshape(value, (1, *np.shape(value))), (0,))[0]
         if keepdims or not wanted:
-            return kept
-        return anp.reshape(kept, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
+            return reduced
+        return anp.reshape(reduced, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
 
     if fn in (_sum, _mean):
         with_vjp(reduce, lambda value: sum_vjp(value, None if everything else axes, keepdims, fn is _mean))
@@ -118,8 +118,8 @@ def _reduction(
         keep_dims: bool | None = None,
     ) -> Node:
         axis = _either(reduction_indices, axis, "reduction_indices", "axis")
-        kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-        return _reduce(op_type, as_node(input_tensor, dtype), axis, kept, name, fn)
+        keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+        return _reduce(op_type, as_node(input_tensor, dtype), axis, keeps, name, fn)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{first_line}
@@ -184,13 +184,13 @@ def count_nonzero(
 ) -> Node:
     """Count the elements that are not 0 over axes; see `reduce_sum` for the arguments."""
     axis = _either(reduction_indices, axis, "reduction_indices", "axis")
-    kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+    keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
     wanted = as_dtype(dtype)
 
     def count(value: Any, axes: tuple[int, ...]) -> Any:
         return np.sum(value != 0, axis=axes, keepdims=True).astype(wanted.as_numpy_dtype)
 
-    return _reduce("CountNonzero", as_node(input_tensor), axis, kept, name or "count_nonzero", count, wanted)
+    return _reduce("CountNonzero", as_node(input_tensor), axis, keeps, name or "count_nonzero", count, wanted)
 
 
 def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
@@ -273,7 +273,7 @@ def norm(
     Raises:
         ValueError: For another `ord`.
     """
-    kept = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+    keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
     norms: dict[Any, Callable[[Any, tuple[int, ...]], Any]] = {
         "euclidean": lambda v, axes: anp.sqrt(anp.sum(v * v, axis=axes, keepdims=True)),
         1: lambda v, axes: anp.sum(anp.abs(v), axis=axes, keepdims=True),
@@ -282,7 +282,7 @@ def norm(
     norms["fro"] = norms[2] = norms["euclidean"]
     if ord not in norms:
         raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
-    node = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
+    node = _reduce("Norm", as_node(tensor), axis, keeps, name or "norm", norms[ord])
     node.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
     return node
 
@@ -315,9 +315,9 @@ def bincount(
 
     def count(numbers: Any, *weight: Any) -> Any:
         flat = np.asarray(numbers).reshape(-1)
-        kept = np.full(flat.shape, True) if high is None else flat < high
-        factors = np.asarray(weight[0]).reshape(-1)[kept] if weight else None
-        counts = np.bincount(flat[kept], factors, low)
+        mask = np.full(flat.shape, True) if high is None else flat < high
+        factors = np.asarray(weight[0]).reshape(-1)[mask] if weight else None
+        counts = np.bincount(flat[mask], factors, low)
         return counts.astype(kind.as_numpy_dtype)
 
     return Node("Bincount", inputs, count, name=name, dtype=kind, shape=[None], attrs={"no_gradient": True})

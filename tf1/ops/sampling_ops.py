@@ -74,15 +74,15 @@ def _sampler(
     def draw(random: np.random.Generator) -> tuple[Any, int]:
         if not unique:
             return draw_ids(random, num_sampled), num_sampled
-        kept: dict[int, None] = {}
+        distinct: dict[int, None] = {}
         tries = 0
-        while len(kept) < num_sampled:
+        while len(distinct) < num_sampled:
             for number in draw_ids(random, num_sampled):
                 tries += 1
-                kept.setdefault(int(number))
-                if len(kept) == num_sampled:
+                distinct.setdefault(int(number))
+                if len(distinct) == num_sampled:
                     break
-        return np.fromiter(kept, np.int64), tries
+        return np.fromiter(distinct, np.int64), tries
 
     def sample(true: Any) -> Any:
         ids, tries = generator.draw(draw)

@@ -101,8 +101,8 @@ def _sorted(op_type: str, word: str, combine: _Combine) -> Callable[..., Node]:
             count = int(numbers[-1]) + 1 if numbers.size else 0
             return combine(rows, numbers, (count, *np.shape(rows)[1:]))
 
-        known = values.shape.as_list() if values.shape.dims is not None else None
-        shape = None if known is None else [None, *known[1:]]
+        dims = values.shape.as_list() if values.shape.dims is not None else None
+        shape = None if dims is None else [None, *dims[1:]]
         return Node(op_type, (values, ids), evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
 
     function.__name__ = function.__qualname__ = op_type.replace("Segment", "segment_").lower()
@@ -149,21 +149,21 @@ def _unsorted(name: str, op_type: str, word: str, combine: _Combine, lowest: boo
             if flat.size and flat.max() >= size:
                 raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
             rest = np.shape(rows)[np.ndim(numbers) :]
-            kept = np.flatnonzero(flat >= 0)
+            valid = np.flatnonzero(flat >= 0)
             rows = anp.reshape(rows, (flat.size, *rest))
-            rows = rows if kept.size == flat.size else take_rows(rows, kept)
+            rows = rows if valid.size == flat.size else take_rows(rows, valid)
             shape = (int(size), *rest)
-            results = combine(rows, flat[kept], shape)
+            results = combine(rows, flat[valid], shape)
             if lowest is None:
                 return results
             limits = (np.finfo if results.dtype.kind == "f" else np.iinfo)(results.dtype)
-            empty = _counts(flat[kept], shape) == 0
+            empty = _counts(flat[valid], shape) == 0
             return results + np.where(empty, limits.min if lowest else limits.max, 0).astype(results.dtype)
 
         shape = None
         if values.shape.dims is not None and ids.shape.ndims is not None:
-            known = static_value(count)
-            shape = [None if known is None else int(known), *values.shape.as_list()[ids.shape.ndims :]]
+            static = static_value(count)
+            shape = [None if static is None else int(static), *values.shape.as_list()[ids.shape.ndims :]]
         inputs = (values, ids, count)
         return Node(op_type, inputs, evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
 

@@ -57,16 +57,16 @@ def sparse_placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = N
     [[2.]
      [3.]]
     """
-    known = None if shape is None else TensorShape(shape)
-    rank = None if known is None else known.ndims
+    static = None if shape is None else TensorShape(shape)
+    rank = None if static is None else static.ndims
     with get_default_graph().name_scope(name or "Placeholder"):
         values = placeholder(dtype, [None], "values")
         indices = placeholder("int64", [None, rank], "indices")
-        if known is not None and known.is_fully_defined():
-            return SparseTensor(indices, values, [int(size) for size in known])
+        if static is not None and static.is_fully_defined():
+            return SparseTensor(indices, values, [int(size) for size in static])
         sizes = placeholder("int64", [rank], "shape")
-        if known is not None:
-            sizes.attrs["static_shape"] = known.as_list()
+        if static is not None:
+            sizes.attrs["static_shape"] = static.as_list()
         return SparseTensor(indices, values, sizes)
 
 
@@ -149,7 +149,7 @@ def sparse_reduce_sum(
         A node.
     """
     chosen = reduction_axes if axis is None else axis
-    kept = bool(keep_dims if keepdims is None else keepdims)
+    keeps = bool(keep_dims if keepdims is None else keepdims)
     axes = None if chosen is None else [int(item) for item in np.asarray(chosen).reshape(-1)]
 
     def total(places: Any, filled: Any, shape: Any) -> Any:
@@ -161,14 +161,14 @@ def sparse_reduce_sum(
             np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
         )
         out = scatter_rows(filled, flat, (int(np.prod(left)),))
-        return anp.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if kept else left)
+        return anp.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if keeps else left)
 
-    known = None
+    dims = None
     if sp_input.shape.dims is not None:
         sizes = sp_input.shape.as_list()
         gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
-        known = [1 if at in gone else size for at, size in enumerate(sizes) if kept or at not in gone]
-    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(known))
+        dims = [1 if at in gone else size for at, size in enumerate(sizes) if keeps or at not in gone]
+    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(dims))
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -194,8 +194,8 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
         to_retain: Boolean node or array [n].
     """
 
-    def keep(places: Any, filled: Any, shape: Any, kept: Any) -> Any:
-        at = np.flatnonzero(kept)
+    def keep(places: Any, filled: Any, shape: Any, mask: Any) -> Any:
+        at = np.flatnonzero(mask)
         return places[at], take_rows(filled, at), shape
 
     return _parts("SparseRetain", (*_inputs(sp_input), as_node(to_retain)), keep, sp_input.dtype, sp_input.shape.ndims)
@@ -350,9 +350,9 @@ def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
         flat = np.ravel_multi_index(tuple(np.concatenate([places, others]).T), sizes)
         distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
         total = scatter_rows(anp.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
-        kept = np.flatnonzero((counts == 1) | (np.abs(getval(total)) >= least))
-        indices = np.stack(np.unravel_index(distinct[kept], sizes), axis=1).astype(np.int64)
-        return indices, take_rows(total, kept), shape
+        large = np.flatnonzero((counts == 1) | (np.abs(getval(total)) >= least))
+        indices = np.stack(np.unravel_index(distinct[large], sizes), axis=1).astype(np.int64)
+        return indices, take_rows(total, large), shape
 
     return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), add, a.dtype, a.shape.ndims)
 

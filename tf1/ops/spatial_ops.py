@@ -174,8 +174,8 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         turned = anp.transpose(split, (*order, *range(2 * ranks + 1, np.ndim(split))))
         whole = [size * by for size, by in zip(space, block, strict=True)]
         joined = anp.reshape(turned, (batch // count, *whole, *rest))
-        kept = [slice(low, size - high) for size, (low, high) in zip(whole, cut, strict=True)]
-        return joined[(slice(None), *kept)]
+        slices = [slice(low, size - high) for size, (low, high) in zip(whole, cut, strict=True)]
+        return joined[(slice(None), *slices)]
 
     return Node("BatchToSpaceND", (node,), move, name=name, dtype=node.dtype,
                 shape=_space_shape(node, block, cut, inside=True))  # fmt: skip

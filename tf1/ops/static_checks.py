@@ -122,12 +122,12 @@ def _checked(
             raise ValueError(f"Rank must be a scalar.  Received shape {rank.shape}: {rank!r}")
     ndims = node.shape.ndims
     if ndims is not None and all(rank.op_type == "Const" for rank in wanted):
-        known = [int(rank.attrs["value"]) for rank in wanted]
-        if holds(ndims, known):
+        ranks = [int(rank.attrs["value"]) for rank in wanted]
+        if holds(ndims, ranks):
             return no_op(name=name or "static_checks_determined_all_ok")
-        told = known[0] if words != "rank in" else tuple(known)
+        want = ranks[0] if words != "rank in" else tuple(ranks)
         raise ValueError(
-            f"{message or ''}.  Tensor {node.name} must have {words} {told}.  Received rank {ndims}, shape {node.shape}"
+            f"{message or ''}.  Tensor {node.name} must have {words} {want}.  Received rank {ndims}, shape {node.shape}"
         )
     right = Node(
         "Compare",

@@ -96,15 +96,15 @@ def histogram_proto(values: Array, name: str, error: type[Exception] = InvalidAr
     buckets = np.minimum(np.searchsorted(limits, flat, side="right"), len(limits) - 1)
     counts = np.bincount(buckets, minlength=len(limits)).astype(np.float64)
     # Of a run of empty buckets only the last is kept, so its limit is where the next one begins.
-    kept = (counts > 0) | np.append(counts[1:] > 0, True)
+    listed = (counts > 0) | np.append(counts[1:] > 0, True)
     return HistogramProto(
         min=float(flat.min()) if flat.size else sys.float_info.max,
         max=float(flat.max()) if flat.size else -sys.float_info.max,
         num=float(flat.size),
         sum=float(flat.sum()),
         sum_squares=float(np.dot(flat, flat)),
-        bucket_limit=limits[kept].tolist(),
-        bucket=counts[kept].tolist(),
+        bucket_limit=limits[listed].tolist(),
+        bucket=counts[listed].tolist(),
     )
 
 

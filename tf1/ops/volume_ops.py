@@ -216,10 +216,10 @@ def conv3d_transpose(
         inner = tuple(slice(low, low + n) for n, (low, _) in zip(space, around, strict=True))
         return whole[(slice(None), *inner)]
 
-    known = sizes_of(sizes) or [None, None, None, None, outputs]
+    dims = sizes_of(sizes) or [None, None, None, None, outputs]
     return Node(
         "Conv3DBackpropInputV2", (x, w, sizes), spread, name=name or "conv3d_transpose", dtype=x.dtype,
-        shape=TensorShape(known),
+        shape=TensorShape(dims),
     )  # fmt: skip
 
 

@@ -117,18 +117,18 @@ class LocalStepsOptimizer(Optimizer):
         assert_global_step(global_step)
         graph = global_step.graph
         _require_none_yet(graph)
-        known = KnownSteps()
+        steps = KnownSteps()
         with graph.as_default(), graph.name_scope(name or self._name) as scope:
             with graph.control_dependencies(None):
                 count = placeholder("int64", [], name="own_steps")
-                inner = _made(self._inner, count, lambda: known.own)
+                inner = _made(self._inner, count, lambda: steps.own)
                 hypers, computed = _split(inner.hypers())
-                self._applied = _made(self._outer, global_step, lambda: known.counted)
+                self._applied = _made(self._outer, global_step, lambda: steps.counted)
                 pushed, differences = _pushed(self._applied, list(applied), global_step, self._replicas)
             push = OuterPush(pushed, differences, global_step, getattr(self._outer, "weight_decay", 0.0))
             own = own_optimizer_of(inner, getattr(self._inner, "weight_decay", 0.0))
             sparse = {variable: isinstance(grad, IndexedSlices) for variable, grad in applied.items()}
-            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known)
+            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, steps)
             rounds_in(graph).append(rounds)
             inputs, attrs = (*_flat(applied.values()), *computed), {"local_rounds": rounds}
             train_op = Node("LocalStep", inputs, name=scope, operation=True, stateful=True, attrs=attrs)
@@ -222,22 +222,22 @@ def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradi
     return gradients
 
 
-def _made(source: Any, step: Node, known: Callable[[], int]) -> Optimizer:
-    made: Optimizer = optimizer_of(source, step, known) if isinstance(source, TorchOptimizer) else source
+def _made(source: Any, step: Node, count: Callable[[], int]) -> Optimizer:
+    made: Optimizer = optimizer_of(source, step, count) if isinstance(source, TorchOptimizer) else source
     return made
 
 
 def _split(hypers: Mapping[str, Hyper]) -> tuple[dict[str, Any], list[Node]]:
     """Give an optimizer's hyper-parameters, None for those that a run computes, and the nodes of these."""
-    known: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     computed: list[Node] = []
     for name, value in hypers.items():
         # TensorFlow calls a function once, where it makes a node.
         result = value() if callable(value) and not isinstance(value, Node) else value
         if isinstance(result, Node):
             computed.append(result)
-        known[name] = None if isinstance(result, Node) else value
-    return known, computed
+        plain[name] = None if isinstance(result, Node) else value
+    return plain, computed
 
 
 def _flat(gradients: Iterable[Gradient]) -> Iterable[Node]:

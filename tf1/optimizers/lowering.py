@@ -107,9 +107,9 @@ def lower(node: Node) -> Expr | None:
     Expr(op='mul', args=(Expr(op='const', args=(), value=2.0, name=''), \
 Expr(op='const', args=(), value=3.0, name='')), value=0.0, name='')
     """
-    known = node.attrs.get("expr")
-    if isinstance(known, Expr):
-        return known
+    expr = node.attrs.get("expr")
+    if isinstance(expr, Expr):
+        return expr
     if node.is_operation or node.shape.ndims != 0:
         return None
     if node.op_type == "Const":

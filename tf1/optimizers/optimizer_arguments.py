@@ -144,12 +144,12 @@ def _dtype_if_known(node: Node) -> DType | None:
 
 def unique_optimizer_name(graph: Graph, name: str) -> str:
     """Give `name`, or `name_1`, `name_2`, ...: the same in every process that builds the same graph."""
-    taken: set[str] = graph.extras.setdefault(__name__, set())
+    names: set[str] = graph.extras.setdefault(__name__, set())
     chosen, count = name, 0
-    while chosen in taken:
+    while chosen in names:
         count += 1
         chosen = f"{name}_{count}"
-    taken.add(chosen)
+    names.add(chosen)
     return chosen
 
 

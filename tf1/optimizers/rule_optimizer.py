@@ -53,15 +53,15 @@ class RuleOptimizer(Optimizer):
         return dict(self._rule.scalars)
 
 
-def optimizer_of(optimizer: TorchOptimizer, step: Node, known: Callable[[], int]) -> RuleOptimizer:
+def optimizer_of(optimizer: TorchOptimizer, step: Node, count: Callable[[], int]) -> RuleOptimizer:
     """Make the optimizer of a graph.
 
     Args:
         optimizer: One of `gs.optim`.
         step: The step that its schedules count.
-        known: Gives the step that this worker knows of.
+        count: Gives the step that this worker knows of.
     """
-    return RuleOptimizer(optimizer.rule_at(StepSource(_STEP, known)), step)
+    return RuleOptimizer(optimizer.rule_at(StepSource(_STEP, count)), step)
 
 
 def _hyper(value: RuleHyper, step: Node) -> Hyper:

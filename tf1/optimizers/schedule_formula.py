@@ -31,9 +31,9 @@ class Operands:
         Raises:
             ValueError: If it is a number, but no scalar.
         """
-        known = static_value(value)
-        if known is not None:
-            return Formula(constant(_exact(value, known)))
+        static = static_value(value)
+        if static is not None:
+            return Formula(constant(_exact(value, static)))
         node = as_node(value)
         if node not in self.nodes:
             self.nodes.append(node)
@@ -53,10 +53,10 @@ class Operands:
         return Node(op_type, self.nodes, value, name=name or op_type, dtype=dtype, shape=[], attrs=attrs)
 
 
-def _exact(value: Any, known: Any) -> float:
-    if np.ndim(known) != 0:
-        raise ValueError(f"A schedule takes scalars, got {value!r} of shape {np.shape(known)}.")
-    return float(known)
+def _exact(value: Any, number: Any) -> float:
+    if np.ndim(number) != 0:
+        raise ValueError(f"A schedule takes scalars, got {value!r} of shape {np.shape(number)}.")
+    return float(number)
 
 
 def _filled_in(template: Expr, lowered: dict[str, Expr | None]) -> Expr:

@@ -94,8 +94,8 @@ class AttentionMechanism:
     @property
     def alignments_size(self) -> Any:
         """Length of the memories."""
-        known = self.keys.shape.as_list()[1]
-        return known if known is not None else shape_of(self.keys)[1]
+        length = self.keys.shape.as_list()[1]
+        return length if length is not None else shape_of(self.keys)[1]
 
     @property
     def state_size(self) -> Any:
@@ -293,8 +293,8 @@ class AttentionWrapper(RNNCell):
         attention = concat(attentions, 1) if len(attentions) > 1 else attentions[0]
         history = state.alignment_history
         if self._history:
-            kept = zip(self._unpacked(history), alignments, strict=True)
-            history = self._packed([array.write(state.time, weights) for array, weights in kept])
+            pairs = zip(self._unpacked(history), alignments, strict=True)
+            history = self._packed([array.write(state.time, weights) for array, weights in pairs])
         new = AttentionWrapperState(
             cell_state, attention, state.time + 1, self._packed(alignments), history, self._packed(states)
         )  # fmt: skip

@@ -252,10 +252,10 @@ def last_size(shape: Any) -> int:
     Raises:
         ValueError: If it is not known.
     """
-    known = TensorShape(shape)
-    size = known.as_list()[-1] if known.ndims else None
+    static = TensorShape(shape)
+    size = static.as_list()[-1] if static.ndims else None
     if size is None:
-        raise ValueError(f"Expected inputs.shape[-1] to be known, saw shape: {known}")
+        raise ValueError(f"Expected inputs.shape[-1] to be known, saw shape: {static}")
     return size
 
 

@@ -96,8 +96,8 @@ class _RawLoop:
         emitted = nest.map_structure(lambda old, node: _kept(finished, old, node), self._zero, emitted)
         new = nest.map_structure(lambda old, node: _kept(finished, old, node), state, new)
         written = nest.map_structure(lambda array, node: array.write(time, node), arrays, emitted)
-        kept = loop_state if new_loop_state is None else new_loop_state
-        return after, logical_or(finished, now_finished), following, written, new, kept
+        following_state = loop_state if new_loop_state is None else new_loop_state
+        return after, logical_or(finished, now_finished), following, written, new, following_state
 
 
 def _kept(finished: Node, old: Any, new: Any) -> Any:
@@ -111,8 +111,8 @@ def _kept(finished: Node, old: Any, new: Any) -> Any:
 def _emission(cell: Any, inputs: Any, state: Any, emitted: Any) -> tuple[Any, Any]:
     """Give zeros like what one step emits, and an empty TensorArray for each."""
     one = nest.flatten(inputs)[0]
-    known = one.shape.as_list()[0] if one.shape.ndims else None
-    batch = shape_of(one)[0] if known is None else known
+    rows = one.shape.as_list()[0] if one.shape.ndims else None
+    batch = shape_of(one)[0] if rows is None else rows
     likes: list[tuple[Any, Any]] = []
     if emitted is None:
         structure, kind = cell.output_size, nest.flatten(state)[0].dtype
@@ -129,5 +129,5 @@ def _emission(cell: Any, inputs: Any, state: Any, emitted: Any) -> tuple[Any, An
             arrays.append(TensorArray(kind, 0, dynamic_size=True))
         else:
             zero.append(zeros([batch, *size], kind))
-            arrays.append(TensorArray(kind, 0, dynamic_size=True, element_shape=[known, *size]))
+            arrays.append(TensorArray(kind, 0, dynamic_size=True, element_shape=[rows, *size]))
     return nest.pack_sequence_as(structure, zero), nest.pack_sequence_as(structure, arrays)

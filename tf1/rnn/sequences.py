@@ -126,10 +126,10 @@ def _step_by_step(cell: Any, inputs: Any, steps: Any, lengths: Node | None, stat
         (as_node(0), outputs, states),
     )
     stacked = [array.stack() for array in written]
-    known = static_value(steps)
+    static = static_value(steps)
     for node, array in zip(stacked, written, strict=True):
         if array.element_shape.dims is not None:
-            node.set_shape([None if known is None else int(known), *array.element_shape.as_list()])
+            node.set_shape([None if static is None else int(static), *array.element_shape.as_list()])
     return nest.pack_sequence_as(cell.output_size, stacked), nest.pack_sequence_as(state, ends)
 
 
@@ -374,8 +374,8 @@ def _swapped(node: Node) -> Node:
 
 def one_size(node: Node, axis: int) -> Any:
     """Give a size of a node: an int, or a node where it is not known before a run."""
-    known = node.shape.as_list()[axis] if node.shape.ndims else None
-    return known if known is not None else shape_of(node)[axis]
+    size = node.shape.as_list()[axis] if node.shape.ndims else None
+    return size if size is not None else shape_of(node)[axis]
 
 
 def _sizes(nodes: Sequence[Node]) -> tuple[Any, Any]:
@@ -393,9 +393,9 @@ def _lengths(sequence_length: Any, batch: Any) -> Node | None:
         raise ValueError(
             f"sequence_length must be a vector of length batch_size, but saw shape: {node.shape}"
         )  # fmt: skip
-    known = node.shape.as_list()[0] if node.shape.ndims else None
-    if known is not None and isinstance(batch, int) and known != batch:
-        raise ValueError(f"sequence_length has {known} entries for a batch of {batch} sequences.")
+    count = node.shape.as_list()[0] if node.shape.ndims else None
+    if count is not None and isinstance(batch, int) and count != batch:
+        raise ValueError(f"sequence_length has {count} entries for a batch of {batch} sequences.")
     return node
 
 

@@ -60,8 +60,8 @@ class GraphModel:
     @property
     def progress(self) -> KnownProgress:
         """See RunModel: one for all who make sessions of the graph."""
-        known: KnownProgress = self._graph.extras.setdefault(__name__, KnownProgress())
-        return known
+        progress: KnownProgress = self._graph.extras.setdefault(__name__, KnownProgress())
+        return progress
 
     @progress.setter
     def progress(self, progress: KnownProgress) -> None:

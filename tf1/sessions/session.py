@@ -95,10 +95,10 @@ class Session:
             raise TypeError(f"graph must be a gs.Graph, but got {type(graph)}")
         self._target = target or ""
         self._owns_cluster = cluster is None
-        known = known_target(self._target)
+        place = known_target(self._target)
         # Whether the PS tasks are still to be waited for. Whoever made a client beforehand has done so; and the program
         # of a PS task uses what that has, its queues, say: another one may have ended by then.
-        self._unmet = self._owns_cluster and bool(self._target) and known.program is None
+        self._unmet = self._owns_cluster and bool(self._target) and place.program is None
         self.cluster: ClusterClient = (
             connect(
                 self._target,
@@ -112,7 +112,7 @@ class Session:
             else cluster
         )
         in_flight = in_flight_of(config)
-        own_task = task_with_own(task or known.task, known.session_tasks)
+        own_task = task_with_own(task or place.task, place.session_tasks)
         self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, own_task)
         self._fetches = Fetches(self.graph)
         self._clock = clock

@@ -463,15 +463,15 @@ class IdTableWithHashBuckets(LookupTable):
 
     def _found(self, keys: list[Any]) -> list[Any]:
         offset = self._table._count() if self._table is not None else 0
-        known = self._table._found(keys) if self._table is not None else [-1] * len(keys)
+        ids = self._table._found(keys) if self._table is not None else [-1] * len(keys)
         if not self._buckets:
-            return known
+            return ids
         default = self._table.default_value if isinstance(self._table, HashTable) else -1
         return [
             offset + fingerprint64(as_bytes(str(key)) if isinstance(key, int) else key) % self._buckets
             if value == default
             else value
-            for key, value in zip(keys, known, strict=True)
+            for key, value in zip(keys, ids, strict=True)
         ]
 
     def _count(self) -> int:

@@ -282,7 +282,7 @@ def reduce_join(
         A node of strings.
     """
     node = strings_node(inputs, "inputs")
-    kept, between = bool(keep_dims if keepdims is None else keepdims), as_bytes(separator)
+    keeps, between = bool(keep_dims if keepdims is None else keepdims), as_bytes(separator)
     chosen = reduction_indices if axis is None else axis
     axes = normal_axes(chosen, node)
     # Without axes TensorFlow joins from the last one on.
@@ -295,16 +295,16 @@ def reduce_join(
         moved = np.transpose(array, [*rest, *reversed(by)])
         shape = moved.shape[: len(rest)]
         joined = [between.join(map(as_bytes, row)) for row in moved.reshape(int(np.prod(shape)), -1)]
-        if kept:
+        if keeps:
             shape = tuple(1 if axis in by else size for axis, size in enumerate(array.shape))
         return _objects(joined, shape)
 
-    known = None
+    dims = None
     if node.shape.dims is not None:
         sizes = node.shape.as_list()
-        known = [1 if i in axes else n for i, n in enumerate(sizes) if kept or i not in axes]
+        dims = [1 if i in axes else n for i, n in enumerate(sizes) if keeps or i not in axes]
     return Node(
-        "ReduceJoin", (node,), join, name=name or "ReduceJoin", dtype="string", shape=TensorShape(known),
+        "ReduceJoin", (node,), join, name=name or "ReduceJoin", dtype="string", shape=TensorShape(dims),
         attrs={"stops_gradient": True},
     )  # fmt: skip
 

@@ -143,17 +143,17 @@ def _checked(
     ref, before = variable_of(op_type, ref)
     operand = operand_of(op_type, ref, updates, allowed)
     ids = indices_of(op_type, ref, indices)
-    known = ids.shape
-    if known.ndims == 0:
+    shape = ids.shape
+    if shape.ndims == 0:
         raise ValueError(f"Indices of {op_type} on Variable {ref.op_name!r} must be of rank 1 or more, but are 0.")
-    depth = None if known.dims is None else known.as_list()[-1]
+    depth = None if shape.dims is None else shape.as_list()[-1]
     if depth is not None and ref.shape.ndims is not None:
         if not 1 <= depth <= ref.shape.ndims:
             raise ValueError(
                 f"The inner dimension of indices of {op_type} is {depth}; Variable {ref.op_name!r} has "
                 f"{ref.shape.ndims} dimensions."
             )
-        require_shape(op_type, ref, operand, [*known.as_list()[:-1], *ref.shape.as_list()[depth:]])
+        require_shape(op_type, ref, operand, [*shape.as_list()[:-1], *ref.shape.as_list()[depth:]])
     return ref, ids, operand, before
 
 
@@ -178,9 +178,9 @@ def _each_row(
     ref, before = variable_of(op_type, ref)
     operand = operand_of(op_type, ref, updates, NUMBERS)
     ids = indices_of(op_type, ref, indices)
-    known = ids.shape
-    if known.dims is not None and ref.shape.ndims is not None and operand.shape.ndims != 0:
-        require_shape(op_type, ref, operand, [*known.as_list(), *ref.shape.as_list()[1:]])
+    shape = ids.shape
+    if shape.dims is not None and ref.shape.ndims is not None and operand.shape.ndims != 0:
+        require_shape(op_type, ref, operand, [*shape.as_list(), *ref.shape.as_list()[1:]])
 
     def change(rows: Any, at: tuple[Any, ...], values: Any) -> Any:
         # One after another, so that a row that is named twice is changed twice.
@@ -202,9 +202,9 @@ def _computed(
     """Make the op that sets the rows of some index tuples to `how(rows, places, updates)`."""
     rows = Node("Unique", (_first(ids),), np.unique, dtype=ids.dtype, shape=TensorShape([None]))
 
-    def fill(there: Any, known: Any, at: Any, values: Any) -> Any:
+    def fill(there: Any, rows: Any, at: Any, values: Any) -> Any:
         tuples = at.reshape(-1, at.shape[-1])
-        places = (np.searchsorted(known, tuples[:, 0]), *_within(op_type, ref, tuples))
+        places = (np.searchsorted(rows, tuples[:, 0]), *_within(op_type, ref, tuples))
         return how(np.array(there), places, values.reshape(_per_tuple(tuples, values, at)) if values.ndim else values)
 
     whole = Node(

@@ -92,8 +92,8 @@ def local_variables_initializer() -> Mutation:
 
     Source: TensorFlow 1.15 initializes slots of theirs with GLOBAL_VARIABLES only, which no task but the chief runs.
     """
-    kept = [variable for variable in variables_of(get_default_graph()) if variable.is_own and variable.optimizer_name]
-    return variables_initializer([*dict.fromkeys([*local_variables(), *kept])], name="init_local")
+    slots = [variable for variable in variables_of(get_default_graph()) if variable.is_own and variable.optimizer_name]
+    return variables_initializer([*dict.fromkeys([*local_variables(), *slots])], name="init_local")
 
 
 # TensorFlow's older names.
