@@ -173,9 +173,9 @@ class Client:
         Returns:
             Name -> value, or the rows in the order of their ids. Not to be written to.
         """
-        ids = {name: _ids(name, given) for name, given in (rows or {}).items()}
-        known = self._parameters()
-        whole = [name for name in known if name not in ids] if names is None else list(names)
+        ids = {name: _ids(name, some_ids) for name, some_ids in (rows or {}).items()}
+        parameters = self._parameters()
+        whole = [name for name in parameters if name not in ids] if names is None else list(names)
         if both := sorted(set(whole) & set(ids)):
             raise InvalidArgumentError(f"pull: {both[0]!r} is asked for as a whole and by rows: give one of them.")
         reads = [Read(name) for name in whole] + [Read(name, some) for name, some in ids.items()]
@@ -196,9 +196,9 @@ class Client:
             rows: Name -> ids and gradients of rows, [n] and [n, ...]; gradients of an id that repeats are added up.
         """
         declared = self._require_declared()
-        known = {variable.name: variable for variable in declared.program.variables}
-        dense = {name: self._fitting(known, name, value) for name, value in gradients.items()}
-        sparse = {name: self._fitting_rows(known, name, *pair) for name, pair in (rows or {}).items()}
+        variables = {variable.name: variable for variable in declared.program.variables}
+        dense = {name: self._fitting(variables, name, value) for name, value in gradients.items()}
+        sparse = {name: self._fitting_rows(variables, name, *pair) for name, pair in (rows or {}).items()}
         if not dense and not sparse:
             raise InvalidArgumentError("push() was given no gradient: push({name: gradient}).")
         if both := sorted(set(dense) & set(sparse)):
@@ -305,9 +305,9 @@ class Client:
             cluster.push(Push([*ops, Op(OpKind.ASSIGN, declared.step, fill=0)]))
         cluster.open()
 
-    def _fitting(self, known: Mapping[str, ProgramVariable], name: str, gradient: Any) -> Array:
+    def _fitting(self, variables: Mapping[str, ProgramVariable], name: str, gradient: Any) -> Array:
         """Give a gradient as an array that can be the parameter's."""
-        variable = self._trained(known, name)
+        variable = self._trained(variables, name)
         array = np.asarray(gradient)
         if array.shape != variable.shape or array.dtype.kind not in "fiu":
             raise InvalidArgumentError(
@@ -316,8 +316,8 @@ class Client:
             )
         return np.asarray(array, variable.dtype, order="C")
 
-    def _fitting_rows(self, known: Mapping[str, ProgramVariable], name: str, ids: Any, gradients: Any) -> Rows:
-        variable = self._trained(known, name)
+    def _fitting_rows(self, variables: Mapping[str, ProgramVariable], name: str, ids: Any, gradients: Any) -> Rows:
+        variable = self._trained(variables, name)
         shape = variable.known_shape or ()
         rows, array = _ids(name, ids), np.asarray(gradients)
         if not shape or array.shape != (len(rows), *shape[1:]) or array.dtype.kind not in "fiu":
@@ -330,11 +330,11 @@ class Client:
             raise InvalidArgumentError(f"Row {wrong[0]} is not in {name!r}, which has the rows 0 to {shape[0] - 1}.")
         return Rows(rows, np.ascontiguousarray(array, variable.dtype))
 
-    def _trained(self, known: Mapping[str, ProgramVariable], name: str) -> ProgramVariable:
-        if name not in known or not known[name].trainable:
-            trained = ", ".join(item.name for item in known.values() if item.trainable)
+    def _trained(self, variables: Mapping[str, ProgramVariable], name: str) -> ProgramVariable:
+        if name not in variables or not variables[name].trainable:
+            trained = ", ".join(item.name for item in variables.values() if item.trainable)
             raise InvalidArgumentError(f"{name!r} is no parameter that is trained; those are {trained}.")
-        return known[name]
+        return variables[name]
 
 
 class HasTarget(Protocol):
@@ -383,8 +383,8 @@ def _array(name: str, value: Any) -> Array:
     return array
 
 
-def _ids(name: str, given: Any) -> Array:
-    ids = np.asarray(given)
+def _ids(name: str, value: Any) -> Array:
+    ids = np.asarray(value)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
         raise InvalidArgumentError(
             f"The rows of {name!r} are asked for by {ids.dtype.name}{list(ids.shape)}; ids are integers, one after "

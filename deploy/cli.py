@@ -79,11 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _not_understood(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     """Say which arguments a subcommand does not know, and which of its own each may have been meant to be."""
-    known = sorted(_options_of(parser))
+    options = sorted(_options_of(parser))
     near = {}
     for argument in unknown:
         name = argument.partition("=")[0]
-        if matches := difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []:
+        if matches := difflib.get_close_matches(name, options, n=1) if name.startswith("-") else []:
             near[name] = matches[0]
     meant = "".join(f"; is {name} to be {option}?" for name, option in near.items())
     takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)

@@ -104,8 +104,8 @@ def _target(
         return checkpoint[1].mutation_index
     reached = [index for index, decision in decisions.items() if _is_at(decision, args)]
     if not reached:
-        known = [decision.steps[args.step_name] for decision in decisions.values() if args.step_name in decision.steps]
-        span = f"steps {min(known)} to {max(known)}" if known else "no step of that name"
+        steps = [decision.steps[args.step_name] for decision in decisions.values() if args.step_name in decision.steps]
+        span = f"steps {min(steps)} to {max(steps)}" if steps else "no step of that name"
         raise NotFoundError(f"The log does not know {args.step_name} {args.to_step}: it has {span}.")
     return max(reached)
 
@@ -312,10 +312,10 @@ def find_logs(logs: Path, incarnation: int | None = None) -> RunLogs:
     folder = lives.get(chosen) or aside.get(chosen) if chosen is not None else None
     if chosen is None or folder is None:
         which = "" if incarnation is None else f" of incarnation {incarnation}"
-        kept = f" Logs that were moved aside: --incarnation {', '.join(map(str, sorted(aside)))}." if aside else ""
+        hint = f" Logs that were moved aside: --incarnation {', '.join(map(str, sorted(aside)))}." if aside else ""
         raise NotFoundError(
             f'There is no write-ahead log{which} in {logs}. A run has one with RunPolicy(durability="log"), and keeps '
-            f"it when it is over with keep_log=True.{kept}"
+            f"it when it is over with keep_log=True.{hint}"
         )
     folders: dict[int, Path] = {}
     shards = 0

@@ -87,9 +87,9 @@ class CheckpointReader:
         for part in saved.parts:
             if (part.offset, part.shape) == (tuple(offset), tuple(shape)):
                 return self._read(saved, part)
-        taken = self._covered(name, offset, shape)
+        pieces = self._covered(name, offset, shape)
         value = np.empty(tuple(shape), saved.dtype)
-        for (at, sizes), part in taken:
+        for (at, sizes), part in pieces:
             into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
             out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
             value[into] = self._read(saved, part)[out_of]
@@ -101,7 +101,7 @@ class CheckpointReader:
         Raises:
             CheckpointError: If they are not all of it, or overlap.
         """
-        taken: list[tuple[Box, SavedPart]] = []
+        pieces: list[tuple[Box, SavedPart]] = []
         for part in self._saved(name).parts:
             begin = [max(ours, its) for ours, its in zip(offset, part.offset, strict=True)]
             end = [
@@ -110,15 +110,15 @@ class CheckpointReader:
             ]
             if all(low < high for low, high in zip(begin, end, strict=True)):
                 sizes = tuple(high - low for low, high in zip(begin, end, strict=True))
-                taken.append(((tuple(begin), sizes), part))
-        covered = sum(math.prod(sizes) for (_, sizes), _ in taken)
+                pieces.append(((tuple(begin), sizes), part))
+        covered = sum(math.prod(sizes) for (_, sizes), _ in pieces)
         # Before memory is taken for it: a shape is what the index says.
-        if not taken or covered != math.prod(shape) or overlap([box for box, _ in taken]):
+        if not pieces or covered != math.prod(shape) or overlap([box for box, _ in pieces]):
             raise CheckpointError(
                 f"{index_path(self.prefix)}: the saved parts of {name!r} hold {covered} of the {math.prod(shape)} "
                 f"elements from {list(offset)} on, or overlap; the Saver that wrote it did not have all parts."
             )
-        return taken
+        return pieces
 
     def get_on_disk(self, name: str) -> Array:
         """Read a tensor as `get_tensor` does; a large one into an unnamed temporary file, a piece at a time.
@@ -148,18 +148,18 @@ class CheckpointReader:
         Raises:
             NotFoundError, CheckpointError: As for `get_slice`; at once.
         """
-        saved, taken = self._saved(name), self._covered(name, offset, shape)
-        for _, part in taken:
+        saved, pieces = self._saved(name), self._covered(name, offset, shape)
+        for _, part in pieces:
             self._check(saved, part)
-        if any(sizes[1:] != tuple(shape[1:]) for (_, sizes), _ in taken):
+        if any(sizes[1:] != tuple(shape[1:]) for (_, sizes), _ in pieces):
             # In parts by another axis than rows.
             return iter([(0, self.get_slice(name, offset, shape))])
-        return self._rows(saved, taken, offset)
+        return self._rows(saved, pieces, offset)
 
     def _rows(
-        self, saved: SavedVariable, taken: Sequence[tuple[Box, SavedPart]], offset: Sequence[int]
+        self, saved: SavedVariable, pieces: Sequence[tuple[Box, SavedPart]], offset: Sequence[int]
     ) -> Iterator[tuple[int, Array]]:
-        for (begin, sizes), part in taken:
+        for (begin, sizes), part in pieces:
             rest = tuple(slice(a - o, a - o + size) for a, size, o in zip(begin, sizes, part.offset, strict=True))[1:]
             at = part.offset[0]
             for rows in self._pieces(saved, part):

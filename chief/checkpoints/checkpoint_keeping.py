@@ -65,20 +65,20 @@ class CheckpointKeeping:
         if state is None:
             return
         ours = re.compile(rf"{re.escape(save_path)}(-\d+)?")
-        kept = self._retention.kept
-        if not kept or before:
+        entries = self._retention.kept
+        if not entries or before:
             # Where this process is chief again, others have saved meanwhile.
             there = [path for path in state.all_model_checkpoint_paths if ours.fullmatch(path)]
             there = [path for path in there if checkpoint_exists(path)]
-            kept = list(zip(there, get_checkpoint_mtimes(there), strict=True))
+            entries = list(zip(there, get_checkpoint_mtimes(there), strict=True))
         # A checkpoint may have been committed just before its program died, and be in no list yet.
-        after = max((time for _, time in kept), default=math.inf)
+        after = max((time for _, time in entries), default=math.inf)
         newer = [
             (path, time)
             for path, time in committed_after(storage, directory, after)
-            if ours.fullmatch(path) and path not in dict(kept)
+            if ours.fullmatch(path) and path not in dict(entries)
         ]
-        self._retention.recover([*kept, *newer], state.last_preserved_timestamp)
+        self._retention.recover([*entries, *newer], state.last_preserved_timestamp)
 
     def commit(
         self, storage: Storage, directory: str, prefix: str, latest_filename: str, meta_graph_suffix: str, term: int = 0
@@ -160,14 +160,14 @@ class Retention:
         """The checkpoints that are not deleted, oldest first."""
         return [path for path, _ in self.kept]
 
-    def recover(self, kept: Iterable[tuple[str, float]], last_preserved: float = 0.0) -> None:
+    def recover(self, entries: Iterable[tuple[str, float]], last_preserved: float = 0.0) -> None:
         """Go on with a list from before.
 
         Args:
-            kept: Paths and times, oldest first.
+            entries: Paths and times, oldest first.
             last_preserved: When a checkpoint was last kept for good; 0 if that is not known.
         """
-        self.kept = list(kept)
+        self.kept = list(entries)
         if last_preserved:
             self.last_preserved = last_preserved
 

@@ -215,11 +215,11 @@ def _index_of(
         decl = declared[saveable.variable]
         whole = saveable.part
         part = SavedPart.of(number, saved, None if whole is None else whole.var_offset)
-        known = variables.get(saveable.name)
+        before = variables.get(saveable.name)
         variables[saveable.name] = SavedVariable(
             dtype=saved.dtype,
             shape=saved.shape if whole is None else tuple(whole.full_shape),
-            parts=(part,) if known is None else (*known.parts, part),
+            parts=(part,) if before is None else (*before.parts, part),
             kind=kind_of(decl),
             primary=saveable.primary,
             optimizer=decl.optimizer,

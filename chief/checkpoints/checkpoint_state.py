@@ -225,9 +225,9 @@ def get_checkpoint_state(
         raise ValueError(f"Invalid checkpoint state loaded from {checkpoint_dir}")
     if not _is_absolute(state.model_checkpoint_path):
         state.model_checkpoint_path = storage.join(checkpoint_dir, state.model_checkpoint_path)
-    for number, known in enumerate(state.all_model_checkpoint_paths):
-        if not _is_absolute(known):
-            state.all_model_checkpoint_paths[number] = storage.join(checkpoint_dir, known)
+    for number, named in enumerate(state.all_model_checkpoint_paths):
+        if not _is_absolute(named):
+            state.all_model_checkpoint_paths[number] = storage.join(checkpoint_dir, named)
     return state
 
 

@@ -329,7 +329,7 @@ def _declarations(
     """Check every Variable against its tensor, then declare those that the cluster does not know yet."""
     if any(saveable.variable not in cluster.variables for saveable in saveables):
         cluster.refresh()
-    known: dict[str, VariableDecl] = dict(cluster.variables)
+    declared: dict[str, VariableDecl] = dict(cluster.variables)
     planned: Declarations | None = None
     of_program: Sequence[ProgramVariable] = ()
     for saveable in saveables:
@@ -337,24 +337,24 @@ def _declarations(
         saved = reader.index.variables.get(name)
         if saved is None:
             raise NotFoundError(f"Key {name} not found in checkpoint {reader.prefix} (for Variable {variable!r})")
-        if variable not in known:
+        if variable not in declared:
             if planned is None:
                 whole = program()
                 run = cluster.shards, cluster.policy, cluster.sequencer, cluster.where, cluster.variables
                 planned, of_program = declared_by(whole, *run), whole.variables
-                known = {decl.name: decl for decl in planned.variables} | known
+                declared = {decl.name: decl for decl in planned.variables} | declared
             # A Variable made with validate_shape=False has the shape of what is assigned to it.
-            if variable not in known:
+            if variable not in declared:
                 unshaped = next(item for item in of_program if item.name == variable)
-                known[variable] = unshaped.declaration(saved.shape, planned.shards[variable])
-        decl = known[variable]
+                declared[variable] = unshaped.declaration(saved.shape, planned.shards[variable])
+        decl = declared[variable]
         if saveable.part is None:
             _require_match(reader.prefix, name, saved, decl, decl.shape, reshape)
         else:
             _require_match(reader.prefix, name, saved, decl, tuple(saveable.part.full_shape), False)
     if planned is not None:
-        cluster.declare([decl for decl in known.values() if decl.name not in cluster.variables], planned.optimizers)
-    return known
+        cluster.declare([decl for decl in declared.values() if decl.name not in cluster.variables], planned.optimizers)
+    return declared
 
 
 def _require_match(

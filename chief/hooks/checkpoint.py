@@ -337,8 +337,8 @@ class CheckpointSaver(SessionRunHook):
 
 def _admitted_step(session: RunSession, step: GlobalStep) -> int:
     """Read a step with the pushes that are decided but not yet applied everywhere: a save would hold them."""
-    known = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
-    return max(known) if known else step_now(session, step)
+    steps = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
+    return max(steps) if steps else step_now(session, step)
 
 
 def _step_of(path: Any, default: int) -> int:

@@ -202,13 +202,13 @@ class RunReport(SessionRunHook):
             done += f" of {last_step}"
         if self._directory is None:
             return f"{done}; {_NOTHING_KEPT}"
-        kept = f"saved {newest}" if is_saved else f"the newest checkpoint is {newest}" if newest else "no checkpoint"
+        saved = f"saved {newest}" if is_saved else f"the newest checkpoint is {newest}" if newest else "no checkpoint"
         directory = shlex.quote(self._directory)
-        return f"{done}; {kept}; next: tensorboard --logdir {directory}, globalstep audit {directory}"
+        return f"{done}; {saved}; next: tensorboard --logdir {directory}, globalstep audit {directory}"
 
     def _last_step(self) -> int | None:
-        known = [step for hook in self._hooks if isinstance(step := getattr(hook, "last_step", None), int)]
-        return min(known, default=None)
+        steps = [step for hook in self._hooks if isinstance(step := getattr(hook, "last_step", None), int)]
+        return min(steps, default=None)
 
     def _newest(self) -> str | None:
         try:

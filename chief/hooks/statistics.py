@@ -126,8 +126,8 @@ class ClusterStatistics(SessionRunHook):
         if isinstance(sequencer, OpError):
             return None
         before = self._before
-        known = [None] * len(answers) if before is None else before.replies
-        replies = [old if isinstance(new, OpError) else new for old, new in zip(known, answers, strict=True)]
+        earlier = [None] * len(answers) if before is None else before.replies
+        replies = [old if isinstance(new, OpError) else new for old, new in zip(earlier, answers, strict=True)]
         here = {item.client: item.pushes for item in sequencer.clients}
         gone = {} if before is None else {name: n for name, n in before.pushes.items() if name not in here}
         # Who was silent for a while, and comes again, goes on counting. Of workers that come and go most do not.

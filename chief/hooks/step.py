@@ -74,7 +74,7 @@ class StopAtStep(SessionRunHook):
         # The value in the results is from before the push, and other workers may have pushed in between;
         # the outcome of the push itself is nearer. Only a fresh read is sure.
         outcome = session.last_outcome
-        known = outcome.steps.get(self._step.op_name, 0) if outcome is not None else 0
-        near = max(int(run_values.results) + 1, known) >= self._last_step
+        pushed = outcome.steps.get(self._step.op_name, 0) if outcome is not None else 0
+        near = max(int(run_values.results) + 1, pushed) >= self._last_step
         if near and step_now(session, self._step) >= self._last_step:
             run_context.request_stop()

@@ -72,8 +72,8 @@ def keep_identity(run: RunIdentity) -> int:
         OpError: If the directory cannot be written to.
     """
     storage = storage_for(run.directory)
-    kept, newest, _ = _kept(run.directory)
-    if kept.id == run.id:
+    identity, newest, _ = _kept(run.directory)
+    if identity.id == run.id:
         try:
             # Its writer may not have come so far.
             storage.sync_directory(run.directory)
@@ -95,9 +95,9 @@ def keep_incarnation(run: RunIdentity, incarnation: int, addresses: Sequence[str
     Raises:
         OpError: If the directory cannot be written to.
     """
-    kept, newest, _ = _kept(run.directory)
-    if kept.id == run.id and newest < incarnation:
-        _write(kept, incarnation, addresses)
+    identity, newest, _ = _kept(run.directory)
+    if identity.id == run.id and newest < incarnation:
+        _write(identity, incarnation, addresses)
 
 
 def _write(run: RunIdentity, incarnation: int, addresses: Sequence[str] = ()) -> None:

@@ -87,11 +87,11 @@ def hold(
                 _log.debug("There is no lock in %s: %s", directory, error)
                 return _nothing
             try:
-                taken = _lock(file, directory, clock, ps, take_over)
+                is_ours = _lock(file, directory, clock, ps, take_over)
             except BaseException:
                 os.close(file)
                 raise
-            if not taken:
+            if not is_ours:
                 os.close(file)
                 return _nothing
             # Before a further session of this process may write.

@@ -60,13 +60,13 @@ def failover_of(failover_secs: float | None, environ: Mapping[str, str] = os.env
     >>> failover_of(None, {"GLOBALSTEP_FAILOVER_SECS": "30"})
     30.0
     """
-    given: Any = failover_secs if failover_secs is not None else environ.get(FAILOVER_VARIABLE) or 0
+    value: Any = failover_secs if failover_secs is not None else environ.get(FAILOVER_VARIABLE) or 0
     try:
-        secs = float(given)
+        secs = float(value)
     except ValueError:
         secs = -1.0
     if not 0 <= secs < float("inf"):
-        raise ValueError(f"The failover time is {given!r}; it must be a number of seconds, or 0 for never.")
+        raise ValueError(f"The failover time is {value!r}; it must be a number of seconds, or 0 for never.")
     return secs or None
 
 

@@ -57,13 +57,13 @@ class RunOfTask:
             directory: Of its checkpoints, absolute; "" where it has none.
             is_chief: Whether it begins the run.
         """
-        kept = ""
+        run = ""
         try:
-            kept = files_of(directory).identity().id if directory else ""
+            run = files_of(directory).identity().id if directory else ""
         except OpError:
             if is_chief:
                 raise
-        return TaskRun(is_chief, self.joined, kept, run_name(), directory)
+        return TaskRun(is_chief, self.joined, run, run_name(), directory)
 
     def look(self, client: ClusterClient, statuses: Sequence[pb.StatusReply], mine: TaskRun) -> bool:
         """Look whether the PS tasks hold another run than this task's.
@@ -193,8 +193,8 @@ def _members(statuses: Sequence[pb.StatusReply], run: str) -> list[_Member]:
         for one in status.clients:
             process = Process.decode(one.process)
             if one.run == run and _is_elsewhere(process):
-                known = members.get(one.client)
-                silent_secs = min(one.silent_secs, known.silent_secs) if known else one.silent_secs
+                member = members.get(one.client)
+                silent_secs = min(one.silent_secs, member.silent_secs) if member else one.silent_secs
                 members[one.client] = _Member(one.task or one.client, process, silent_secs)
     return list(members.values())
 

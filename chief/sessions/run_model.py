@@ -127,11 +127,11 @@ def step_now(session: RunSession, step: GlobalStep) -> int:
 
 def why_uninitialized(cluster: ClusterClient, names: list[str]) -> str:
     """Say that Variables have no value, and what they are where no program of the run has initialized them."""
-    text, known = f"Variables not initialized: {', '.join(names)}", cluster.variables
-    if not known or all(name in known for name in names):
+    text, declared = f"Variables not initialized: {', '.join(names)}", cluster.variables
+    if not declared or all(name in declared for name in names):
         return text
     task = cluster.task or "/job:worker/task:1"
-    missing = next(name for name in names if name not in known)
+    missing = next(name for name in names if name not in declared)
     return (
         f"{text}. The run has no Variable {missing!r}: its chief's program has none of that name, and initializes only "
         "its own. All programs of a run build the same model; what is this task's alone, such as an A3C worker's net, "

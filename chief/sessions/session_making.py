@@ -216,9 +216,9 @@ class SessionMaking:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
         session = self._model.session(target, self._task or known_target(target).task, _RETRY_SECS)
         # What the process has heard through earlier sessions goes on to the PS tasks, and to the announcement.
-        known = session.cluster.run.known_progress
-        known.hear_all(self._model.progress)
-        self._model.progress = known
+        progress = session.cluster.run.known_progress
+        progress.hear_all(self._model.progress)
+        self._model.progress = progress
         self._attend(session.cluster)
         return session
 

@@ -167,9 +167,9 @@ def _opened(batches: Any, names: tuple[str, ...], share: Share, epoch: int, star
     if callable(batches):
         values = {"rank": share.rank, "world_size": share.world_size, "seed": share.seed, "epoch": epoch,
                   "start": start}  # fmt: skip
-        given = batches(**{name: values[name] for name in names})
-        check_batches(given)
-        return given  # type: ignore[no-any-return]
+        opened = batches(**{name: values[name] for name in names})
+        check_batches(opened)
+        return opened  # type: ignore[no-any-return]
     holder: Any
     for holder in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
         if hasattr(holder, "set_epoch"):
@@ -182,10 +182,10 @@ def _check_sampler(batches: Any, share: Share) -> None:
     sampler = _divides(batches)
     if sampler is None or parts_of(batches) == 1:
         return
-    given = parts_of(batches), getattr(sampler, "rank", share.rank)
-    if given != (share.world_size, share.rank):
+    part = parts_of(batches), getattr(sampler, "rank", share.rank)
+    if part != (share.world_size, share.rank):
         raise InvalidArgumentError(
-            f"The DataLoader's {type(sampler).__name__} gives part {given[1]} of {given[0]}, and this is worker "
+            f"The DataLoader's {type(sampler).__name__} gives part {part[1]} of {part[0]}, and this is worker "
             f"{share.rank} of {share.world_size}, so that rows would be left out or had twice. Give it num_replicas="
             f"{share.world_size} and rank={share.rank}, or leave the sampler out: the workers share a DataLoader."
         )

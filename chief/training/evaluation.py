@@ -130,8 +130,8 @@ class Evaluate:
                 }  # fmt: skip
             columns: list[tuple[Any, ...]] = []
             for batch in self._batches():
-                given = _called("predict is called as predict(model, *batch).", self.predict, model, *arguments(batch))
-                columns.append(tuple(map(_array, given if isinstance(given, (tuple, list)) else (given,))))
+                made = _called("predict is called as predict(model, *batch).", self.predict, model, *arguments(batch))
+                columns.append(tuple(map(_array, made if isinstance(made, (tuple, list)) else (made,))))
             if not columns:
                 raise InvalidArgumentError(_NO_BATCH)
             joined = [np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*columns, strict=True)]
@@ -151,9 +151,9 @@ class Evaluate:
     def _mean_loss(self, model: Any, loss_fn: Callable[..., Any]) -> float:
         total, count = 0.0, 0
         for batch in self._batches():
-            given = loss_fn(model, *arguments(batch))
+            result = loss_fn(model, *arguments(batch))
             # Numpy's gradients, and what is only logged, stand beside the loss.
-            loss, _ = parted(given)
+            loss, _ = parted(result)
             loss, _ = parted(loss[0] if isinstance(loss, (tuple, list)) else loss)
             size = _length(batch)
             total, count = total + _number("loss", loss) * size, count + size
@@ -270,8 +270,8 @@ class Evaluations:
         best, directory = self.best, self._storage.join(self._dir, BEST)
         if best is None:
             return
-        kept = [saved_step(prefix) for prefix in prefixes_in(self._storage, directory)]
-        if kept == [best["step"]]:
+        steps = [saved_step(prefix) for prefix in prefixes_in(self._storage, directory)]
+        if steps == [best["step"]]:
             return
         for prefix in prefixes_in(self._storage, self._dir):
             if saved_step(prefix) == best["step"]:
@@ -280,7 +280,7 @@ class Evaluations:
         _log.warning(
             "%s has the checkpoint of step %s, and the best evaluation is that of step %d, which is there no longer.",
             directory,
-            ", ".join(map(str, kept)) or "none",
+            ", ".join(map(str, steps)) or "none",
             best["step"],
         )
 
@@ -353,8 +353,8 @@ def _array(value: Any) -> Any:
 def _number(name: str, value: Any) -> float:
     array = _array(value)
     if array.shape not in ((), (1,)) or array.dtype.kind not in "fiub":
-        given = described(value) if not isinstance(value, numbers.Number) else repr(value)
-        raise InvalidArgumentError(f"The metric {name!r} must be a real number; its function gave {given}.")
+        text = described(value) if not isinstance(value, numbers.Number) else repr(value)
+        raise InvalidArgumentError(f"The metric {name!r} must be a real number; its function gave {text}.")
     return float(array.reshape(()))
 
 

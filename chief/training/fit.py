@@ -134,10 +134,10 @@ def fit(
 
 def _check_names(options: Mapping[str, Any]) -> None:
     """Refuse an option that no Trainer has, with the name that was meant."""
-    known = [*inspect.signature(fit).parameters, *inspect.signature(Trainer).parameters]
+    names = [*inspect.signature(fit).parameters, *inspect.signature(Trainer).parameters]
     for name in options:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
             meant = f" Did you mean {close[0]!r}?" if close else " The learning rate and such are the optimizer's."
             raise TypeError(f"gs.fit has no argument {name!r}.{meant}")
 

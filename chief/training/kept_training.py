@@ -220,12 +220,12 @@ class ModelSaver:
 class _EvaluatingCheckpoints(CheckpointSaverListener):
     """Evaluates checkpoints as they are saved, or takes note of what the evaluator task found."""
 
-    def __init__(self, trainer: Trainer, kept: KeptTraining) -> None:
-        assert kept.evaluate is not None
-        assert kept.evaluations is not None
+    def __init__(self, trainer: Trainer, training: KeptTraining) -> None:
+        assert training.evaluate is not None
+        assert training.evaluations is not None
         self._trainer = trainer
-        self._every, self._evaluations = kept.evaluate.every_steps, kept.evaluations
-        self._directory, self._makes_up = kept.evaluations.directory, kept.run_dir is not None
+        self._every, self._evaluations = training.evaluate.every_steps, training.evaluations
+        self._directory, self._makes_up = training.evaluations.directory, training.run_dir is not None
         self._last: int | None = None
         self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
         self._said = False

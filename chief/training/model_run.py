@@ -283,8 +283,8 @@ def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits
     Raises:
         InvalidArgumentError: If a SyncReplicasOptimizer does not go with the rest.
     """
-    given = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
-    synchronous = [item for item in given if isinstance(item, Synchronous)]
+    optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    synchronous = [item for item in optimizers if isinstance(item, Synchronous)]
     if not synchronous:
         local = None if local_steps is None else local_steps.replicas
         return None if local is None else Replicas(local, local, "LocalSteps with replicas")

@@ -203,8 +203,8 @@ class _Saved:
         #: Index -> whose push is on record there.
         self.outcomes = {
             int(at): (str(client), int(sequence))
-            for client, kept in state["clients"].items()
-            for sequence, _, at, *_ in kept["outcomes"]
+            for client, entry in state["clients"].items()
+            for sequence, _, at, *_ in entry["outcomes"]
             if at
         }
 
@@ -225,9 +225,9 @@ class _Saved:
 
     def compare(self, findings: Findings, begin: int, reader: Reader) -> None:
         """Hold it against the journal of its incarnation."""
-        taken = f"Checkpoint {self.prefix} was taken"
+        what = f"Checkpoint {self.prefix} was taken"
         for steps in (self.steps, self._index_steps):
-            findings.wrong += filter(None, [reader.book.beside(self.index, steps, taken, self.incarnation)])
+            findings.wrong += filter(None, [reader.book.beside(self.index, steps, what, self.incarnation)])
         for index, push in self.outcomes.items():
             client, number = reader.pushes.get(index, push)
             if index > begin and (client, number) != push:

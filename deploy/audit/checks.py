@@ -157,17 +157,17 @@ class Reader:
             worker.clients.add(client)
             kinds, steps = rows["kind"], rows["step"]
             moving = mine & (kinds == EventKind.PUSH) & (steps != NO_STEP)
-            kept = moving & (running <= self._kept_until)
-            lost = int(np.count_nonzero(moving)) - int(np.count_nonzero(kept))
-            worker.pushes += int(np.count_nonzero(kept))
+            counted = moving & (running <= self._kept_until)
+            lost = int(np.count_nonzero(moving)) - int(np.count_nonzero(counted))
+            worker.pushes += int(np.count_nonzero(counted))
             worker.lost += lost
             audited.lost += lost
             worker.late += int(np.count_nonzero(mine & (kinds == EventKind.LATE) & (rows["by"] == 0)))
-            given = running[mine & (kinds == EventKind.CONTRIBUTED)]
-            worker.contributions += int(np.count_nonzero(given <= self._kept_until))
+            places = running[mine & (kinds == EventKind.CONTRIBUTED)]
+            worker.contributions += int(np.count_nonzero(places <= self._kept_until))
             others = mine & (kinds <= EventKind.SNAPSHOT) & (steps == NO_STEP)
-            worker.others += int(np.count_nonzero(others & ~np.isin(running, given)))
-            values, counts = np.unique(rows["staleness"][kept], return_counts=True)
+            worker.others += int(np.count_nonzero(others & ~np.isin(running, places)))
+            values, counts = np.unique(rows["staleness"][counted], return_counts=True)
             worker.staleness.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             for kind, counter in _COUNTERS.items():
                 setattr(worker, counter, getattr(worker, counter) + int(np.count_nonzero(mine & (kinds == kind))))
@@ -199,7 +199,7 @@ class ContributionBook:
                 wrong.append(f"A record names step {row['step']}; there are {len(piece.steps)}")
                 continue
             step, value, by = piece.steps[row["step"]], int(row["value"]), int(row["by"])
-            kept = self._made.setdefault(step, StepsMade()) if index <= self._kept_until else StepsMade()
+            made = self._made.setdefault(step, StepsMade()) if index <= self._kept_until else StepsMade()
             base, count = self._open.get(step, (value, 0))
             if row["kind"] == EventKind.CONTRIBUTED:
                 if by != 1 and (base, count + 1) != (value, by):
@@ -208,14 +208,14 @@ class ContributionBook:
                         f"{base + 1}"
                     )
                 self._open[step] = value, by
-                kept.unused += 1
+                made.unused += 1
                 continue
             self._open.pop(step, None)
             if count != value:
                 wrong.append(f"Entry {index} makes {step} = {base + 1} of {value} contributions; {count} were accepted")
-            kept.steps, kept.used, kept.unused = kept.steps + 1, kept.used + count, kept.unused - count
+            made.steps, made.used, made.unused = made.steps + 1, made.used + count, made.unused - count
             if value < by:
-                _add(kept.fewer, FewerMade(base + 1, base + 1, value, by, _WHY.get(row["staleness"], "")))
+                _add(made.fewer, FewerMade(base + 1, base + 1, value, by, _WHY.get(row["staleness"], "")))
         return wrong
 
 

@@ -85,8 +85,8 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
         workers = sorted(result.workers.items())
         rows = [_WORKER_COLUMNS, *(_row(task, item, result.lost_at_least) for task, item in workers)]
         if result.made:
-            given = [("CONTRIBUTIONS", "LATE"), *((str(item.contributions), str(item.late)) for _, item in workers)]
-            rows = [(*row[:3], *more, *row[3:]) for row, more in zip(rows, given, strict=True)]
+            columns = [("CONTRIBUTIONS", "LATE"), *((str(item.contributions), str(item.late)) for _, item in workers)]
+            rows = [(*row[:3], *more, *row[3:]) for row, more in zip(rows, columns, strict=True)]
         yield from aligned(rows)
     yield ""
     yield from (f"UNREADABLE  {text}" for text in result.findings.unreadable)

@@ -181,13 +181,13 @@ class _World:
         marks = [(index, frozenset(values.items())) for index, values in self.marks.items()]
         return self.used, frozenset(self.met), tuple(self.held), frozenset(self.values.items()), tuple(marks)
 
-    def apply(self, given: Mapping[str, Any], push: ClientOperation | None) -> str:
+    def apply(self, changes: Mapping[str, Any], push: ClientOperation | None) -> str:
         """Change the values as a push does; gives what is wrong with that."""
-        values, part = self.values, given.get("part")
+        values, part = self.values, changes.get("part")
         if part is not None and push is not None:
             return self._contribute(part, push)
-        values.update(given.get("set", _NONE))
-        for name, by in given.get("add", _NONE).items():
+        values.update(changes.get("set", _NONE))
+        for name, by in changes.get("add", _NONE).items():
             if name in values:
                 values[name] += by
         return ""
@@ -462,19 +462,19 @@ class _Judge:
         if entry is not None and entry["client"] != push.process:
             text = f"the journal has a push of {entry['client']} there"
             raise _RefutedError(f"{push.name} was told that it counts; {text}.", push)
-        kept, wrong = [], _RefutedError("")
+        left, wrong = [], _RefutedError("")
         for world in worlds:
             text = self._carry_out(world, push)
             name = "" if text else world.differs(push.told.get("read", _NONE), adopt=True)
             if not text and not name:
-                kept.append(world)
+                left.append(world)
             elif text:
                 wrong = _RefutedError(f"{push.name} {text}.", push)
             else:
                 wrong = self._another_value(world, push, push.told["read"], name, int(push.low))
-        if not kept:
+        if not left:
             raise wrong
-        return kept
+        return left
 
     def _carry_out(self, world: _World, push: ClientOperation) -> str:
         """Have a push count; gives what is wrong with that."""
@@ -537,12 +537,12 @@ class _Judge:
             if not exact and index < min(read.until, last):
                 later.append(read)
                 continue
-            kept = [world for world in worlds if read in world.met]
-            if not kept:
+            left = [world for world in worlds if read in world.met]
+            if not left:
                 raise self._near.get(read) or self._another_value(worlds[-1], read, seen["read"], name, index)
-            for world in kept:
+            for world in left:
                 world.met.discard(read)
-            worlds = kept
+            worlds = left
         return worlds, later
 
     def _another_value(

@@ -152,10 +152,10 @@ def _compare_runs(volumes: Sequence[Volume], findings: Findings) -> None:
 
     A run whose directory was given a new identity goes on under that from a checkpoint: the ids change, and never back.
     """
-    known = [volume for volume in volumes if volume.header is not None and volume.header.run]
-    of = {volume.incarnation: volume.header.run for volume in known if volume.header is not None}
+    named = [volume for volume in volumes if volume.header is not None and volume.header.run]
+    of = {volume.incarnation: volume.header.run for volume in named if volume.header is not None}
     seen: set[str] = set()
-    for before, volume in itertools.pairwise(known):
+    for before, volume in itertools.pairwise(named):
         assert volume.header is not None
         mine, theirs = of[volume.incarnation], of[before.incarnation]
         seen.add(theirs)

@@ -83,12 +83,12 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
             shown = f"[{host}]" if ":" in host else host
             task.environ["GLOBALSTEP_METRICS_PORT"] = f"{shown}:{port + number}"
     patience = {START_VARIABLE: args.start_secs, ABANDON_VARIABLE: args.abandon_secs}
-    given = {name: str(secs) for name, secs in patience.items() if secs is not None}
-    Patience.from_environ(given)
+    variables = {name: str(secs) for name, secs in patience.items() if secs is not None}
+    Patience.from_environ(variables)
     for task in tasks:
         if args.take_over and task.is_chief:
             task.environ[TAKE_OVER_VARIABLE] = "1"
-        task.environ.update(given)
+        task.environ.update(variables)
         # The launcher puts the time before every line, and so before those that a program prints.
         task.environ[VARIABLE] = "text" if chosen == "timed" else chosen
     return chosen
@@ -152,10 +152,10 @@ def environ_of_task(environ: Mapping[str, str], job: str) -> dict[str, str]:
     if job == "ps" or not path:
         return dict(environ)
     role = _ROLE_OF_JOB.get(job, "worker")
-    known = parse_tokens(read_secret(path), path)
-    if role == "worker" and environ.get(_FAILOVER) and "standby" in known:
+    by_role = parse_tokens(read_secret(path), path)
+    if role == "worker" and environ.get(_FAILOVER) and "standby" in by_role:
         role = "standby"
-    tokens = known.get(role)
+    tokens = by_role.get(role)
     if not tokens:
         raise FailedPreconditionError(f"The token file {path} has no token of role {role}, which job {job!r} needs.")
     rest = {name: value for name, value in environ.items() if name not in (_TOKENS_FILE, "GLOBALSTEP_TOKEN_FILE")}

@@ -53,10 +53,10 @@ def make_tasks(
 ) -> list[Task]:
     """Say what to start for each task of the cluster."""
     # With srun's own variables of the batch script's a step would be laid out like the job.
-    kept = {
+    inherited = {
         name: value for name, value in environ.items() if not re.match(r"SLURM_(NTASKS_PER|TASKS_PER|DISTRI)", name)
     }
-    base = tuned(kept, max(1, cpus)) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
+    base = tuned(inherited, max(1, cpus)) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
     if job_id := environ.get("SLURM_JOB_ID"):
         # The same when Slurm begins the job again, and no other job's.
         base.setdefault(RUN_VARIABLE, f"{environ.get('SLURM_JOB_NAME', 'job')}-{job_id}")

@@ -326,9 +326,9 @@ def _problems(shards: Sequence[ShardStatus], replies: Sequence[pb.StatusReply], 
             yield f"{shard.address} holds no state: it waits for the chief to initialize or restore it."
         elif shard.draining:
             yield f"{shard.address} was asked to end, and waits for a checkpoint."
-    known = {reply.shards for reply in replies if reply.incarnation}
-    if known and max(known) != len(shards):
-        yield f"The run has {max(known)} PS tasks; {len(shards)} were asked. Name the addresses of all."
+    sizes = {reply.shards for reply in replies if reply.incarnation}
+    if sizes and max(sizes) != len(shards):
+        yield f"The run has {max(sizes)} PS tasks; {len(shards)} were asked. Name the addresses of all."
     if len([number for number in incarnations if number]) > 1:
         yield f"PS tasks are of different incarnations, {incarnations}: of different runs, or just being restored."
     if replies and any(incarnations) and not any(r.incarnation and r.shard == r.sequencer for r in replies):
@@ -394,9 +394,9 @@ def _step(name: str, reply: pb.StatusReply, old: pb.StatusReply | None) -> StepS
 
 
 def _worker(client: pb.ClientInfo, reply: pb.StatusReply, old: pb.StatusReply | None) -> WorkerStatus:
-    known = {item.client: item for item in old.clients} if old is not None else {}
+    clients = {item.client: item for item in old.clients} if old is not None else {}
     # One that has joined since made all its pushes since.
-    was = known.get(client.client, pb.ClientInfo())
+    was = clients.get(client.client, pb.ClientInfo())
     pushes = client.pushes - was.pushes
     lag = (client.staleness_sum - was.staleness_sum) / pushes if old is not None and pushes > 0 else client.staleness
     rate = pushes / _secs(old, reply) if old is not None else None

@@ -102,17 +102,17 @@ def found_runs(root: str) -> Iterator[ListedRun]:
 
 def _asked(launched: LiveRun) -> ListedRun:
     """Say how a launched run fares; one that has no PS task yet is listed all the same."""
-    known = ListedRun(
+    run = ListedRun(
         launched.name, launched.process.pid, launched.since, ps=tuple(launched.ps), program=launched.program
     )
     try:
         with ClusterWatch(launched.ps, {}) as watch:
             status = read_cluster(watch.addresses, watch.ask(timeout_secs=_ANSWER_SECS))
     except GlobalStepError as error:
-        return replace(known, problems=(str(error),))
+        return replace(run, problems=(str(error),))
     directory = os.path.join(launched.folder, status.directory) if status.directory else ""
     return replace(
-        known,
+        run,
         directory=os.path.relpath(directory) if directory and "://" not in status.directory else status.directory,
         steps={step.name: step.value for step in status.steps},
         workers=len(status.workers),

@@ -60,12 +60,12 @@ def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> li
         before: What each had answered some time earlier; empty for none.
     """
     pieces: dict[str, list[tuple[pb.VariableDecl, int, bool, int, float | None]]] = {}
-    for place, (reply, known) in enumerate(zip(now, earlier_of(now, before), strict=True)):
+    for place, (reply, earlier) in enumerate(zip(now, earlier_of(now, before), strict=True)):
         if not isinstance(reply, pb.StatusReply):
             continue
         missing = set(reply.uninitialized)
         for decl in reply.variables:
-            pushes, rate = _pushes(decl, reply, known)
+            pushes, rate = _pushes(decl, reply, earlier)
             shard = reply.shard if reply.incarnation else place
             pieces.setdefault(decl.whole or decl.name, []).append((decl, shard, decl.name not in missing, pushes, rate))
     return [_placed(name, sorted(parts, key=lambda item: item[0].first_row)) for name, parts in sorted(pieces.items())]

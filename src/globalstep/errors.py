@@ -72,9 +72,9 @@ class OpError(GlobalStepError):
             (message,) = args
         elif args:
             # (node_def, op, message, error_code), of which TensorFlow's subclasses take the first three.
-            given = dict(zip(("node_def", "op", "message", "error_code"), args, strict=False))
-            node_def, op = given["node_def"], given["op"]
-            message, self.code = given.get("message", message), given.get("error_code", self.code)
+            named = dict(zip(("node_def", "op", "message", "error_code"), args, strict=False))
+            node_def, op = named["node_def"], named["op"]
+            message, self.code = named.get("message", message), named.get("error_code", self.code)
         super().__init__(message)
         self.message, self.node_def, self.op = message, node_def, op
 

@@ -109,7 +109,7 @@ def declared_by(
     whole = [variable for variable in variables if variable.name not in parts]
     where = _places(whole, root_of, free, shards, sequencer, placed)
     where.update((name, ranges[0].shard) for name, ranges in parts.items())
-    known = tuple(
+    declarations = tuple(
         variable.declaration(
             shape,
             where[variable.name],
@@ -119,7 +119,7 @@ def declared_by(
         for variable in variables
         if (shape := variable.known_shape) is not None
     )
-    return Declarations(known, optimizers, sequencer, where)
+    return Declarations(declarations, optimizers, sequencer, where)
 
 
 def _places(

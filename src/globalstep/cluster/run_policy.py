@@ -125,15 +125,15 @@ def options_in(kind: type[OptionsT], text: str, gone: Mapping[str, str] = Mappin
         InvalidArgumentError: If there is no such name, or its value cannot be.
     """
     what, kinds = kind.__name__, {field.name: type(field.default) for field in dataclasses.fields(kind)}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, _, value = item.partition("=")
         if name in gone:
             raise InvalidArgumentError(f"{what} has no {name!r} any more: {gone[name]}")
         if name not in kinds:
             raise InvalidArgumentError(f"{what} has no {name!r}; it has {', '.join(kinds)}.")
-        given[name] = _read(f"{what}: {name}", value, kinds[name])
-    return kind(**given)
+        values[name] = _read(f"{what}: {name}", value, kinds[name])
+    return kind(**values)
 
 
 def _read(name: str, value: str, kind: type) -> Any:
@@ -158,9 +158,9 @@ def policy_of(config: Any, environ: Mapping[str, str] = os.environ, on_nan: str 
     Raises:
         InvalidArgumentError: If what is given there is no policy.
     """
-    given = getattr(config, "run_policy", None)
-    if given is None:
-        given = RunPolicy.from_text(environ.get(RUN_POLICY_VARIABLE, ""))
-    if not isinstance(given, RunPolicy):
-        raise InvalidArgumentError(f"ConfigProto.run_policy is {given!r}; it must be a gs.RunPolicy.")
-    return given if given.on_nan else dataclasses.replace(given, on_nan=on_nan)
+    policy = getattr(config, "run_policy", None)
+    if policy is None:
+        policy = RunPolicy.from_text(environ.get(RUN_POLICY_VARIABLE, ""))
+    if not isinstance(policy, RunPolicy):
+        raise InvalidArgumentError(f"ConfigProto.run_policy is {policy!r}; it must be a gs.RunPolicy.")
+    return policy if policy.on_nan else dataclasses.replace(policy, on_nan=on_nan)

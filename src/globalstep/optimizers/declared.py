@@ -142,9 +142,9 @@ def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[RuleSource, list
     Raises:
         InvalidArgumentError: If what was given is no optimizer, or a pattern or a parameter is left over.
     """
-    given = optimizer if isinstance(optimizer, Mapping) else {"*": optimizer}
+    patterns = optimizer if isinstance(optimizer, Mapping) else {"*": optimizer}
     left, groups = list(names), list[tuple[RuleSource, list[str]]]()
-    for pattern, one in given.items():
+    for pattern, one in patterns.items():
         matching = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
         if not matching:
             raise InvalidArgumentError(
@@ -162,8 +162,8 @@ def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[RuleSource, list
     return groups
 
 
-def _not_an_optimizer(given: Any) -> str:
-    kind = given if isinstance(given, type) else type(given)
+def _not_an_optimizer(value: Any) -> str:
+    kind = value if isinstance(value, type) else type(value)
     if kind.__module__.startswith("torch.optim.lr_scheduler"):
         return (
             f"optimizer is torch's schedule {kind.__name__}. Schedules stand in place of the rate, without "
@@ -177,10 +177,10 @@ def _not_an_optimizer(given: Any) -> str:
             else f"gs.optim has {', '.join(sorted(here))}."
         )
         return f"optimizer is torch.optim.{kind.__name__}, which would change the module in this process alone. {other}"
-    if type(given).__module__.startswith("optax") or (isinstance(given, tuple) and hasattr(given, "update")):
+    if type(value).__module__.startswith("optax") or (isinstance(value, tuple) and hasattr(value, "update")):
         return "optimizer is one of optax; the parameter servers apply gs.optim's: gs.optim.Adam(1e-3), say."
-    if isinstance(given, type):
-        return f"optimizer is the class {given.__name__}: give an optimizer, {given.__name__}(...)."
+    if isinstance(value, type):
+        return f"optimizer is the class {value.__name__}: give an optimizer, {value.__name__}(...)."
     return (
-        f"optimizer is {given!r}; it must be one of gs.optim, or of gs.train, or a dict of such by patterns of names."
+        f"optimizer is {value!r}; it must be one of gs.optim, or of gs.train, or a dict of such by patterns of names."
     )

@@ -83,14 +83,14 @@ class TorchOptimizer:
 
     def _rate_at(self, rate: Callable[[int], float], step: int) -> float:
         """Give what a function gives as the rate of a step, once it can be one."""
-        given: Any = rate(step)
+        value: Any = rate(step)
         try:
-            number = float(given)
+            number = float(value)
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number) or number < 0:
             raise ValueError(
-                f"{type(self).__name__}: lr gave {given!r} at step {step}; it must give a number of at least 0."
+                f"{type(self).__name__}: lr gave {value!r} at step {step}; it must give a number of at least 0."
             )
         return number
 

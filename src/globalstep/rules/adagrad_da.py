@@ -36,8 +36,8 @@ class AdagradDA(Rule):
         learning_rate, steps = real(hyper["learning_rate"]), real(hyper["global_step"])
         l1, l2 = real(hyper["l1_regularization_strength"]), real(hyper["l2_regularization_strength"])
         total, squares = slots[0] + grad, slots[1] + grad * grad
-        kept = np.sign(total) * np.maximum(np.abs(total) - l1 * steps, real(0)) if l1 > 0 else total
-        return -learning_rate * kept / (l2 * steps * learning_rate + np.sqrt(squares)), (total, squares)
+        shrunk = np.sign(total) * np.maximum(np.abs(total) - l1 * steps, real(0)) if l1 > 0 else total
+        return -learning_rate * shrunk / (l2 * steps * learning_rate + np.sqrt(squares)), (total, squares)
 
 
 RULE = AdagradDA()

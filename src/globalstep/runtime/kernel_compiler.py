@@ -95,12 +95,12 @@ def _entry(compiled: Any) -> str:
     # C has no type of one bit.
     byte, address = ir.IntType(8), context.get_value_type(numba.types.voidptr)
     of_type = {numba.boolean: byte, numba.void: ir.VoidType()}
-    taken = [
+    kinds = [
         address if isinstance(of, numba.types.Array) else of_type.get(of) or context.get_value_type(of) for of in types
     ]
     result = compiled.signature.return_type
-    given = of_type.get(result) or context.get_value_type(result)
-    entry = ir.Function(module, ir.FunctionType(given, taken), ENTRY)
+    returned = of_type.get(result) or context.get_value_type(result)
+    entry = ir.Function(module, ir.FunctionType(returned, kinds), ENTRY)
     builder = ir.IRBuilder(entry.append_basic_block())
     arguments = []
     for of, argument in zip(types, entry.args, strict=True):
@@ -114,7 +114,7 @@ def _entry(compiled: Any) -> str:
     with builder.if_then(status.is_error, likely=False):
         # There is no such function: code that still calls it cannot be kept.
         builder.call(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "raise_error"), [])
-    if given == ir.VoidType():
+    if returned == ir.VoidType():
         builder.ret_void()
     else:
         builder.ret(builder.zext(value, byte) if result == numba.boolean else value)

@@ -131,9 +131,9 @@ class SecureChannel:
         if not token:
             if self._looks is None:
                 self._looks = is_loopback(self.dialled.rpartition(":")[0])
-            known = not self._looks or (connected and self._known) or self._look()
+            is_known = not self._looks or (connected and self._known) or self._look()
             # It may reach anyone, who is looked at when there is an answer.
-            return BeginningCall(method, request) if known else BeginningCall("Status", _LOOKS, asks=True)
+            return BeginningCall(method, request) if is_known else BeginningCall("Status", _LOOKS, asks=True)
         with self._lock:
             if token != self._token or not connected:
                 self._token, self._challenge = token, ""
