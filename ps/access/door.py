@@ -88,21 +88,21 @@ def whose_seat(caller: Caller) -> str:
     return "" if peer is None or is_loopback(peer.host) else f"host {peer.host}"
 
 
-def check_share(whose: str, taken: int, most: int) -> None:
+def check_share(whose: str, seats: int, most: int) -> None:
     """Refuse one seat more to who has its share.
 
     Args:
         whose: As of `whose_seat`; not "".
-        taken: What it has.
+        seats: What it has.
         most: The seats of everybody.
 
     Raises:
         ResourceExhaustedError: If it has three quarters of them, and 64.
     """
     share = max(_LEAST_SHARE, int(most * _SHARE))
-    if taken >= share:
+    if seats >= share:
         raise ResourceExhaustedError(
-            f"{whose} has {taken} of this PS task's {most} seats, and {share} are the most for one; raise "
+            f"{whose} has {seats} of this PS task's {most} seats, and {share} are the most for one; raise "
             "--max-clients if so many are yours."
         )
 

@@ -43,8 +43,8 @@ class LogLimit:
         with self._lock:
             if kind not in self._written and len(self._written) >= _MOST_KINDS:
                 self._written = {
-                    known: (when, left)
-                    for known, (when, left) in self._written.items()
+                    written: (when, left)
+                    for written, (when, left) in self._written.items()
                     if now - when < self._every_secs
                 }
                 if len(self._written) >= _MOST_KINDS:

@@ -181,8 +181,8 @@ class _Held:
         """Add a contribution, or keep a unit until those before it are in."""
         self.split()
         if unit > self.folded + 1:
-            kept = self.waiting[unit] = [_copied(op) for op in ops]
-            self.waiting_bytes += _taken_by(kept)
+            copies = self.waiting[unit] = [_copied(op) for op in ops]
+            self.waiting_bytes += _taken_by(copies)
             return
         self._fold(ops)
         if unit:
@@ -194,8 +194,8 @@ class _Held:
 
     def has_sums_of(self, ops: Iterable[Op]) -> bool:
         """Whether changes are added to sums, each the only one of its Variable: so it takes what that does at most."""
-        kept = self.sums if self.alike is None else map(_key, self.alike.layout.bind(self.alike.data.data))
-        keys = {key.variable: key for key in kept}
+        sums = self.sums if self.alike is None else map(_key, self.alike.layout.bind(self.alike.data.data))
+        keys = {key.variable: key for key in sums}
         return len(keys) == len(self.sums or keys) and all(keys.get(op.variable) == _key(op) for op in ops)
 
     def split(self) -> None:

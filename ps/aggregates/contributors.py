@@ -112,9 +112,9 @@ class UnitClaims:
         }
 
     def _usual_secs(self, client: str) -> float:
-        known = self._usual.get(client)
-        if known is not None:
-            return known
+        secs = self._usual.get(client)
+        if secs is not None:
+            return secs
         return max(self._usual_sum, 0.0) / len(self._usual) if self._usual else _UNKNOWN_SECS
 
     def _ready(self, client: str, claim: _Claim, now: float) -> float:

@@ -184,7 +184,7 @@ class Aggregates:
     def of_image(cls, image: Sequence[Sequence[Any]]) -> Aggregates:
         """Make the book that an image was taken of."""
         book = cls()
-        for step, base, wanted, participants, most, given, *units in image:
+        for step, base, wanted, participants, most, counts, *units in image:
             # A log of an older version says nothing of units.
             numbers = {int(unit) for unit in (units[0] if units else ())}
             book._open[str(step)] = OpenAggregate(
@@ -192,7 +192,7 @@ class Aggregates:
                 int(wanted),
                 tuple(int(shard) for shard in participants),
                 int(most),
-                {str(client): int(count) for client, count in given.items()},
+                {str(client): int(count) for client, count in counts.items()},
                 bool(numbers),
                 numbers,
             )

@@ -142,10 +142,10 @@ class Journal:
         staleness = max(min(staleness, MAX_STALENESS), -MAX_STALENESS)
         self._write(0, push.sequence, 0, closes, self._number(push.client), staleness, _NOT_ACCEPTED[kind], NO_STEP)
 
-    def duplicate(self, push: PushId, known: Outcome) -> None:
+    def duplicate(self, push: PushId, outcome: Outcome) -> None:
         """Write down that a retry was answered with what is recorded."""
         number = self._number(push.client)
-        self._write(known.index, push.sequence, 0, 0, number, known.staleness, EventKind.DUPLICATE, NO_STEP)
+        self._write(outcome.index, push.sequence, 0, 0, number, outcome.staleness, EventKind.DUPLICATE, NO_STEP)
 
     def _write(self, *fields: int) -> None:
         at = self._end % _CHUNK_RECORDS

@@ -222,14 +222,14 @@ class PushTable:
             KeyError, TypeError, ValueError, AttributeError: If it is none.
         """
         table = cls()
-        for name, kept in dumped.items():
+        for name, entry in dumped.items():
             outcomes = OrderedDict(
                 (_number(s), Outcome(OutcomeKind(kind), _number(index), _steps(steps), int(staleness)))
-                for s, kind, index, steps, staleness in kept["outcomes"]
+                for s, kind, index, steps, staleness in entry["outcomes"]
             )
             if any(abs(outcome.staleness) > MAX_STALENESS for outcome in outcomes.values()):
                 raise ValueError("a staleness is out of range")
-            table._clients[name] = _Client(outcomes, _number(kept["forgotten"]))
+            table._clients[name] = _Client(outcomes, _number(entry["forgotten"]))
         return table
 
 

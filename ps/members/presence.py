@@ -344,10 +344,10 @@ class Presence:
         self._lost.extend(losses)
         return losses
 
-    def losses_after(self, known: int) -> list[LostClient]:
-        """Give the losses, of those that are remembered, after the first `known`."""
+    def losses_after(self, count: int) -> list[LostClient]:
+        """Give the losses, of those that are remembered, after the first `count`."""
         # A chief that knows of more knew a process that was here before.
-        news = self.losses - known if known <= self.losses else self.losses
+        news = self.losses - count if count <= self.losses else self.losses
         return list(self._lost)[-news:] if news else []
 
     def left(self, client: str, task: str = "", unfinished: bool = False) -> None:

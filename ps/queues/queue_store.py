@@ -225,8 +225,8 @@ class QueueStore:
         waits = mine.what is What.ENQUEUE and not mine.over
         space = waits and queue.has_space_for((call.client, call.slot)) and self._budget.has_room(Kind.QUEUE, account)
         entered = mine.entered if mine.what is What.ENQUEUE else len(mine.kept)
-        taken = mine.kept if mine.over else ()
-        return QueueAnswer(not mine.over, space, entered, taken, len(queue.elements), queue.closed)
+        elements = mine.kept if mine.over else ()
+        return QueueAnswer(not mine.over, space, entered, elements, len(queue.elements), queue.closed)
 
     # ---- Clients that are gone -----------------------------------------------------------------
 

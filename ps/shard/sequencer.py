@@ -200,10 +200,10 @@ class Sequencer:
                 raise InvalidArgumentError(
                     f"A push to PS tasks {list(others)} besides the sequencer, {now.shard}, of {now.shards} tasks."
                 )
-        known = ledger.table.recorded(push)
-        if known is not None:
-            self._count_again(ledger, push, known)
-            return self._admission(now, ledger, known, event)
+        earlier = ledger.table.recorded(push)
+        if earlier is not None:
+            self._count_again(ledger, push, earlier)
+            return self._admission(now, ledger, earlier, event)
         participants = (now.shard, *others)
         try:
             if is_push and not event.not_finite:
@@ -251,10 +251,10 @@ class Sequencer:
         """Decide on a push that only counts, without changing the step's value."""
         now.check(item.incarnation, item.push.client)
         ledger = now.sequencing()
-        known = ledger.table.recorded(item.push)
-        if known is not None:
-            self._count_again(ledger, item.push, known)
-            return known
+        earlier = ledger.table.recorded(item.push)
+        if earlier is not None:
+            self._count_again(ledger, item.push, earlier)
+            return earlier
         examined = self._examine(now, ledger, item, (now.shard,))
         with self._resources.fail_stop.during(item.push):
             outcome, _ = self._accept(now, ledger, item, (now.shard,), examined)
@@ -283,11 +283,11 @@ class Sequencer:
         )
         return self.push(now, asked).outcome
 
-    def _count_again(self, ledger: Ledger, push: PushId, known: Outcome) -> None:
+    def _count_again(self, ledger: Ledger, push: PushId, outcome: Outcome) -> None:
         """Count a push that came again, and note its outcome in the journal once more."""
         self._resources.statistics.duplicates += 1
         if ledger.journal is not None:
-            ledger.journal.duplicate(push, known)
+            ledger.journal.duplicate(push, outcome)
 
     def _examine(self, now: Incarnation, ledger: Ledger, asked: Push, participants: Sequence[int]) -> _Examined:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""

@@ -65,8 +65,8 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
     """
     fresh: dict[str, VariableDecl] = {}
     for decl in declared:
-        known = held.get(decl.name) or fresh.get(decl.name)
-        if known is None:
+        earlier = held.get(decl.name) or fresh.get(decl.name)
+        if earlier is None:
             check_name(decl.name, "a Variable")
             for name in filter(None, (decl.primary, decl.optimizer, decl.slot, decl.whole)):
                 check_name(name, f"what Variable {decl.name!r} belongs to")
@@ -80,13 +80,13 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
                     f"Step {decl.name!r} must be an integer scalar; it is {decl.dtype} {list(decl.shape)}."
                 )
             fresh[decl.name] = decl
-        elif (known.dtype, known.shape) != (decl.dtype, decl.shape):
+        elif (earlier.dtype, earlier.shape) != (decl.dtype, decl.shape):
             raise AlreadyExistsError(
                 f"Variable {decl.name!r} is declared as {decl.dtype} {list(decl.shape)}, but this run "
-                f"has it as {known.dtype} {list(known.shape)}; all programs of a run build the "
+                f"has it as {earlier.dtype} {list(earlier.shape)}; all programs of a run build the "
                 "same Variables."
             )
-        elif decl.is_step and not known.is_step:
+        elif decl.is_step and not earlier.is_step:
             raise AlreadyExistsError(
                 f"Variable {decl.name!r} is declared as a step, but this run has it as one that is none; all programs "
                 "of a run build the same Variables."
@@ -311,7 +311,7 @@ def undeclared(increments: Iterable[Increment], uses: Iterable[OptimizerUse], st
         if item.by != 1 and (step is None or item.by not in step.increments):
             return f"move step {shown(item.step)} on by {item.by}, which is not declared"
     for use in uses:
-        taken = use.overrides.keys() & store.optimizer(use.optimizer)[0].hypers if use.overrides else ()
-        if taken:
-            return f"give {sorted(taken)} of optimizer {shown(use.optimizer)}, for which an expression is declared"
+        names = use.overrides.keys() & store.optimizer(use.optimizer)[0].hypers if use.overrides else ()
+        if names:
+            return f"give {sorted(names)} of optimizer {shown(use.optimizer)}, for which an expression is declared"
     return ""

@@ -20,12 +20,12 @@ from globalstep.wire.expressions import evaluate, names_in
 __all__ = ["advance_scalars", "check_covered", "evaluate_use"]
 
 
-def check_covered(needed: Collection[tuple[str, bool]], given: Collection[HyperValues], store: VariableStore) -> None:
+def check_covered(needed: Collection[tuple[str, bool]], uses: Collection[HyperValues], store: VariableStore) -> None:
     """Refuse numbers that changes cannot be made with: found before anything is changed.
 
     Args:
         needed: PushParts.optimizers.
-        given: The numbers that come with the decision.
+        uses: The numbers that come with the decision.
         store: Of the shard.
 
     Raises:
@@ -34,7 +34,7 @@ def check_covered(needed: Collection[tuple[str, bool]], given: Collection[HyperV
     for name, after_increment in needed:
         _, rule = store.optimizer(name)
         values: Mapping[str, float] = {}
-        for item in given:
+        for item in uses:
             if item.optimizer == name and item.after_increment == after_increment:
                 values = item.values
         if not rule.needs <= values.keys():
@@ -71,8 +71,8 @@ def evaluate_use(use: OptimizerUse, steps: Mapping[str, int], store: VariableSto
         if expr.op == "const":
             values[name] = expr.value
             continue
-        known = {n: float(steps[n]) if n in steps else store.scalar(n) for n in set(names_in(expr))}
-        values[name] = evaluate(expr, known)
+        operands = {n: float(steps[n]) if n in steps else store.scalar(n) for n in set(names_in(expr))}
+        values[name] = evaluate(expr, operands)
     for scalar, variable in zip(rule.scalars, decl.scalars, strict=True):
         values[scalar] = store.scalar(variable)
     rule.check_hypers(values)

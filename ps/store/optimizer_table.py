@@ -90,8 +90,8 @@ class OptimizerTable:
         """
         entry = self._optimizers.get(name)
         if entry is None:
-            known = ", ".join(sorted(self._optimizers)[:8]) + (", ..." if len(self._optimizers) > 8 else "")
-            raise NotFoundError(f"No optimizer {shown(name)} is declared; known: {known or 'none'}")
+            names = ", ".join(sorted(self._optimizers)[:8]) + (", ..." if len(self._optimizers) > 8 else "")
+            raise NotFoundError(f"No optimizer {shown(name)} is declared; known: {names or 'none'}")
         return entry
 
     def trained_by(self, variable: str) -> Sequence[str]:
@@ -143,9 +143,9 @@ class OptimizerTable:
             self._check_of_its_own(variable, optimizer)
             _check_trained(find(variable), optimizer)
         for new in fresh:
-            known = self._owners.get(new.name)
-            if known is not None:
-                self._check_owned(new.name, known, find, growth)
+            trained = self._owners.get(new.name)
+            if trained is not None:
+                self._check_owned(new.name, trained, find, growth)
             for optimizer in self.trained_by(new.name):
                 _check_trained(new, optimizer)
                 for slot in self._optimizers[optimizer].decl.slots[new.name]:
@@ -225,8 +225,8 @@ class OptimizerTable:
         if owner.variable:
             variable = find(owner.variable)
             if variable is not None or decl.is_step:
-                known = growth.optimizers.get(owner.optimizer) or self._optimizers[owner.optimizer]
-                check_slot(decl, owner.optimizer, variable, owner.variable, known.rule.by_rows)
+                entry = growth.optimizers.get(owner.optimizer) or self._optimizers[owner.optimizer]
+                check_slot(decl, owner.optimizer, variable, owner.variable, entry.rule.by_rows)
         elif decl.is_step or decl.dtype != _SCALAR_DTYPE or math.prod(decl.shape) != 1:
             raise InvalidArgumentError(
                 f"Variable {shown(name)} is {_described(decl)}; as {owner} it must be {_SCALAR_DTYPE}, of one element."

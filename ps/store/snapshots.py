@@ -146,14 +146,14 @@ class Snapshots:
         Raises:
             ResourceExhaustedError: If there are.
         """
-        if sum(taken.client in here for taken in self._taken) >= most:
+        if sum(one.client in here for one in self._taken) >= most:
             raise ResourceExhaustedError(
                 f"{most} snapshots are here that their clients have not released; each is a copy of all values."
             )
 
     def keep_of(self, clients: Collection[str]) -> None:
         """Free those of all other clients: they are gone, and have left them behind."""
-        for snapshot in [taken for taken in self._taken if taken.client not in clients]:
+        for snapshot in [one for one in self._taken if one.client not in clients]:
             del self._taken[snapshot]
 
 

@@ -157,8 +157,8 @@ class VariableStore:
     def _find(self, name: str, what: str) -> Held:
         held = self._held.get(name)
         if held is None:
-            known = ", ".join(sorted(self._held)[:8]) + (", ..." if len(self._held) > 8 else "")
-            raise NotFoundError(f"{what} names Variable {name!r}, which this shard does not hold; it holds {known}")
+            names = ", ".join(sorted(self._held)[:8]) + (", ..." if len(self._held) > 8 else "")
+            raise NotFoundError(f"{what} names Variable {name!r}, which this shard does not hold; it holds {names}")
         return held
 
     # ---- Changes ----------------------------------------------------------------------------

@@ -612,11 +612,11 @@ def _move_aside(files: LogFiles, folder: Path) -> None:
         life,
         aside,
     )
-    kept = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
-    if len(kept) > _MANY_ABANDONED:
+    folders = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
+    if len(folders) > _MANY_ABANDONED:
         _log.warning(
             "There are %d logs of earlier lives in %s now, which take %s bytes: delete those %s* that are not needed.",
-            len(kept), logs, f"{_bytes_in(kept):,}", _ABANDONED,
+            len(folders), logs, f"{_bytes_in(folders):,}", _ABANDONED,
         )  # fmt: skip
 
 

@@ -304,14 +304,14 @@ class ClusterClient:
         merged = joins = None
         stored = push
         with self._lock:
-            known = self._protocol.messages.known(push)
-            if known is None:
+            split = self._protocol.messages.known(push)
+            if split is None:
                 self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
-            if known is None or known.named is not None:
+            if split is None or split.named is not None:
                 stored, merged = self._rows.merge(push)
             if self._splitter.wholes:
                 stored, joins = self._splitter.split_push(stored)
-            result = self._protocol.push(stored, known if stored is push else None)
+            result = self._protocol.push(stored, split if stored is push else None)
             if result.values and (joins is not None or merged is not None):
                 result.values = self._asked(result.values, joins, merged)
         if at_once or self._joined.max_lead is None:
@@ -426,26 +426,26 @@ def connect(
     transports: Sequence[Transport] = transports_to(target, transport)
     if (planned := planned_faults()) is not None:
         transports = planned.with_faults(transports)
-    known = known_target(target)
-    task = task or known.task
+    place = known_target(target)
+    task = task or place.task
     client = ClusterClient(
         transports,
-        task=task if known.program is None else "",
+        task=task if place.program is None else "",
         clock=clock,
         retry_secs=retry_secs,
         # A PS task waits for its clients to leave; its own program is none of them.
-        member=known.program is None,
+        member=place.program is None,
         policy=policy,
         wire=wire,
     )
-    client.run.session_tasks = known.session_tasks
+    client.run.session_tasks = place.session_tasks
     # PS tasks in this process are this session's alone.
-    client.run.joined.workers = len(known.session_tasks) if target else 1
+    client.run.joined.workers = len(place.session_tasks) if target else 1
     client.queue_options["shared"] = bool(target)
-    if known.program is not None:
-        client.queue_options |= {"while_waiting": known.program, "task": task}
+    if place.program is not None:
+        client.queue_options |= {"while_waiting": place.program, "task": task}
     if target:
-        note_client(known.target, client)
+        note_client(place.target, client)
     if port := os.environ.get(METRICS_PORT_VARIABLE):
         from globalstep.worker.metrics import watch
 

@@ -197,7 +197,7 @@ class Membership:
             if not self._joined.incarnation and not any(status.incarnation for status in self._run.refresh()):
                 steps = [decl.shard for decl in variables if decl.is_step]
                 self.begin_first(steps[0] if steps else 0, self._run.session_tasks)
-            known = self._joined.where
+            where = self._joined.where
             by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(len(self._joined.transports))}
             split = {decl.name: len(decl.parts) for decl in variables}
             for decl in variables:
@@ -206,8 +206,8 @@ class Membership:
                     decl = replace(decl, parts=held.parts, shard=held.shard)
                     split[decl.name] = len(held.parts)
                 for part in split_declaration(decl):
-                    by_shard[known.get(part.name, part.shard)].append(part)
-            split = {name: len(self._run.splitter.parts(name)) for name in known} | split
+                    by_shard[where.get(part.name, part.shard)].append(part)
+            split = {name: len(self._run.splitter.parts(name)) for name in where} | split
             messages = [
                 codec.encode_optimizer(split_optimizer(decl, lambda name: split.get(name, 0))) for decl in optimizers
             ]

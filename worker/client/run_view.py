@@ -159,8 +159,8 @@ class RunView:
             AbortedError: If a PS task has lost its state.
         """
         joined, names = self.joined, tuple(names)
-        known = all(map(joined.where.__contains__, names))
-        unknown = None if known else next(name for name in names if name not in joined.where)
+        is_known = all(map(joined.where.__contains__, names))
+        unknown = None if is_known else next(name for name in names if name not in joined.where)
         if unknown is not None or not joined.incarnation:
             statuses = self.refresh()
             if unknown is not None and unknown not in joined.where:

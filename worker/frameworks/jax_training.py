@@ -70,8 +70,8 @@ class JaxTraining:
         self._split = len(self._trained)
         self._ids_of = jax.jit(self._traced_ids)
 
-        def loss(trained: list[Any], given: list[Any], ids: Any, batch: Any, key: Any) -> Any:
-            values = list(given)
+        def loss(trained: list[Any], parameters: list[Any], ids: Any, batch: Any, key: Any) -> Any:
+            values = list(parameters)
             for position, value in zip(wanted, trained, strict=True):
                 values[position] = value
             return self._loss(values, ids, batch, key)
@@ -122,12 +122,12 @@ class JaxTraining:
         losses, gradients = [], []
         logged: list[Mapping[str, float]] = []
         row_gradients: list[list[Array]] = [[] for _ in rows]
-        taken = [0] * len(rows)
+        begins = [0] * len(rows)
         of_batches = values.lookups.of_batches or [[] for _ in batches]
         for batch, seed, ids in zip(batches, seeds, of_batches, strict=True):
             counts = [sum(part.size for part in of_table) for of_table in ids]
-            parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
-            taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
+            parts = [rows[at][begins[at] : begins[at] + count] for at, count in enumerate(counts)]
+            begins = [begin + count for begin, count in zip(begins, counts, strict=True)]
             (loss, (same, beside)), grads = self._called(
                 self._compiled, [*held, *parts], ids, arguments(batch), _key(seed)
             )
@@ -151,11 +151,11 @@ class JaxTraining:
             parts=mean_of_parts(logged),
         )
 
-    def _loss(self, given: Sequence[Any], ids: Any, batch: Any, key: Any) -> Any:
+    def _loss(self, arrays: Sequence[Any], ids: Any, batch: Any, key: Any) -> Any:
         """Give the loss, whether the ids were those that the rows are of, and what is logged beside the loss."""
         dense = len(self.parameters)
-        serving = [_Rows(rows, known) for rows, known in zip(given[dense:], ids, strict=True)]
-        loss, beside = parted(self._call(self._filled(given[:dense], serving), batch, key))
+        serving = [_Rows(rows, table_ids) for rows, table_ids in zip(arrays[dense:], ids, strict=True)]
+        loss, beside = parted(self._call(self._filled(arrays[:dense], serving), batch, key))
         same = jax.numpy.asarray(True)
         for table in serving:
             same = same & table.same
@@ -207,9 +207,9 @@ def _parameter(path: str, leaf: Any) -> Parameter:
 class _Rows:
     """A table while the loss is computed: the rows of its lookups, one after another."""
 
-    def __init__(self, rows: Any, known: Sequence[Any]) -> None:
+    def __init__(self, rows: Any, ids: Sequence[Any]) -> None:
         self._rows = rows
-        self._known = iter(known)
+        self._known = iter(ids)
         self._at = 0
         self.same: Any = jax.numpy.asarray(True)
 

@@ -136,7 +136,7 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
     return lambda step, unit: of[(step * count + unit) % size]
 
 
-def take_unit(cluster: ClusterClient, step: str, count: int, known: int) -> UnitOfWork:
+def take_unit(cluster: ClusterClient, step: str, count: int, value: int) -> UnitOfWork:
     """Ask for a unit of work, and wait for one; see Contributing.take_unit.
 
     Returns:
@@ -145,9 +145,9 @@ def take_unit(cluster: ClusterClient, step: str, count: int, known: int) -> Unit
     from globalstep.worker.waits.contributing import UnitOfWork
 
     try:
-        return cluster.contributing.take_unit(step, count, known)
+        return cluster.contributing.take_unit(step, count, value)
     except UnavailableError:
         if not cluster.job_done():
             raise
         # The PS tasks have ended with the job, as they had said.
-        return UnitOfWork(known, 0)
+        return UnitOfWork(value, 0)

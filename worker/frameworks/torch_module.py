@@ -42,13 +42,13 @@ class TorchModule:
         # A forward pass may put another tensor in the place of a buffer, so it is found anew each time.
         self._places = {name: (owner, last) for name, owner, last in found
                         if last not in owner._non_persistent_buffers_set}  # fmt: skip
-        kept = {name: getattr(owner, last) for name, (owner, last) in self._places.items()}
-        for name, tensor in (*self._tensors.items(), *kept.items()):
+        held_buffers = {name: getattr(owner, last) for name, (owner, last) in self._places.items()}
+        for name, tensor in (*self._tensors.items(), *held_buffers.items()):
             _check(pytorch, name, tensor)
         self.parameters = {
             name: Parameter(_copied(tensor), bool(tensor.requires_grad)) for name, tensor in self._tensors.items()
         }
-        self.buffers = {name: Parameter(_copied(held), False) for name, held in kept.items()}
+        self.buffers = {name: Parameter(_copied(held), False) for name, held in held_buffers.items()}
         first = next(iter(self._tensors.values()), None)
         self._device = pytorch.device("cpu") if first is None else first.device
 

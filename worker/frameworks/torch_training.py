@@ -144,16 +144,16 @@ class TorchTraining:
         losses, gradients = [], []
         logged: list[Mapping[str, float]] = []
         row_gradients: list[list[Array]] = [[] for _ in self.tables]
-        taken = [0] * len(self.tables)
+        begins = [0] * len(self.tables)
         split = sum(position < dense for position in wanted)
         found, unused = Evaluation(0.0), None
         for batch, seed, lookups in zip(batches, seeds, of_batches, strict=True):
-            counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(taken))]
+            counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(begins))]
             parts = [
                 rows[begin : begin + count]
-                for rows, begin, count in zip(values.rows.values(), taken, counts, strict=True)
+                for rows, begin, count in zip(values.rows.values(), begins, counts, strict=True)
             ]
-            taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
+            begins = [begin + count for begin, count in zip(begins, counts, strict=True)]
             seed_torch(torch, seed)
             self._look_for_changes()
             try:
@@ -194,10 +194,10 @@ class TorchTraining:
             at_row = [0] * len(rows)
 
             def serve(at: int, part: TableModule, ids: Any) -> Any:
-                known = next(pending, None)
-                if known is None:
+                expected = next(pending, None)
+                if expected is None:
                     raise MoreLookupsError
-                if known[0] != at or not torch.equal(known[1], ids.detach().cpu()):
+                if expected[0] != at or not torch.equal(expected[1], ids.detach().cpu()):
                     raise InvalidArgumentError(
                         "The loss function looked up other ids than when it was asked which rows it needs. It is "
                         "called twice a step, so ids must come from the batch alone: draw random ones where the "
@@ -336,13 +336,13 @@ def _joined(lookups: Sequence[Sequence[tuple[int, Any]]], table: int) -> Array:
 def _scalar(value: Any) -> Any:
     """Check what a loss function gave."""
     if not torch.is_tensor(value):
-        given = "None: is `return` missing?" if value is None else f"a {type(value).__name__}."
+        what = "None: is `return` missing?" if value is None else f"a {type(value).__name__}."
         rest = ""
         if isinstance(value, (float, int, np.ndarray, np.generic)):
             rest = " Return the tensor itself, not loss.item() or an array."
         elif isinstance(value, (tuple, list, Mapping)):
             rest = ' Return the loss alone. What is only logged goes beside it: loss, {"name": number}.'
-        raise InvalidArgumentError(f"The loss function must give a scalar tensor; it gave {given}{rest}")
+        raise InvalidArgumentError(f"The loss function must give a scalar tensor; it gave {what}{rest}")
     if value.shape:
         raise InvalidArgumentError(
             f"The loss function must give a scalar; it gave a tensor of shape {list(value.shape)}. Take its mean() "

@@ -134,17 +134,17 @@ def seed_torch(torch: Any, seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def parted(given: Any) -> tuple[Any, Mapping[str, Any]]:
+def parted(result: Any) -> tuple[Any, Mapping[str, Any]]:
     """Take what a loss function gave apart: the loss, and what is only logged.
 
     Args:
-        given: A loss; a loss and a dict of numbers, `(loss, {"name": number})`; or a dict that has "loss".
+        result: A loss; a loss and a dict of numbers, `(loss, {"name": number})`; or a dict that has "loss".
     """
-    if isinstance(given, Mapping) and "loss" in given:
-        return given["loss"], {name: value for name, value in given.items() if name != "loss"}
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
-        return given[0], given[1]
-    return given, {}
+    if isinstance(result, Mapping) and "loss" in result:
+        return result["loss"], {name: value for name, value in result.items() if name != "loss"}
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+        return result[0], result[1]
+    return result, {}
 
 
 def part_number(name: Any, value: Any) -> float:

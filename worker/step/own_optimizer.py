@@ -77,8 +77,8 @@ class OwnOptimizer:
             hypers: The rule's numbers, its scalar state apart.
         """
         numbers = {**hypers, **state.scalars}
-        for key, (given, rows) in gradients.items():
-            value, gradient = values[key], given
+        for key, (dense, rows) in gradients.items():
+            value, gradient = values[key], dense
             if self._decay:
                 gradient = decayed(gradient, value, self._decay)
             if key not in state.slots:

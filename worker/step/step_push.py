@@ -89,14 +89,14 @@ class StepPush:
             uses = [*(OptimizerUse(name, overrides=_numbers(name, hypers)) for name, hypers in self._computed), *uses]
         push = self._alike.again([*updates, *gradients], uses, None, seen_steps)
         if self.tables or self._averages:
-            given = list(push.ops)
-            changed = {op.variable: op for op in given[len(self.updates) :]}
+            ops = list(push.ops)
+            changed = {op.variable: op for op in ops[len(self.updates) :]}
             for name, part in zip(self.tables, rows, strict=True):
                 optimizer = self.declared.optimizers[name]
                 changed[name] = Op(OpKind.APPLY, name, part.values, indices=part.ids, optimizer=optimizer)
             # Group by group, each in the order of its parameters.
             applied = [changed[name] for name in self.declared.optimizers if name in changed]
-            push.ops = [*given[: len(self.updates)], *applied, *self._averages]
+            push.ops = [*ops[: len(self.updates)], *applied, *self._averages]
         return push
 
 

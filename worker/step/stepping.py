@@ -287,8 +287,8 @@ class Computing:
         except Exception as error:
             error.__dict__["of_program"] = True
             if isinstance(error, InvalidArgumentError):
-                given = {**values.dense, **values.rows}
-                broken = [name for name, value in given.items() if not np.isfinite(value).all()]
+                parameters = {**values.dense, **values.rows}
+                broken = [name for name, value in parameters.items() if not np.isfinite(value).all()]
                 if broken:
                     error.add_note(
                         f"The parameter {broken[0]!r} was not finite before this step: an earlier one had a finite "
