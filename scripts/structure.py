@@ -81,7 +81,7 @@ def loss_fn(weights, inputs, labels):
 def measure(step):
     """Count one step at a time once twenty have been made; print the least, which no other thread has added to."""
     global counting, calls, files, deepest
-    found = []
+    figures = []
     for number in range(35):
         if number == 20:
             sys.setprofile(note)
@@ -89,9 +89,9 @@ def measure(step):
         step()
         counting = False
         if number >= 20:
-            found.append((calls, len(files), deepest))
+            figures.append((calls, len(files), deepest))
     sys.setprofile(None)
-    print(json.dumps(min(found)), flush=True)
+    print(json.dumps(min(figures)), flush=True)
     os._exit(0)
 
 if mode == "loaded":

@@ -1,4 +1,4 @@
-"""What of TensorFlow 1.x is not here, or is and has no effect, and what to use instead.
+"""Parts of TensorFlow 1.x that are absent, or have no effect, and what to use instead.
 
 The texts of the first are those of the AttributeErrors; docs/compatibility.md lists both.
 

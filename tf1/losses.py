@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Reduction:
-    """How weighted losses become one number."""
+    """Reductions of weighted losses to one number."""
 
     NONE = "none"
     SUM = "weighted_sum"

@@ -25,7 +25,7 @@ _INTERNAL = (
 
 
 class _Hints(Mapping[str, str]):
-    """What to use instead of a name that a module path lacks; where nothing better is known, where to look."""
+    """Name that a module path lacks -> what to use instead, or where to look."""
 
     def __init__(self, module: ModulePath) -> None:
         self.own: dict[str, str] = {}
@@ -51,7 +51,7 @@ class ModulePath(types.ModuleType):
     """A module that finds its names in public namespaces.
 
     Attributes:
-        sources: Names of modules of globalstep, the first of which that has a name gives it; "module:name" for one name
+        sources: Modules of globalstep, searched in this order for a name; "module:name" for one name
             that is not public there.
         public_absent: Name -> what to use instead; see globalstep.lazy.AbsentImports.
     """

@@ -124,7 +124,7 @@ class TestCase(unittest.TestCase):
     def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[Session]:
         """Give what `cached_session` gives, or with a graph what `session` gives; older programs call it."""
         if self.id().endswith(".test_session"):
-            # Whoever collects tests by their names finds this one.
+            # A collector of tests by their names finds this one.
             self.skipTest("Not a test.")
         graph = args[0] if args else kwargs.get("graph")
         return (self.cached_session if graph is None else self.session)(*args, **kwargs)
@@ -303,5 +303,5 @@ class CheckedThread:
             self._testcase.fail(f"Error in checkedThread: {self._error}")
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""How many parameters a model has: what programs ask of `tf.contrib.tfprof.model_analyzer`.
+"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them.
 
 Layer: tf1.
 """
@@ -23,7 +23,7 @@ _log = logging.getLogger("globalstep")
 
 @dataclass(frozen=True)
 class ModelAnalysis:
-    """What was counted.
+    """The counts of an analysis.
 
     Attributes:
         total_parameters: Elements of all Variables that are trained.

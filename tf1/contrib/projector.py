@@ -1,4 +1,4 @@
-"""What TensorBoard's projector of embeddings is told: a file beside the events that names Variables and their labels.
+"""Settings of TensorBoard's embedding projector: a file beside the events that names Variables and their labels.
 
 Layer: tf1. Threads: the caller's.
 """

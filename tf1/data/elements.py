@@ -49,7 +49,7 @@ Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Component:
-    """What is known of one component before it has a value.
+    """The static description of one component.
 
     Attributes:
         dtype: Of its value.
@@ -86,7 +86,7 @@ class Component:
 
 
 class Structured:
-    """What has elements.
+    """Base class of datasets and iterators: the structure of an element.
 
     Args:
         element: A nest of Component.
@@ -324,7 +324,7 @@ Make = Callable[["Pass"], Any]
 
 @dataclass
 class Pass:
-    """From one initialization of an iterator to the next.
+    """One pass over a dataset: from one initialization of an iterator to the next.
 
     Attributes:
         values: Of what the pipeline uses of the graph.

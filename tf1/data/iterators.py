@@ -37,7 +37,7 @@ __all__ = ["Iterator", "make_initializable_iterator", "make_one_shot_iterator"]
 
 
 class _Place:
-    """Where an iterator is."""
+    """The position of an iterator."""
 
     def __init__(self) -> None:
         # Guards _elements; held while the next one is made, for only then is it known.

@@ -1,4 +1,4 @@
-"""What a pipeline begins with: arrays, generators, numbers, names of files.
+"""Sources of pipelines: arrays, generators, numbers, names of files.
 
 Layer: tf1. Threads: functions are pure.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline does to elements: iterators of iterators.
+"""Transformations of a pipeline's elements: iterators over iterators.
 
 Layer: tf1. Threads: an iterator is used by one thread at a time.
 """

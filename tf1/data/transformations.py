@@ -1,4 +1,4 @@
-"""What `Dataset.apply` takes: `tf.data.experimental` and `tf.contrib.data`.
+"""Transformations for `Dataset.apply`: `tf.data.experimental` and `tf.contrib.data`.
 
 Follows TensorFlow 1.15, python/data/experimental/ops.
 

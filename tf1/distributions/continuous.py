@@ -85,7 +85,7 @@ class Uniform(Distribution):
 
 
 class _Centered(Distribution):
-    """A distribution with a center `loc` and a width `scale`, of which samples are a function."""
+    """A distribution whose samples are a function of a center `loc` and a width `scale`."""
 
     reparameterization_type = FULLY_REPARAMETERIZED
     loc: Node

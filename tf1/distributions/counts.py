@@ -127,7 +127,7 @@ class DirichletMultinomial(Distribution):
         return self.concentration / expand_dims(self.total_concentration, -1)
 
     def _scale(self) -> Node:
-        """How much more the counts vary than those of the multinomial distribution."""
+        """The ratio of the counts' covariance to that of the multinomial distribution."""
         total = self.total_concentration
         return expand_dims((self.total_count + total) / (1.0 + total), -1)
 

@@ -1,4 +1,4 @@
-"""What all distributions have in common: shapes, samples, and statistics made from one another.
+"""Base class of distributions: shapes, samples, and statistics made from one another.
 
 Layer: tf1. Source of names, shapes and defaults: TensorFlow 1.15 `tf.distributions.Distribution`.
 """
@@ -24,7 +24,7 @@ __all__ = ["FULLY_REPARAMETERIZED", "NOT_REPARAMETERIZED", "Distribution", "Repa
 
 
 class ReparameterizationType:
-    """Whether gradients go through the samples of a distribution to its parameters.
+    """Kinds of distributions: whether gradients go through samples to the parameters.
 
     Args:
         rep_type: What it is called.
@@ -49,7 +49,7 @@ def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Described:
-    """What describes a distribution: its dtype, name, arguments, and the shapes of its batch and of a sample.
+    """The description of a distribution: its dtype, name, arguments, and the shapes of its batch and of a sample.
 
     Args:
         extent: Nodes whose shapes, broadcast together, are the batch's, followed by `inner_axes` more.

@@ -38,7 +38,7 @@ def positive(validate_args: bool, *nodes: Node) -> list[Node]:
 
 
 def logits_and_probs(logits: Any, probs: Any, multidimensional: bool) -> tuple[Node, Node]:
-    """Give both, of which the program gives one.
+    """Give logits and probabilities from the one of them that the program passes.
 
     Args:
         logits: Logits (log-odds), or None.

@@ -62,7 +62,7 @@ _STEP = "global_step"
 
 
 class WarmStartSettings(NamedTuple):
-    """From which checkpoint the Variables of a new model begin, and which of them.
+    """The checkpoint that Variables of a new model begin with, and which Variables those are.
 
     Attributes:
         ckpt_to_initialize_from: A checkpoint, or a directory of them.

@@ -1,4 +1,4 @@
-"""What an exported model is given when it is served: receivers of its inputs, and functions that make them.
+"""Inputs of an exported model that is served: their receivers, and functions that make them.
 
 Layer: tf1. Source of names and texts: TensorFlow 1.15 `tf.estimator.export`.
 """
@@ -28,7 +28,7 @@ class _Receiver(NamedTuple):
 
 
 class ServingInputReceiver(_Receiver):
-    """What a served model is given, and the features that are made of it.
+    """Inputs of a served model, and the features that are made of them.
 
     Args:
         features: For the model function: a dict of nodes; a single one is named "feature".

@@ -119,7 +119,7 @@ class Head(abc.ABC):
     @property
     @abc.abstractmethod
     def logits_dimension(self) -> int:
-        """How many logits an example has."""
+        """The number of logits of an example."""
 
     def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> LossSpec:
         """Return the loss of a batch.

@@ -1,4 +1,4 @@
-"""What a model function gives: an EstimatorSpec, checked, and the outputs that an export serves.
+"""The result of a model function: an EstimatorSpec, checked, and the outputs that an export serves.
 
 Layer: tf1. Source of checks and texts: TensorFlow 1.15 `tf.estimator.EstimatorSpec` and `tf.estimator.export`.
 """
@@ -34,7 +34,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 class ModeKeys:
-    """What a model function is called for."""
+    """Modes that a model function is called for."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -137,7 +137,7 @@ class _Spec(NamedTuple):
 
 
 class EstimatorSpec(_Spec):
-    """What a model function gives for a mode: the nodes and hooks of that mode.
+    """The result of a model function for a mode: the nodes and hooks of that mode.
 
     Args:
         mode: One of ModeKeys.
@@ -271,7 +271,7 @@ def _metrics(metrics: Any) -> dict[str, Any]:
 
 
 def _with_default(outputs: Mapping[str, ExportOutput] | None, predictions: Any) -> Mapping[str, ExportOutput]:
-    """Return the outputs of an export, one of which is that which is served by default."""
+    """Return the outputs of an export, among them the one that is served by default."""
     if outputs is None:
         return {DEFAULT_SIGNATURE: PredictOutput(predictions)}
     if not isinstance(outputs, dict):

@@ -1,4 +1,4 @@
-"""How a run of an Estimator is configured: which task this is, where it saves, and how often.
+"""Configuration of an Estimator's run: which task this is, where it saves, and how often.
 
 Layer: tf1. Source of defaults, checks and texts: TensorFlow 1.15 `tf.estimator.RunConfig`.
 """

@@ -40,7 +40,7 @@ class _TrainSpec(NamedTuple):
 
 
 class TrainSpec(_TrainSpec):
-    """How `train_and_evaluate` trains.
+    """Training options of `train_and_evaluate`.
 
     Args:
         input_fn: As for `Estimator.train`.
@@ -85,7 +85,7 @@ class _EvalSpec(NamedTuple):
 
 
 class EvalSpec(_EvalSpec):
-    """How `train_and_evaluate` evaluates and exports.
+    """Evaluation and export options of `train_and_evaluate`.
 
     Args:
         input_fn: As for `Estimator.evaluate`.

@@ -60,7 +60,7 @@ def _form_of(fetches: Any) -> Any:
 
 
 def _is_of_nodes(fetches: Any) -> bool:
-    """Whether fetches are a node, a list or tuple of nodes, or a dict of these: what a program nearly always has."""
+    """Whether fetches are a node, a list or tuple of nodes, or a dict of these, as nearly always."""
     kind = type(fetches)
     if kind is list or kind is tuple:
         return all(isinstance(item, Node) for item in fetches)

@@ -63,7 +63,7 @@ class _Copies:
 
 @dataclass(frozen=True)
 class InnerSteps:
-    """What a worker's own steps are.
+    """Takes a worker's own steps, on its copies of the Variables.
 
     Attributes:
         optimizer: Applies the gradients.
@@ -111,7 +111,7 @@ class InnerSteps:
 
 @dataclass
 class KnownSteps:
-    """What a worker knows of steps, for rates that are functions of them.
+    """The last known values of steps, for learning rates that are functions of them.
 
     Attributes:
         own: How many steps of its own it has taken.
@@ -185,7 +185,7 @@ class GraphRounds:
 
     @property
     def given(self) -> frozenset[Node]:
-        """The nodes for which a run that takes a step is given values."""
+        """The nodes whose values a run that takes a step gets from the round."""
         return frozenset((*self._push.variables, self._push.step, self._inner.count))
 
     def values(self, executor: Executor) -> dict[Node, Array]:

@@ -24,7 +24,7 @@ __all__ = ["LocalUse", "own_optimizer_of"]
 
 @dataclass(frozen=True, slots=True)
 class LocalUse:
-    """What a round's push would say of an optimizer, if its Variables were on the PS.
+    """The use of an optimizer in a round, as the push would name it if its Variables were on the PS.
 
     Attributes:
         spec: The optimizer.

@@ -33,7 +33,7 @@ class Offered(Generic[_T]):
     """
 
     def __init__(self, work: Callable[[], _T]) -> None:
-        # Whoever takes it out does it: `pop` is one step of the interpreter.
+        # The thread that takes it out does the work: `pop` is one step of the interpreter.
         self._untaken = [work]
         # What numpy says of overflow is part of the context, and how threads are shared: the result is to be the same,
         # whoever does it.
@@ -80,7 +80,7 @@ class _Helpers:
         self._waiting: SimpleQueue[Offered[object]] = SimpleQueue()
 
     def offer(self, offered: Offered[object], most: int) -> None:
-        """Let a helper do it, of which there are to be `most` at most."""
+        """Let one of at most `most` helper threads do the work."""
         with self._lock:
             self._waiting.put(offered)
             starts = self._count < most

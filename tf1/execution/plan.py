@@ -59,7 +59,7 @@ class RowRead(NamedTuple):
 
 @dataclass(slots=True)
 class Round:
-    """What happens between two pushes.
+    """The part of a run between two pushes.
 
     Attributes:
         early: Steps that give the ids of `row_reads`; they need no Variable.
@@ -82,7 +82,7 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """How a run goes.
+    """The plan of a run.
 
     Attributes:
         rounds: In order; at least one.
@@ -94,7 +94,7 @@ class Plan:
         wanted: Mutations whose value is wanted.
         pushes: Whether a run changes anything.
         steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
-        local_rounds: Of whose rounds the run takes a step; they give it values.
+        local_rounds: The rounds that the run takes a step of; they give it values.
     """
 
     rounds: list[Round]

@@ -31,7 +31,7 @@ def may_join(
         push: Those that are together already.
         follows: What each node comes right after; `mutation` itself too.
         wanted: Mutations whose value is wanted: the Variable's, right after the push.
-        fed: Nodes whose value is given.
+        fed: Nodes whose value is fed.
     """
     for other in push:
         if mutation.guards != other.guards:

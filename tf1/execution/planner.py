@@ -26,7 +26,7 @@ def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, i
 
     Args:
         fetches: Nodes whose value (or effect) is wanted.
-        fed: Nodes whose value is given.
+        fed: Nodes whose value is fed.
         position: Place of every node of the graph in its order of creation.
 
     Returns:
@@ -75,7 +75,7 @@ class _Planner:
         )
 
     def _local_rounds(self) -> GraphRounds | None:
-        """Give the rounds of which the run takes a step.
+        """Give the rounds that the run takes a step of.
 
         Raises:
             InvalidArgumentError: If it also changes a Variable that these train.

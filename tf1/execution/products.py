@@ -40,7 +40,7 @@ _ROWS = 8
 
 
 class _Blas:
-    """How many threads numpy's BLAS library uses: as it was configured, or one within a block `with` this."""
+    """The number of threads of numpy's BLAS library: as configured, or one within a block `with` this."""
 
     def __init__(self) -> None:
         self._get, self._set = _controls()
@@ -94,7 +94,7 @@ def one_thread_each() -> contextlib.AbstractContextManager[int]:
     return _blas
 
 
-#: Among how many the threads are divided, each of which does work of its own.
+#: The number of threads with work of their own; BLAS's threads are divided among them.
 _sharing: contextvars.ContextVar[int] = contextvars.ContextVar("globalstep-sharing", default=1)
 
 

@@ -53,7 +53,7 @@ def as_fill(value: np.ndarray[Any, Any]) -> float | None:
 
 
 def is_declaring(part: MutationPart) -> bool:
-    """Whether a part gives a Variable all of its value, so that it may come into being by it."""
+    """Whether a part assigns a Variable as a whole, and so can initialize it."""
     return part.declare or (part.kind is OpKind.ASSIGN and part.indices is None and part.source is None)
 
 

@@ -194,7 +194,7 @@ def _within(code: CodeType) -> Iterator[CodeType]:
 
 @functools.cache
 def _fingerprint(module: str, name: str, number: int) -> str:
-    """Of the lines of its source without their spaces: another Python, or another indentation, gives the same."""
+    """Hash its source lines without their spaces: the same for another Python, or another indentation."""
     code = _codes(module)[name][number]
     first, last = code.co_firstlineno, code.co_firstlineno
     for inner in (code, *_within(code)):

@@ -90,7 +90,7 @@ class GraphFile:
         self._written: tuple[Any, bytes] | None = None
 
     def write(self, graph: Graph | None, path: str, storage: Storage, saver: Saver) -> None:
-        """Write the graph. One that cannot be written is told of: the checkpoint itself is there already."""
+        """Write the graph; where it cannot be written, log that: the checkpoint itself is there already."""
         if graph is None:
             return
         counts = [(name, len(graph.get_collection(name))) for name in graph.get_all_collection_keys()]

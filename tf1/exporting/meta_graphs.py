@@ -34,7 +34,7 @@ SavedNames = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class ImportedGraph:
-    """What an import added to a graph.
+    """The nodes and collections that an import added to a graph.
 
     Attributes:
         nodes: Name in the file -> node.

@@ -31,7 +31,7 @@ _OPERATOR_TYPES = {float: 1, int: 2, bytes: 3}
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where the bytes of a Variable are: in a file beside the model."""
+    """The place of a Variable's bytes in a file beside the model."""
 
     file: str
     offset: int
@@ -177,7 +177,7 @@ def onnx_model(
     """Give the part of a graph from inputs to outputs as an ONNX model.
 
     Args:
-        inputs: Name in the model -> node that is given.
+        inputs: Name in the model -> node that is fed.
         outputs: Name in the model -> node that is wanted.
         variables: Name of a Variable -> its value: of those of `variables_between`.
         stored: Name of a Variable -> where its bytes are; the bytes of the others are in the model itself.

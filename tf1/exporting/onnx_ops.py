@@ -1,4 +1,4 @@
-"""How each operation is said in ONNX: a table of translators by op type.
+"""Translators of operations to ONNX, by op type.
 
 Layer: tf1. Threads: functions, and a table.
 """
@@ -38,7 +38,7 @@ def sources_of(node: Node) -> tuple[Node, ...]:
 
 
 def _same(op_type: str, **attributes: Any) -> Translator:
-    """Of an operation that ONNX has, too."""
+    """Return the translator of an operation that ONNX has as well."""
     return lambda t, node: t.add(op_type, [t.of(source) for source in node.inputs], **attributes)
 
 
@@ -58,7 +58,7 @@ def _refused(why: str) -> Translator:
 
 
 def _with_ints(op_type: str) -> Translator:
-    """Of one whose second input is a shape, or places."""
+    """Return the translator of an operation whose second input is a shape, or positions."""
     return lambda t, node: t.add(op_type, [t.of(node.inputs[0]), t.ints(node.inputs[1])])
 
 

@@ -274,7 +274,7 @@ def simple_save(
     Args:
         session: A session with the values.
         export_dir: Where to; a directory that is not there, or empty.
-        inputs: Name -> node that is given.
+        inputs: Name -> node that is fed.
         outputs: Name -> node that is wanted.
         legacy_init_op: Operation to run when the model is loaded.
         onnx: Whether to write it as an ONNX model, too; None: if ONNX has its operations. Not in TensorFlow.

@@ -59,7 +59,7 @@ def keep_scope(meta: MetaGraphDef, scope: str) -> None:
 
 
 class _Part:
-    """What is under a scope, which ends with "/"."""
+    """The part of a graph under a scope, whose name ends with "/"."""
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
@@ -72,7 +72,7 @@ class _Part:
         return name.removeprefix(self._scope) if self.has(name) else _PREFIX + name
 
     def is_whole(self, node: NodeDef) -> bool:
-        """Whether it is a node, or is only drawn, by what is inside."""
+        """Whether it can be restored, or is only drawn but needs nothing from outside."""
         return PAYLOAD in node.attr or all(self.has(name) for name in named_nodes(node))
 
     def outside(self, node: NodeDef) -> list[str]:

@@ -1,4 +1,4 @@
-"""Signatures of a saved model: what is given to it, and what it gives, by names.
+"""Signatures of a saved model: its inputs and outputs, by names.
 
 Layer: tf1. Source: TensorFlow 1.15 `python/saved_model`: utils_impl.py, signature_def_utils_impl.py.
 """
@@ -61,7 +61,7 @@ def build_signature_def(
     """Make a signature.
 
     Args:
-        inputs: Name -> TensorInfo of what is given.
+        inputs: Name -> TensorInfo of an input.
         outputs: Name -> TensorInfo of what the model gives.
         method_name: One of `gs.saved_model.signature_constants`.
 
@@ -81,7 +81,7 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
     """Make the signature of a prediction.
 
     Args:
-        inputs: Name -> node that is given.
+        inputs: Name -> node that is fed.
         outputs: Name -> node that is wanted.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What nodes hold, as JSON and back: numbers, arrays, shapes, other nodes, functions, and objects of this package.
+"""Attributes of nodes as JSON, and back: numbers, arrays, shapes, other nodes, functions, objects of this package.
 
 Numbers, texts, None and lists are themselves; anything else is an object with one key that says what it is. Objects
 that may be held twice are counted in the order in which they begin, and named by their number the second time.

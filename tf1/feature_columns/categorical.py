@@ -147,7 +147,7 @@ class _CrossedColumn(CategoricalColumn):
 
     @property
     def leaves(self) -> tuple[Any, ...]:
-        """What is crossed, with crosses within taken apart."""
+        """The keys and columns that are crossed, those of crosses within included."""
         parts = [key.leaves if isinstance(key, _CrossedColumn) else (key,) for key in self.keys]
         return tuple(itertools.chain.from_iterable(parts))
 

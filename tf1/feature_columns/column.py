@@ -1,4 +1,4 @@
-"""What a feature column is, and the features of a batch that columns read.
+"""Feature columns, and the features of a batch that columns read.
 
 Layer: tf1. Source of names, texts and defaults: TensorFlow 1.15 `tf.feature_column`.
 """
@@ -134,7 +134,7 @@ _LazyBuilder = Features
 
 
 class FeatureColumn(abc.ABC):
-    """What a model takes from the features of an example. Columns with equal arguments are equal."""
+    """An input that a model takes from the features of an example. Columns with equal arguments are equal."""
 
     @property
     @abc.abstractmethod
@@ -159,7 +159,7 @@ class CategoricalColumn(FeatureColumn):
     @property
     @abc.abstractmethod
     def num_buckets(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
 
     @abc.abstractmethod
     def ids_of(self, features: Features) -> Ids:

@@ -44,7 +44,7 @@ class _ForwardCall(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """One of the gradients: where it lies, and what the rows of a sparse one are."""
+    """One of the gradients: its place, and the rows of a sparse one."""
 
     #: The place of x; of a sparse gradient, those of the gathers that read rows of x.
     places: tuple[int, ...]

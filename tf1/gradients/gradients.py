@@ -41,7 +41,7 @@ __all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "gradi
 
 
 class AggregationMethod:
-    """How the terms of a gradient are summed. All give the same sum here: terms are added as they come."""
+    """Methods of summing the terms of a gradient. All give the same sum here: terms are added as they come."""
 
     ADD_N = 0
     DEFAULT = 0

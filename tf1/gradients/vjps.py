@@ -130,7 +130,7 @@ def _sqrt(x: Any) -> Found:
 
 
 class _Summation(NamedTuple):
-    """How arrays of one shape are summed over some axes."""
+    """How to sum arrays of one shape over some axes."""
 
     axes: tuple[int, ...]
     #: How many numbers go into each sum.

@@ -1,4 +1,4 @@
-"""What the signature of a function says, as programs ask `tensorflow.python.util.function_utils`.
+"""Arguments and names of functions, as in `tensorflow.python.util.function_utils`.
 
 Layer: tf1. Imports nothing of globalstep.
 """

@@ -100,7 +100,7 @@ class Operation:
 
     @property
     def node_def(self) -> Any:
-        """What a GraphDef says of it: a NodeDef with its name, op, input, device and attr. Made anew each time."""
+        """Its NodeDef in a GraphDef, with name, op, input, device and attr. Made anew each time."""
         # That knows the classes of nodes, which import this module.
         from globalstep.tf1.graph.graph_def import node_def
 
@@ -302,7 +302,7 @@ class Graph:
 
     @property
     def version(self) -> int:
-        """How many nodes there are; grows whenever the graph changes."""
+        """The number of nodes; it grows whenever the graph changes."""
         return len(self.nodes)
 
     @contextlib.contextmanager

@@ -36,7 +36,7 @@ def _swapped(function: str, name: str, module: str = "math_ops") -> Callable[[An
 
 
 class Operators:
-    """What makes `x * 2.0 + y[0]` work on nodes; plain values take the dtype of the node beside them."""
+    """Operators of nodes, as in `x * 2.0 + y[0]`; plain values take the dtype of the node beside them."""
 
     __add__, __radd__ = _binary("add", "add"), _swapped("add", "add")
     __sub__, __rsub__ = _binary("subtract", "sub"), _swapped("subtract", "sub")

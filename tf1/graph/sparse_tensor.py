@@ -32,7 +32,7 @@ class SparseTensorValue(NamedTuple):
 
 
 class OfValues:
-    """What a sparse value has from the node of its `values`."""
+    """Properties of a sparse value that are those of its `values` node."""
 
     values: Any
     shape: Any

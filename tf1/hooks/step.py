@@ -26,7 +26,7 @@ _log = logging.getLogger("globalstep")
 
 _WAITER_POLL_SECS = 0.5
 _WAITER_LOG_STEPS = 1000
-#: Attributes of train ops of which a step needs several runs.
+#: Attributes of train ops that need several runs for a step.
 _SHARED = frozenset(("contribution", "local_rounds"))
 
 

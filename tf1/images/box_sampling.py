@@ -112,7 +112,7 @@ def sample_distorted_bounding_box(
 
 @dataclass(frozen=True)
 class _Limits:
-    """Which boxes are drawn, and how often."""
+    """Limits of the boxes that are drawn, and how often drawing is tried."""
 
     aspect: tuple[float, ...]
     area: tuple[float, ...]
@@ -182,7 +182,7 @@ class _Limits:
 
 
 def _covers(frame: _Frame, item: _Frame, least: float) -> bool:
-    """Whether a box covers that part of an object."""
+    """Whether a box covers at least that share of an object."""
     pixels = _area(item)
     if pixels < 1:
         return False

@@ -244,7 +244,7 @@ def decode_image(
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Node:
-    """Read an image in whichever of JPEG, PNG, GIF and BMP it is.
+    """Decode an image of any of the formats JPEG, PNG, GIF and BMP.
 
     Args:
         contents: A scalar string: the bytes of the file.

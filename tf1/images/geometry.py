@@ -1,4 +1,4 @@
-"""Where the pixels of an image are: flips, turns, crops and margins.
+"""Geometry of images: flips, rotations, crops and padding.
 
 Layer: tf1. Source: TensorFlow 1.15 `python/ops/image_ops_impl.py`.
 """

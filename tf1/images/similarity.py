@@ -1,4 +1,4 @@
-"""How alike images are, and how their pixels differ from their neighbours.
+"""Similarity of images, and differences of neighbouring pixels.
 
 Layer: tf1. Source: TensorFlow 1.15 `python/ops/image_ops_impl.py`.
 """

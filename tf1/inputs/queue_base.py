@@ -35,7 +35,7 @@ Held = QueueState | SharedQueue
 
 
 class QueueBase:
-    """What the queues have in common; made by its subclasses.
+    """Base class of queues.
 
     Args:
         made: Its kind, its capacity, and how it chooses.
@@ -386,7 +386,7 @@ class QueueBase:
 
 
 class _ChosenQueue(QueueBase):
-    """One of several queues, chosen anew in each run; see `QueueBase.from_list`. It holds nothing of its own."""
+    """One of several queues, chosen in each run; see `QueueBase.from_list`. It has no elements of its own."""
 
     def __init__(self, index: Any, queues: Sequence[QueueBase]) -> None:
         self._dtypes = queues[0].dtypes

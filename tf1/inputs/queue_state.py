@@ -29,7 +29,7 @@ Element = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a queue is made with, besides the components of its elements.
+    """The options of a queue, besides the components of its elements.
 
     Attributes:
         kind: TensorFlow's name of the kind.

@@ -36,7 +36,7 @@ Pair = tuple[str, bytes]
 
 
 class ReaderRead(NamedTuple):
-    """What `read` gives.
+    """The result of `read`.
 
     Attributes:
         key: Where the record comes from, a scalar string node.
@@ -48,7 +48,7 @@ class ReaderRead(NamedTuple):
 
 
 class ReaderReadUpTo(NamedTuple):
-    """What `read_up_to` gives.
+    """The result of `read_up_to`.
 
     Attributes:
         keys: Where the records come from, a string node [n].

@@ -20,7 +20,7 @@ __all__ = ["SharedPlace", "SharedQueue", "shared_place"]
 
 @dataclass(frozen=True, slots=True)
 class SharedPlace:
-    """Where a queue with a shared name is, and what it is made with.
+    """The PS task and the options of a queue with a shared name.
 
     Attributes:
         device: The task that its device names, "/job:ps/task:1", if it names one.

@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass
 class InputSpec:
-    """What a layer wants of its inputs.
+    """The requirements of a layer on its inputs.
 
     Attributes:
         dtype: Their dtype; None for any.
@@ -403,7 +403,7 @@ def channels_of(shape: TensorShape, first: bool, layer: str) -> int:
 
 
 def with_channels_last(first: bool, inputs: Node, compute: Callable[[Node], Node]) -> Node:
-    """Compute with the channels in the last dimension, whichever they are in."""
+    """Compute with the channels in the last dimension; the result has them where the inputs have them."""
     if not first:
         return compute(inputs)
     return conv_ops.to_channels_first(compute(conv_ops.to_channels_last(inputs)))

@@ -25,7 +25,7 @@ _LEAST_EPSILON = 1.001e-5
 
 
 class Moments(NamedTuple):
-    """Of a batch.
+    """Mean and variance of a batch.
 
     Attributes:
         mean: Its mean.

@@ -191,7 +191,7 @@ class Record:
 
 
 def _is_nothing(node: Node) -> bool:
-    """Whether it only orders others."""
+    """Whether a node only orders other nodes."""
     return node.op_type == "NoOp"
 
 
@@ -216,7 +216,7 @@ def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
 
 
 def _varying(inner: Sequence[Node], parameters: set[Node]) -> set[Node]:
-    """Those that may have another value, or an effect, at each evaluation."""
+    """Return the nodes whose value may change, or that have an effect, at each evaluation."""
     varying: set[Node] = set()
     for node in inner:
         sources = (*_sources(node), *node.control_inputs)

@@ -144,7 +144,7 @@ class _Branch:
             )
 
     def _exported(self, own: set[Node]) -> dict[Node, bool]:
-        """What of a stage others need, and whether it is the ids of rows to look up."""
+        """Return the nodes of a stage that others need, and whether each holds the ids of rows to look up."""
         exported: dict[Node, bool] = {node: False for node in self._results if node in own}
         for node in self._inner:
             if node not in own:
@@ -194,7 +194,7 @@ class _Branch:
 
 
 class _Stage:
-    """What of a branch is evaluated in one go.
+    """The nodes of a branch that are evaluated together.
 
     Args:
         steps: Its nodes, in order.
@@ -287,7 +287,7 @@ def _gradients_of(node: Node) -> Callable[..., Any]:
 
 
 def _looks_up(node: Node) -> bool:
-    """Whether it reads rows of a Variable, of which a run pulls only these."""
+    """Whether a node reads rows of a Variable, so that a run pulls only these rows."""
     return (
         node.op_type == "GatherV2"
         and isinstance(node.inputs[0], Variable)
@@ -297,7 +297,7 @@ def _looks_up(node: Node) -> bool:
 
 
 def _is_external(node: Node) -> bool:
-    """Whether the executor does it."""
+    """Whether the executor evaluates a node."""
     if isinstance(node, Mutation):
         return True
     if node.fn is None:

@@ -28,7 +28,7 @@ def bundle(values: Sequence[Any]) -> Any:
 
 
 def is_zero(gradient: Any) -> bool:
-    """Whether a place of a bundle of gradients, or a gradient that may be None, is zero all over."""
+    """Whether an element of a bundle of gradients, or a gradient that may be None, is all zeros."""
     return gradient is None or isinstance(gradient, int)
 
 

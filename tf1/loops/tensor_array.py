@@ -80,7 +80,7 @@ class TensorArray:
 
     @property
     def handle(self) -> Node:
-        """What identifies it: the flow."""
+        """The flow, which identifies the array."""
         return self.flow
 
     @property

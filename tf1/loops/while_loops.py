@@ -167,7 +167,7 @@ def _shape_leaves(structure: Any, invariants: Any) -> list[Any]:
 
 
 def _contains(shape: TensorShape, other: TensorShape) -> bool:
-    """Whether every shape that `other` may be is one that `shape` may be."""
+    """Whether `shape` allows every full shape that `other` allows."""
     if shape.dims is None:
         return True
     if other.dims is None or len(other) != len(shape):

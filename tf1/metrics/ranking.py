@@ -240,7 +240,7 @@ def _rows(count: Callable[..., Any], places: Any, labels: Any, class_id: int | N
 
 
 def _firsts(rows: Any, class_id: int | None) -> Any:
-    """Say which elements of sorted rows count: each class once, and of one class only where it is given."""
+    """Say which elements of sorted rows count: each class once, or only `class_id` where it is not None."""
     first = np.ones(rows.shape, bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
     return first if class_id is None else first & (rows == class_id)

@@ -1,4 +1,4 @@
-"""What all metrics are made of: totals in local Variables, what a batch adds to them, and the value made of them.
+"""Parts of all metrics: totals in local Variables, what a batch adds to them, and the value made of them.
 
 Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
 """
@@ -23,7 +23,7 @@ Compute = Callable[[Sequence[Node], str | None], Node]
 
 
 class Collections(NamedTuple):
-    """Where a metric goes.
+    """The collections that a metric is added to.
 
     Attributes:
         values: Collections that its value is added to.

@@ -114,7 +114,7 @@ class DataSet:
 
 
 class Datasets(NamedTuple):
-    """What to train with, to choose settings by, and to test with."""
+    """The data sets for training, validation and testing."""
 
     train: Any
     validation: Any

@@ -121,7 +121,7 @@ def _merge(condition: Node, yes: Node, no: Node, like: Node, other: Node) -> Nod
 
 
 def _common_shape(one: TensorShape, two: TensorShape) -> TensorShape:
-    """What is known of the shape whichever of the two it is."""
+    """Return the static shape that both have in common."""
     if one.ndims is None or one.ndims != two.ndims:
         return TensorShape(None)
     return TensorShape([m if m == n else None for m, n in zip(one.as_list(), two.as_list(), strict=True)])

@@ -151,7 +151,7 @@ _WRITERS = WritersByDirectory(lambda logdir: FileWriter(logdir, graph=get_defaul
 
 
 class FileWriterCache:
-    """One FileWriter a directory, shared by the hooks of a process. Thread-safe."""
+    """The FileWriters of a process, one for each directory, shared by its hooks. Thread-safe."""
 
     @staticmethod
     def get(logdir: str) -> FileWriter:

@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Initializer(Protocol):
-    """What every initializer can do."""
+    """Base class of initializers."""
 
     def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """Give the initial value.

@@ -345,7 +345,7 @@ def dropout(
 
 
 class TopKV2(NamedTuple):
-    """What `top_k` gives.
+    """The result of `top_k`.
 
     Attributes:
         values: The largest values of each row, a node [..., k].

@@ -104,7 +104,7 @@ def argsort(
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` gives: y[idx[i]] == x[i].
+    """The result of `unique_with_counts`: y[idx[i]] == x[i].
 
     Attributes:
         y: The distinct values, a node [m].
@@ -118,7 +118,7 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """What `setdiff1d` gives: x[idx[i]] == out[i].
+    """The result of `setdiff1d`: x[idx[i]] == out[i].
 
     Attributes:
         out: The values that are left, a node [m].

@@ -116,7 +116,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 
 
 class Unique(NamedTuple):
-    """What `unique` gives: y[idx[i]] == x[i].
+    """The result of `unique`: y[idx[i]] == x[i].
 
     Attributes:
         y: The distinct values, a node [m].

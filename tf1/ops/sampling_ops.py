@@ -31,7 +31,7 @@ __all__ = [
 
 
 class CandidateSampler(NamedTuple):
-    """What a `*_candidate_sampler` gives.
+    """The result of a `*_candidate_sampler`.
 
     Attributes:
         sampled_candidates: The classes drawn, an int64 node [num_sampled].

@@ -38,7 +38,7 @@ _PASSES = 16
 
 
 class Fit(NamedTuple):
-    """How windows lie on images.
+    """The positions of windows on images.
 
     Attributes:
         strides: From one window to the next, down and to the right.

@@ -312,7 +312,7 @@ def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None
 
 
 def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
-    """Add two tensors of which one at least is sparse.
+    """Add two tensors, at least one of them sparse.
 
     Args:
         a: SparseTensor, node or array.

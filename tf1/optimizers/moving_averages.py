@@ -265,7 +265,7 @@ def _follow(parts: Sequence[MutationPart], *, name: str, value_of: Variable | No
 
 
 def _moves_a_step(nodes: Sequence[Node]) -> bool:
-    """Whether what runs before is, or depends on, a push that moves a step on."""
+    """Whether a control input is, or depends on, a push that moves a step on."""
     seen: set[Node] = set()
     waiting = list(nodes)
     while waiting:

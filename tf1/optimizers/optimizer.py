@@ -44,7 +44,7 @@ __all__ = ["Optimizer", "Slot", "check_hyper", "unique_optimizer_name"]
 
 @dataclass(slots=True)
 class _InGraph:
-    """What an optimizer has made in one graph."""
+    """The slots and scalars that an optimizer has made in one graph."""
 
     #: Its rule, bound to Variables on the PS, and to those in LOCAL_VARIABLES, each from the first gradients on.
     specs: dict[bool, OptimizerSpec] = field(default_factory=dict)
@@ -324,7 +324,7 @@ class Optimizer:
         return sorted([*scalars, *slots], key=lambda variable: variable.name)
 
     def _in_graph(self, graph: Graph) -> _InGraph:
-        """What was made in a graph so far; its slots and scalars come with the first gradients."""
+        """Return what this optimizer has made in a graph so far; slots and scalars come with the first gradients."""
         return self._graphs.setdefault(graph, _InGraph())
 
     def _train_op(

@@ -1,4 +1,4 @@
-"""What a decoder reads at each step: the targets, or what it gave itself. `gs.contrib.seq2seq`'s helpers.
+"""Inputs of a decoder at each step: the targets, or its own outputs. `gs.contrib.seq2seq`'s helpers.
 
 Layer: tf1. Source: TensorFlow 1.15 `contrib/seq2seq/python/ops/helper.py`.
 """

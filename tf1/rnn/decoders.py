@@ -24,7 +24,7 @@ __all__ = ["BasicDecoder", "BasicDecoderOutput", "Decoder", "dynamic_decode"]
 
 
 class BasicDecoderOutput(NamedTuple):
-    """What a BasicDecoder gives at a step.
+    """The output of a BasicDecoder at a step.
 
     Attributes:
         rnn_output: The cell's output, through the output layer if there is one.
@@ -50,7 +50,7 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Whether what `step` says of ends stands as it is; else a sequence that ended stays so."""
+        """Whether `step` itself tracks which sequences have ended; else one that has ended stays so."""
         return False
 
     def initialize(self, name: str | None = None) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""What runs over whole sequences [time, batch, size] in one call: the fused cells of `tf.contrib.rnn`.
+"""Fused cells of `tf.contrib.rnn`: they run over whole sequences [time, batch, size] in one call.
 
 Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/fused_rnn_cell.py` and `lstm_ops.py`.
 """
@@ -19,7 +19,7 @@ __all__ = ["FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeRev
 
 
 class FusedRNNCell(abc.ABC):
-    """What runs over whole sequences."""
+    """Base class of cells that run over whole sequences."""
 
     @abc.abstractmethod
     def __call__(

@@ -18,7 +18,7 @@ __all__ = ["LSTMOptions"]
 
 @dataclass(frozen=True)
 class LSTMOptions:
-    """What kind of LSTM it is.
+    """Options of a fused LSTM.
 
     Attributes:
         units: Size of c.

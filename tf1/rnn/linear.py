@@ -1,4 +1,4 @@
-"""What cells and loops of programs import from TensorFlow's own modules: products of inputs with weights, and sizes.
+"""Helpers that programs' own cells import from TensorFlow's modules: products of inputs with weights, and sizes.
 
 Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/rnn/python/ops/core_rnn_cell.py`,
 `python/ops/rnn_cell_impl.py`.

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _LSTM(RNNCell):
-    """What LSTM cells have in common: their state, as a tuple or as one array."""
+    """Base class of LSTM cells: their state, as a tuple or as one array."""
 
     _state_is_tuple = True
     _num_units = 0

@@ -99,7 +99,7 @@ class MultiRNNCell(RNNCell):
 
     @property
     def runs_sequences(self) -> bool:
-        """Whether all cells do."""
+        """Whether all cells support `over_sequence`."""
         return (
             type(self) is MultiRNNCell
             and self._state_is_tuple

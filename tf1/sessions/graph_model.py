@@ -26,7 +26,7 @@ __all__ = ["GivenOps", "GraphModel"]
 
 @dataclass(frozen=True)
 class GivenOps:
-    """What a SessionManager's caller gives in place of a Scaffold; see its arguments."""
+    """The arguments of a SessionManager's caller, in place of a Scaffold."""
 
     saver: Any = None
     init_op: Any = None
@@ -38,7 +38,7 @@ class GivenOps:
     ready_for_local_init_op: Any = None
 
     def finalize(self) -> None:
-        """As of a Scaffold: nothing is missing."""
+        """Does nothing: unlike in a Scaffold, nothing is missing."""
 
 
 class GraphModel:

@@ -1,4 +1,4 @@
-"""What a Saver's `var_list` means: saveables of the Variables of a graph.
+"""Saveables of the Variables that a Saver's `var_list` names.
 
 Layer: tf1. Threads: functions only.
 """

@@ -107,7 +107,7 @@ class Scaffold:
 
     @property
     def init_feed_dict(self) -> Any:
-        """What is fed for `init_op`."""
+        """The feeds of `init_op`."""
         return self._init_feed_dict
 
     @property
@@ -133,7 +133,7 @@ class Scaffold:
 
     @property
     def local_init_feed_dict(self) -> Any:
-        """What is fed for `local_init_op`."""
+        """The feeds of `local_init_op`."""
         return self._local_init_feed_dict
 
     @property

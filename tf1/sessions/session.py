@@ -96,7 +96,7 @@ class Session:
         self._target = target or ""
         self._owns_cluster = cluster is None
         place = known_target(self._target)
-        # Whether the PS tasks are still to be waited for. Whoever made a client beforehand has done so; and the program
+        # Whether to wait for the PS tasks. Who passed a client has waited for them; and the program
         # of a PS task uses what that has, its queues, say: another one may have ended by then.
         self._unmet = self._owns_cluster and bool(self._target) and place.program is None
         self.cluster: ClusterClient = (
@@ -142,17 +142,17 @@ class Session:
 
     @property
     def pushes_in_flight(self) -> int:
-        """How many pushes a run need not wait for."""
+        """The number of pushes that a run need not wait for."""
         return self._executor.in_flight
 
     @property
     def last_outcome(self) -> Outcome | None:
-        """What became of the last push of this session; None before the first."""
+        """The outcome of this session's last push; None before the first."""
         return self._executor.last_outcome
 
     @property
     def trace(self) -> Trace | None:
-        """Where runs record what they do: set it to a Trace, and to None to end that."""
+        """The Trace that runs are recorded in; None records nothing."""
         return self._executor.trace
 
     @trace.setter

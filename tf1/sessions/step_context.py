@@ -20,7 +20,7 @@ __all__ = ["StepContext"]
 
 
 class StepContext:
-    """What a `step_fn` gets: the session below the hooks, runs with hooks, and a way to end the loop.
+    """The argument of a `step_fn`: the session below the hooks, runs with hooks, and a way to end the loop.
 
     Args:
         session: The session below the hooks.

@@ -517,7 +517,7 @@ def _default_saver() -> Any:
 
 
 class _Others(OtherTasks):
-    """The tasks that a chief waits for whose own loop is over; for a while also PS tasks that do not answer."""
+    """The tasks that a chief waits for after its own loop; for a while also PS tasks that do not answer."""
 
     # Since when a PS task does not answer; None while all do.
     _gone_since: float | None = None

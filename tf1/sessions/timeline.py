@@ -14,7 +14,7 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """What a run spent its time on.
+    """The spans of a run's time, for trace viewers.
 
     Args:
         step_stats: `RunMetadata.step_stats` of a run with `RunOptions(trace_level=RunOptions.FULL_TRACE)`.

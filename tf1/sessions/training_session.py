@@ -151,7 +151,7 @@ def _loss_of(session: Session, fetches: Any) -> Any:
 
 
 def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tuple[Any, Any]:
-    """Resolve a pair of which giving one turns the other's default off."""
+    """Resolve a pair of options: passing one turns off the default of the other."""
     if steps is USE_DEFAULT and secs is USE_DEFAULT:
         return default_steps, default_secs
     return (None if steps is USE_DEFAULT else steps), (None if secs is USE_DEFAULT else secs)

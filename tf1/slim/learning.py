@@ -124,7 +124,7 @@ def train(
         logdir: Where checkpoints and event files go; None for neither.
         train_step_fn: Function of session, `train_op`, step and `train_step_kwargs` that makes a step and gives the
             loss and whether to stop.
-        train_step_kwargs: What it is told; default as for `train_step`.
+        train_step_kwargs: Its keyword arguments; default as for `train_step`.
         log_every_n_steps: A line about the loss for every so many steps; 0 for none.
         graph: The graph; default the current one.
         master: Target of the session.

@@ -48,7 +48,7 @@ def _array(values: list[Any], dtype: Any, shape: Any) -> Any:
 
 
 class TextFileIndex:
-    """What of a line of a vocabulary file is key or value: its number, all of it, or a column (0, 1, ...)."""
+    """Which part of a vocabulary file's line is key or value: its number, the whole line, or a column (0, 1, ...)."""
 
     WHOLE_LINE = -2
     LINE_NUMBER = -1
@@ -180,7 +180,7 @@ class TextFileInitializer:
 
 
 class LookupTable(abc.ABC):
-    """What all tables are.
+    """Base class of lookup tables.
 
     Args:
         key_dtype: Dtype of the keys.

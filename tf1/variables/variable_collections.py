@@ -148,7 +148,7 @@ def _default_list(var_list: Sequence[Variable] | None) -> list[Variable]:
 
 
 def _have_values(variables: Sequence[Variable]) -> Node:
-    """A bool node [n], of which only the executor knows the value."""
+    """A bool node [n] whose value only the executor knows."""
     return Node(
         "IsVariableInitialized", name="IsVariableInitialized", dtype=np.bool_, shape=[len(variables)],
         attrs={"variables": tuple(variables)}, stateful=True,

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class _ReuseMode(enum.Enum):
-    """How get_variable treats a name: AUTO_REUSE makes what is missing and takes what exists."""
+    """Reuse by get_variable: AUTO_REUSE makes Variables that are missing and takes those that exist."""
 
     AUTO_REUSE = 1
 
@@ -44,7 +44,7 @@ def no_regularizer(_: Any) -> None:
 
 @dataclass
 class VariableScope:
-    """What `get_variable` goes by inside a `variable_scope`.
+    """The settings of `get_variable` inside a `variable_scope`.
 
     Attributes:
         reuse: False, True or AUTO_REUSE.
@@ -71,7 +71,7 @@ class VariableScope:
     original_name_scope: str = ""
 
     def reuse_variables(self) -> None:
-        """From here on in the scope, take Variables that exist."""
+        """Reuse existing Variables from here on in the scope."""
         self.reuse = True
 
     def set_initializer(self, initializer: Any) -> None:

@@ -234,7 +234,7 @@ class Variable(Node):
 
     @property
     def counts_as_step(self) -> bool:
-        """Whether pushes move it on: it is marked as a step, or is an integer in the collection GLOBAL_STEP."""
+        """Whether pushes increment it: it is marked as a step, or is an integer in the collection GLOBAL_STEP."""
         if self.is_local or not self.dtype.is_integer or self.shape.ndims != 0:
             return False
         return self.is_step or any(step is self for step in self.graph.get_collection(GraphKeys.GLOBAL_STEP))
