@@ -50,7 +50,7 @@ _CHECKPOINT = "model.ckpt"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of a push.
+    """The result of a push, once there is one.
 
     Attributes:
         step: The global step right after it.

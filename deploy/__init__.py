@@ -1,1 +1,1 @@
-"""How a cluster comes to be: the command line, the launcher, servers of a ClusterSpec."""
+"""Starting a cluster: the command line, the launcher, servers of a ClusterSpec."""

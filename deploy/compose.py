@@ -90,7 +90,7 @@ def _follow(compose: list[str], file: Path) -> int:
 
 
 class _Container(NamedTuple):
-    """What Docker says of a container; `exit_code` is 0 while it runs."""
+    """A container's state by Docker; `exit_code` is 0 while it runs."""
 
     id: str
     service: str

@@ -117,7 +117,7 @@ def _is_at(entry: LoggedEntry, args: argparse.Namespace) -> bool:
 def _checkpoint(
     args: argparse.Namespace, is_it: Callable[[CheckpointIndex], bool]
 ) -> tuple[str, CheckpointIndex] | None:
-    """Give the newest complete checkpoint of which something is so; None if there is none."""
+    """Give the newest complete checkpoint that fulfils a condition; None if there is none."""
     state = get_checkpoint_state(args.run_dir)
     for prefix in reversed(state.all_model_checkpoint_paths if state is not None else []):
         if is_complete(prefix):

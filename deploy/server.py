@@ -160,7 +160,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """What to give a session as its master."""
+        """The target for a session's `master`."""
         if self._exit_code is not None:
             # An `except:` around join() took its SystemExit: a PS task is no worker, whatever stands after it.
             sys.exit(self._exit_code)
@@ -418,7 +418,7 @@ def code_of(ps: PSServer, terminated: bool) -> int:
 
 
 class PSProgram:
-    """What is done while a PS task's program waits for elements of a queue, and when it has come to its end.
+    """Hooks of a PS task's program: while it waits for elements of a queue, and at its end.
 
     TensorFlow programs end their PS tasks so, in place of `server.join()`: each worker puts an element into a queue of
     each PS task when it is done, and the PS task's program takes as many as there are workers. Meanwhile this task

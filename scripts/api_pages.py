@@ -97,7 +97,7 @@ class Name:
 
     @property
     def short(self) -> str:
-        """As a program spells it: "gs.train.Saver"."""
+        """The name as a program spells it: "gs.train.Saver"."""
         return spelled(self.path)
 
 
@@ -218,7 +218,7 @@ def write(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Write the pages into the folder that is given."""
+    """Write the pages into the folder of the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     print(*write(parser.parse_args().folder), sep="\n")

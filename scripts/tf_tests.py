@@ -60,7 +60,7 @@ REASONS = [
 
 @dataclass
 class Report:
-    """What became of the tests of a file: counts, and for each failure its test, its reason and its text."""
+    """Results of the tests of a file: counts, and for each failure its test, its reason and its text."""
 
     file: str
     passed: int = 0

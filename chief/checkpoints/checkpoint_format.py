@@ -81,7 +81,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class SavedVariable:
-    """What a checkpoint has under a name."""
+    """The entry of a checkpoint under one name."""
 
     #: numpy's name.
     dtype: str

@@ -39,7 +39,7 @@ class CheckpointKeeping:
         self._retention = retention
         self._save_relative_paths = save_relative_paths
         self.list_is_given = False
-        # Paths of which leftovers were looked for -> this chief's term then.
+        # Paths whose leftovers were looked for -> this chief's term then.
         self._cleaned: dict[str, int] = {}
 
     def prepare(self, storage: Storage, save_path: str, latest_filename: str, term: int = 0) -> None:
@@ -152,7 +152,7 @@ class Retention:
 
     @property
     def max_to_keep(self) -> int:
-        """How many are kept; 0 for all."""
+        """The number of checkpoints that are kept; 0 for all."""
         return self._max_to_keep
 
     @property

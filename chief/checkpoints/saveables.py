@@ -35,7 +35,7 @@ class Saveable:
 
     @property
     def stored_name(self) -> str:
-        """What a PS task calls it."""
+        """Its name on the PS tasks."""
         return self.stored or self.variable
 
     @property

@@ -106,5 +106,5 @@ def _block(entries: Sequence[tuple[bytes, bytes]], restart_interval: int = _REST
 
 
 def _handle(offset: int, block: bytes) -> bytes:
-    """Where a block is; its trailer is not counted."""
+    """The place of a block, without its trailer."""
     return varint(offset) + varint(len(block) - 5)

@@ -28,7 +28,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import made."""
+    """The result of an import."""
 
     #: The new checkpoint's prefix.
     prefix: str

@@ -473,7 +473,7 @@ W = TypeVar("W", bound=SummaryFileWriter)
 
 
 class WritersByDirectory(Generic[W]):
-    """One writer a directory, shared by the hooks of a process. Thread-safe."""
+    """The writers of a process, one for each directory, shared by its hooks. Thread-safe."""
 
     def __init__(self, make: Callable[[str], W]) -> None:
         self._make = make

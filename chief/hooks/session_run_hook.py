@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class SessionRunArgs(NamedTuple):
-    """What a hook adds to a run.
+    """The fetches, feeds and options that a hook adds to a run.
 
     Attributes:
         fetches: A structure of nodes to evaluate besides the caller's; None for none.
@@ -28,7 +28,7 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """What a hook gets back after a run.
+    """The results of a run that a hook gets.
 
     Attributes:
         results: The values of the hook's own fetches, in their structure; None if it asked for none or

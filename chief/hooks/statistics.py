@@ -39,7 +39,7 @@ _GROUP = "~cluster"
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the cluster had counted at one moment."""
+    """The cluster's counters at one moment."""
 
     #: Of each PS task, the last that is known; None for nothing.
     replies: Sequence[pb.StatusReply | None]

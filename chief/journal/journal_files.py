@@ -54,7 +54,7 @@ class SegmentName:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a segment says of the incarnation that it belongs to."""
+    """The header of a segment: the incarnation that it belongs to."""
 
     incarnation: int
     #: The entry after which the incarnation began, and the steps at that place.

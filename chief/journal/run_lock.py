@@ -7,7 +7,7 @@ whether its holder still trains, and the terms of checkpoints keep what the newe
 
     RUN_DIR/globalstep-run.lock      {"host": "...", "pid": 4711, ..., "since": 1700000000.0, "ps": ["host:port"]}
 
-The file is its owner's alone (0600): whoever may open it may take the lock. The lock is flock's, which the kernel gives
+The file is its owner's alone (0600): who may open it may take the lock. The lock is flock's, which the kernel gives
 free when its process ends, however it ends. What the file says is for people, and for file systems without locks (some
 mounts of NFS): there a process of this machine that is named in the file is looked for, and one of another machine is
 only warned of. Object stores have no locks and none is taken.

@@ -195,7 +195,7 @@ class RoleCreator(SessionCreator):
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """What a process is in its cluster.
+    """The role of a process in its cluster.
 
     Attributes:
         target: The PS tasks: what a session connects to.

@@ -33,7 +33,7 @@ _STATE_WORDS = {pb.STATE_VACANT: "vacant", pb.STATE_INITIALIZING: "being initial
 
 
 class Found(enum.Enum):
-    """What a chief finds on the PS tasks."""
+    """The state of the PS tasks, as a chief finds it."""
 
     #: None of them holds anything.
     VACANT = "vacant"

@@ -73,7 +73,7 @@ class Drain:
 
     @property
     def exit_code(self) -> int:
-        """What the process is to exit with: what a shell gives for one that the signal has ended."""
+        """The exit status of the process: the one that a shell gives after an end by the signal."""
         return 128 + self._number
 
     def exit(self) -> SystemExit:

@@ -169,7 +169,7 @@ def await_rest(
 
 
 def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Callable[[], None] | None = None) -> None:
-    """Wait, as a chief whose own loop is over, until nobody else trains; the log says for whom.
+    """Wait, as a chief whose own loop is over, until no other task trains; log which tasks it waits for.
 
     The chief does not wait for tasks that only wait themselves.
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("globalstep")
 
 
 class RunFiles:
-    """What a run keeps in its directory.
+    """The files of a run in its directory.
 
     Args:
         directory: Path or URL.

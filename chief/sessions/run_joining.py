@@ -38,7 +38,7 @@ def files_of(directory: str) -> RunFiles:
 
 @dataclass(slots=True)
 class RunOfTask:
-    """Which run a task is of, over all of its sessions.
+    """The run that a task takes part in, over all of its sessions.
 
     Args:
         clock: Paces its looks at others.
@@ -182,7 +182,7 @@ class _Member:
 
 
 def _is_elsewhere(process: Process) -> bool:
-    """Whether a process may live, and is not this one."""
+    """Whether a process may still run, and is not this one."""
     return bool(process) and process != this_process() and not is_gone(process)
 
 

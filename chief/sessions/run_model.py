@@ -1,4 +1,4 @@
-"""What a run trains, and a session of it, as the chief's part sees them: a graph's or a Trainer's model.
+"""The model that a run trains, and a session of it, as the chief's part sees them: a graph's or a Trainer's.
 
 Layer: chief.
 """
@@ -21,7 +21,7 @@ class GlobalStep(Protocol):
 
     @property
     def op_name(self) -> str:
-        """What the PS tasks call it."""
+        """Its name on the PS tasks."""
 
 
 class RunSession(Protocol):
@@ -39,11 +39,11 @@ class RunSession(Protocol):
 
     @property
     def last_outcome(self) -> Outcome | None:
-        """What became of the last push; None before the first."""
+        """The outcome of the last push; None before the first."""
 
     @property
     def pushes_in_flight(self) -> int:
-        """How many pushes a run need not wait for."""
+        """The number of pushes that a run need not wait for."""
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
         """Run what is asked for, the caller's and the hooks', as one."""
@@ -75,7 +75,7 @@ class RunModel(Protocol[S]):
 
     @property
     def restores(self) -> bool:
-        """Whether there is anything that a checkpoint could give back."""
+        """Whether there is anything that a checkpoint could restore."""
 
     def complete(self) -> None:
         """Make what is missing before the first session; nothing can be added to the model after it."""

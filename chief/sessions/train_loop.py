@@ -153,7 +153,7 @@ def let_go_of(error: BaseException | None) -> None:
 
 
 def _acts(hook: SessionRunHook, call: str) -> bool:
-    """Whether a hook does something at a call, which its base does not."""
+    """Whether a hook overrides a method of its base class."""
     return getattr(getattr(hook, call), "__func__", None) is not getattr(SessionRunHook, call)
 
 
@@ -184,7 +184,7 @@ class StopRequested(StopIteration):
 
 
 class TrainLoop:
-    """What goes around the steps of a training loop: it joins the run, recovers, calls hooks, stops and ends.
+    """The loop around training steps: it joins the run, recovers, calls hooks, stops and ends.
 
     Args:
         session_creator: Makes the sessions.

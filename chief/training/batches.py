@@ -26,7 +26,7 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class Share:
-    """Which batches are a worker's.
+    """A worker's share of the batches.
 
     Attributes:
         rank: Which worker it is, from 0.

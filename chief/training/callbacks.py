@@ -69,7 +69,7 @@ def check_callbacks(callbacks: Any) -> None:
     """Refuse what is no list of callbacks, and methods of other arguments; warn of methods that nothing calls.
 
     Raises:
-        InvalidArgumentError: If it is none, or a method cannot be called with what it is told.
+        InvalidArgumentError: If it is none, or a method cannot be called with its arguments.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise InvalidArgumentError(f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)].")

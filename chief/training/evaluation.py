@@ -1,4 +1,4 @@
-"""`gs.Evaluate`: metrics of checkpoints, the best of which is kept, and the end of a run that no longer improves.
+"""`gs.Evaluate`: metrics of checkpoints, the best checkpoint, and the end of a run that no longer improves.
 
 Checkpoints are what is evaluated, by the chief when one is saved, or by an evaluator task that follows them: the same
 code, the same numbers, and `gs.load` gives the very model that a number is of.
@@ -54,7 +54,7 @@ _NO_BATCH = (
 
 
 class Evaluate:
-    """What to evaluate, how often, and what follows from it.
+    """Evaluation during training: what to evaluate, how often, and what follows from it.
 
     Args:
         batches: Batches to evaluate on, as those of `gs.fit`; gone through anew each time.
@@ -217,7 +217,7 @@ class Evaluations:
 
     @property
     def is_over(self) -> bool:
-        """Whether so many evaluations went by without a better one that training should end."""
+        """Whether training should end, after so many evaluations without a better one."""
         patience, best = self._evaluate.patience, self.best
         if patience is None or best is None:
             return False

@@ -1,4 +1,4 @@
-"""What a Trainer keeps in a directory: checkpoints, evaluations of them, summaries, and notes for the next run.
+"""A Trainer's directory: checkpoints, evaluations of them, summaries, and notes for the next run.
 
 A training without a directory does not load this module, nor what it imports.
 
@@ -233,7 +233,7 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
     def after_save(self, session: RunSession, global_step_value: int) -> bool:
         """See CheckpointSaverListener: says whether training should end."""
         if self._last is None:
-            # The checkpoint of the beginning. Callbacks are told of it once they know of the start.
+            # The checkpoint of the beginning. Callbacks get it after the start.
             self._last, trainer = global_step_value, self._trainer
             if not self._evaluator_does and self._makes_up:
                 made_up = self._evaluations.make_up(

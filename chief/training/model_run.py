@@ -41,7 +41,7 @@ _SCOPE = f"{SCOPE}/"
 
 @dataclass(frozen=True)
 class Named:
-    """What hooks ask a step for: the global step that its values were read at, or its loss.
+    """A fetch of hooks: the global step that a step's values were read at, or its loss.
 
     Attributes:
         op_name: What the PS tasks call the step.
@@ -269,7 +269,7 @@ class Replicas:
 
     @property
     def each(self) -> int:
-        """How many gradients of one step a worker gives, at most."""
+        """The most gradients that a worker gives for one step."""
         return -(-self.count // self.workers)
 
     def among(self, workers: int) -> Replicas:

@@ -36,7 +36,7 @@ def load(run_dir: str, into: Any = None, *, step: int | str | None = None, ema: 
 
     Returns:
         `into` with the values, or the dict: name in the model -> array. One larger than 64 MiB lies in an unnamed
-        temporary file, of which memory holds what is looked at; TMPDIR says where that is.
+        temporary file that is mapped into memory; TMPDIR says where that is.
 
     Raises:
         NotFoundError: If there is no such checkpoint; names those that are there.

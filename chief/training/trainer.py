@@ -71,13 +71,13 @@ _log_progress = logging.getLogger("globalstep.progress")
 
 #: In place of a rank, for random numbers that are the same on every worker.
 _NOBODY = -2
-#: Batches that a loop may take without a step before it is told so.
+#: Batches that a loop may take without a step before it gets an error.
 _UNUSED_BATCHES = 1000
 
 
 @dataclass
 class FitResult:
-    """What came of training.
+    """The result of training.
 
     Attributes:
         model: The module, or new parameters, with the last values; of a table larger than 256 MiB `gs.load` has them,
@@ -127,8 +127,8 @@ class Trainer:
         keep_checkpoints: How many checkpoints are kept.
         local_steps: A `gs.LocalSteps`: each worker takes so many steps on its own copy of the model, and `optimizer`
             gets the difference. A step of the trainer, and a global step, is a round of them then.
-        units: A `gs.WorkUnits`: each step is made of so many units of work, whichever workers compute them, and has the
-            same bits whoever does; see `unit`.
+        units: A `gs.WorkUnits`: each step is made of so many units of work, from any of the workers, and has the
+            same bits in each case; see `unit`.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
         max_bad_steps: A step whose gradients are not finite is dropped, and the log says so; with so many of this
             worker in a row training ends with an error, with None never. `gs.RunPolicy(on_nan="apply")` in `config`
@@ -258,12 +258,12 @@ class Trainer:
 
     @property
     def loss_parts(self) -> dict[str, float]:
-        """What the loss function gave beside the loss of the last step of this worker, by name, for logs."""
+        """Numbers beside the loss, by name, that the loss function gave in this worker's last step, for logs."""
         return dict(self._session.stepper.parts) if self._session is not None else {}
 
     @property
     def round_steps(self) -> int:
-        """How many batches a round of `local_steps` takes, one for each step; 1 without `local_steps`."""
+        """The number of batches of a round of `local_steps`, one for each step; 1 without `local_steps`."""
         return 1 if self._local is None else self._local.every
 
     def step(self, *batches: Any) -> float:
@@ -314,7 +314,7 @@ class Trainer:
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.
 
-        Waits until this worker is given one. Where the others compute all that is left of a step, it returns once that
+        Waits until this worker gets one. Where the others compute all that is left of a step, it returns once that
         is made, without a unit.
 
         Args:
@@ -423,7 +423,7 @@ class Trainer:
 
         share = Share(self.rank, self.world_size, self.seed, start, claim, per_step, end)
         own = are_own(batches)
-        # What cannot be had again goes on wherever the run is.
+        # An iterable that cannot be begun again goes on, wherever the run is.
         once = isinstance(batches, Iterator) or (replicas is not None and not own)
         total: int | None = None
         try:
@@ -524,7 +524,7 @@ class Trainer:
         and a worker that is slow gets fewer.
         """
         if self._replicas is not None:
-            # Each of the workers takes as many of every global step, of which the number is a multiple of theirs.
+            # Each of the workers gives as many gradients of every step: the number of a step is a multiple of theirs.
             first = self._step * self._replicas.each * self.world_size + self.rank
             return first if last < 0 else max(last + self.world_size, first)
         if last < 0:

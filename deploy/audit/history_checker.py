@@ -32,7 +32,7 @@ class BadHistoryError(ValueError):
 
 
 class _RefutedError(Exception):
-    """What clients saw cannot be."""
+    """The clients' history contradicts itself, or the journal."""
 
     def __init__(self, text: str, *operations: ClientOperation | None) -> None:
         super().__init__(text)
@@ -41,7 +41,7 @@ class _RefutedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a history proves.
+    """The verdict on a history.
 
     Attributes:
         wrong: The first thing that cannot be, in words; "" where all is proven.
@@ -155,7 +155,7 @@ class _History:
 
 
 class _World:
-    """One way in which all may have come so far: what each name's value is, and which unknown pushes counted."""
+    """One possible state so far: each name's value, and which of the unknown pushes counted."""
 
     __slots__ = ("held", "marks", "met", "used", "values")
 
@@ -325,7 +325,7 @@ class _Judge:
             (self._looks if operation.f == "look" else self._reads).setdefault(number, []).append(operation)
 
     def _begun(self, begins: list[ClientOperation]) -> dict[int, ClientOperation]:
-        """Give how each incarnation began: from which entry of which."""
+        """Give the beginning of each incarnation: the entry, and the incarnation of it, that it went on from."""
         begun: dict[int, ClientOperation] = {}
         first = {number: min(item.ended for item in items.values()) for number, items in self._pushes.items()}
         for begin in sorted(begins, key=attrgetter("ended")):
@@ -380,7 +380,7 @@ class _Judge:
     # ---- Time ---------------------------------------------------------------------------------
 
     def _order(self) -> None:
-        """What had ended before another operation began comes before it."""
+        """Require of operations that did not overlap that the earlier one comes first."""
         ended = [item for item in self._operations if item.type == "ok"]
         ended += [begin for begin in self._begins.values() if begin.ended > -inf]
         ended.sort(key=attrgetter("ended"))
@@ -565,7 +565,7 @@ class _Judge:
                 return _RefutedError(f"{text}, as if {other.name} {times}.", other, operation)
         return _RefutedError(f"{text}.", nearest, operation)
 
-    # ---- Steps as they are told ---------------------------------------------------------------
+    # ---- Steps as clients saw them ------------------------------------------------------------
 
     def _place_look(self, look: ClientOperation) -> None:
         """A step that is visible has been made: what comes later shows all that it is made of."""

@@ -26,7 +26,7 @@ _TWO_RUNS = "Two jobs have kept their runs in this directory; what is proven of 
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong with a journal; all lines name the place."""
+    """Faults of a journal; each line names the place."""
 
     #: It can be read, and does not prove what it should.
     wrong: list[str] = field(default_factory=list[str])

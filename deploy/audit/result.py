@@ -11,7 +11,7 @@ from globalstep.deploy.audit.reading import Findings
 
 @dataclass(slots=True)
 class Worker:
-    """What one task did; all its clients, one after the other, count together."""
+    """The pushes of one task, of all its clients together."""
 
     clients: set[str] = field(default_factory=set[str])
     #: Accepted pushes that moved a step on, and that the run still holds.
@@ -43,7 +43,7 @@ class Worker:
 
 @dataclass(slots=True)
 class StepProof:
-    """How a step came to its value."""
+    """A step's value, and the pushes that it is made of."""
 
     #: Its first value, or what the program assigned last.
     base: int = 0
@@ -56,13 +56,13 @@ class StepProof:
 
 @dataclass(slots=True)
 class StepsMade:
-    """Of what the steps were made that are made of contributions, and that the run still holds."""
+    """The steps that are made of contributions and that the run still holds, and what they were made of."""
 
     #: How many steps.
     steps: int = 0
     #: Contributions in them.
     used: int = 0
-    #: Accepted ones of which no step was made: the program assigned it, or it was open at the end.
+    #: Accepted ones that made no step: the program assigned it, or it was open at the end.
     unused: int = 0
     #: Stretches of steps that have fewer contributions than were wanted, in order.
     fewer: list[FewerMade] = field(default_factory=list["FewerMade"])
@@ -81,7 +81,7 @@ class FewerMade:
 
 @dataclass(slots=True)
 class AuditedIncarnation:
-    """What the journal says of one incarnation."""
+    """One incarnation, by its journal."""
 
     number: int
     begin_index: int
@@ -104,7 +104,7 @@ class AuditedIncarnation:
 
 @dataclass(slots=True)
 class Audit:
-    """What came of an audit.
+    """The result of an audit.
 
     Attributes:
         proven: Whether everything that is to be proven is.

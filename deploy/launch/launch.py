@@ -159,7 +159,7 @@ async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[s
 def reserve_ports(count: int) -> Iterator[list[int]]:
     """Hold free loopback ports for the tasks.
 
-    The sockets stay bound, but never listen, within the block: no other program is given these ports, and
+    The sockets stay bound, but never listen, within the block: no other program gets these ports, and
     the tasks can bind them all the same because gRPC's servers set SO_REUSEPORT as well.
     """
     with contextlib.ExitStack() as stack:

@@ -327,7 +327,7 @@ def _how_it_ended(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """Where a chief's run has ended.
+    """The end of a chief's run.
 
     Attributes:
         step: The global step.

@@ -40,7 +40,7 @@ _TRIES, _TRY_SECS = 25, 0.2
 
 @dataclass(frozen=True)
 class RayEnd:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         code: 0, or the exit code of the first task that failed and might not be started again; 128 + n after signal n.
@@ -170,7 +170,7 @@ def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, TaskAddress]) -> d
 
 
 def _addresses(tasks: Sequence[Task]) -> list[str]:
-    """Of the PS tasks, as they were given to the tasks."""
+    """Return the PS tasks' addresses, as the tasks have them in TF_CONFIG."""
     addresses: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
     return addresses
 

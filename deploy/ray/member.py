@@ -33,7 +33,7 @@ _GUARD = (
 
 @dataclass(frozen=True)
 class TaskAddress:
-    """Where a task is: its node's address, and a port that is free there."""
+    """A task's address: its node's, and a port that is free there."""
 
     host: str
     port: int

@@ -127,7 +127,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedStatus:
-    """Whom a step waits for: a task, or what else is known of it; and why."""
+    """A contributor that a step waits for: its task, or what else is known of it; and why."""
 
     who: str
     why: str
@@ -154,7 +154,7 @@ class OpenStepStatus:
 
 @dataclass(frozen=True, slots=True)
 class TogetherStatus:
-    """What workers make together, and what they wait for meanwhile.
+    """Steps that workers make together, and their waits for one another.
 
     Attributes:
         contributions: That counted, since the PS task started.
@@ -198,7 +198,7 @@ class ClusterStatus:
         mean_staleness: Of the pushes of late, in steps; None where there were none.
         problems: What is not as it should be, a sentence each.
         queues: That tasks share, by PS task and name.
-        together: Synchronous steps and bounded staleness: who waits for whom.
+        together: Synchronous steps and bounded staleness: which workers wait for which.
     """
 
     incarnation: int
@@ -223,7 +223,7 @@ class ClusterStatus:
 
     @property
     def answered(self) -> int:
-        """How many PS tasks answered."""
+        """The number of PS tasks that answered."""
         return sum(not shard.error for shard in self.shards)
 
     def as_json(self) -> dict[str, Any]:

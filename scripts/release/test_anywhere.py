@@ -31,7 +31,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """How the tests run once.
+    """The circumstances of one run of the tests.
 
     Attributes:
         name: What the table calls it.

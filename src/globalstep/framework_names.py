@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TorchNames:
-    """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.
+    """`gs.torch`: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.
 
     It stands for the module `globalstep.torch` too, so that `from globalstep.torch import Embedding` works.
     """
@@ -54,7 +54,7 @@ torch = TorchNames()
 
 
 class JaxNames:
-    """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers.
+    """`gs.jax`: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers.
 
     It stands for the module `globalstep.jax` too, so that `from globalstep.jax import Embedding` works.
     """

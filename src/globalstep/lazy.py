@@ -1,4 +1,4 @@
-"""How a namespace works: its stub says where its names are, and a module is loaded when one of its names is used.
+"""Lazy namespaces: a stub says where the names are, and a module is loaded when one of its names is used.
 
 So `import globalstep` costs little, and a PS process never loads the code of a worker (PEP 562). Type checkers and
 editors read the same stub, the .pyi beside the module: a name is written down once.

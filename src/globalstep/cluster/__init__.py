@@ -1,1 +1,1 @@
-"""Who is in the cluster, which Variable lies where, and which run is which."""
+"""The tasks of a cluster, the placement of Variables, and the identity of a run."""

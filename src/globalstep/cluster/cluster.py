@@ -273,7 +273,7 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What this process is: its cluster, its job and its index in it.
+    """This process's place: its cluster, its job and its index in it.
 
     Attributes:
         cluster: The cluster; empty (and false) for a process on its own.

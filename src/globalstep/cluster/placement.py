@@ -55,7 +55,7 @@ SPLITTABLE_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What a program declares to the PS, and where it goes.
+    """A program's declarations to the PS, with their placement.
 
     Attributes:
         variables: Every global Variable of known shape, with its shard, or its parts where it is split.

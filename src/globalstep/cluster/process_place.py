@@ -66,7 +66,7 @@ def this_process() -> Process:
 
 
 def is_gone(process: Process) -> bool:
-    """Whether a process is known to have ended; False where that cannot be seen from here."""
+    """Whether a process has ended for sure; False where that cannot be seen from this machine."""
     if not process.pid or not process.place or process.place != _place():
         return False
     state, started = _stat(process.pid)

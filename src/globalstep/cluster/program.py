@@ -1,4 +1,4 @@
-"""What a program declares to the PS tasks: its Variables, optimizers and steps, by names.
+"""A program's declarations to the PS tasks: its Variables, optimizers and steps, by names.
 
 A graph is one thing that declares so (`tf1/variables/graph_program.py`), a model's parameters with an optimizer are
 another (`src/globalstep/optimizers/declared.py`).

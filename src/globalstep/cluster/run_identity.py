@@ -96,7 +96,7 @@ NO_RUN = RunIdentity()
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """Which run a task is of, as far as the task can know before it has joined.
+    """The run of a task, as far as the task can know before it has joined.
 
     Attributes:
         is_chief: Whether it is the task that begins the run.

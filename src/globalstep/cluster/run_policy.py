@@ -39,7 +39,7 @@ _GONE = {
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """How a run treats late pushes, bad gradients and lost PS tasks, and how it uses several of them.
+    """Options of a run: how it treats late pushes, bad gradients and lost PS tasks, and how it uses several of these.
 
     Args:
         durability: "checkpoint": a PS task that loses its state takes the run back to the newest checkpoint. "log":

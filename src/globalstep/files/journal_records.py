@@ -30,7 +30,7 @@ NO_STEP = 0xFFFF
 
 
 class EventKind(IntEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     #: An accepted push. With a step: that it moved on `by`, and the `value` right after.
     PUSH = 1

@@ -53,7 +53,7 @@ def encode_record(data: bytes) -> bytes:
 
 
 class TFRecordCompressionType:
-    """How a record file is compressed as a whole, TensorFlow's values."""
+    """Compression of a record file as a whole, by TensorFlow's names."""
 
     NONE = 0
     ZLIB = 1
@@ -72,7 +72,7 @@ _COMPRESSIONS = {
 
 
 class TFRecordOptions:
-    """What a record file's writer and reader must agree on.
+    """Options that a record file's writer and reader must agree on.
 
     Args:
         compression_type: "", "ZLIB", "GZIP", or a `TFRecordCompressionType`.
@@ -183,7 +183,7 @@ class _ZlibFile:
 
 
 def read_records(path: str, options: TFRecordOptions | str | int | None = None) -> Iterator[bytes]:
-    """Iterate over the records of a file, each checked before it is given.
+    """Iterate over the records of a file; each is checked first.
 
     Yields:
         The data of each record.

@@ -62,7 +62,7 @@ _MOST_AXES = 64
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor to be written is: numpy's name of its dtype, and its shape."""
+    """A tensor to be written: numpy's name of its dtype, and its shape."""
 
     name: str
     dtype: str
@@ -76,7 +76,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """What was written of one tensor."""
+    """A tensor as it was written."""
 
     name: str
     #: numpy's name.
@@ -91,7 +91,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ShardWritten:
-    """What was written of one shard."""
+    """A shard's file as it was written."""
 
     tensors: tuple[SavedTensor, ...]
     #: Size of the whole file.

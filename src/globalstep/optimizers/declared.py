@@ -1,4 +1,4 @@
-"""What parameters with optimizers declare to the PS tasks, and which optimizer trains which, by patterns of names.
+"""Declarations of parameters with optimizers, and which optimizer trains which, by patterns of names.
 
 That is slots, rules, the step and moving averages. Names are those that the same optimizers have in a graph, so that
 checkpoints of either restore into the other.
@@ -27,7 +27,7 @@ AVERAGE = "ExponentialMovingAverage"
 
 @dataclass(frozen=True)
 class DeclaredModel:
-    """What a model declares.
+    """The declarations of a model.
 
     Attributes:
         program: All that goes to the PS tasks.
@@ -133,7 +133,7 @@ def _column(primary: ProgramVariable, rule: OptimizerRule) -> tuple[int | None, 
 
 
 def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[RuleSource, list[str]]]:
-    """Give each of the optimizers, as given, with the names of its parameters.
+    """Give each of the optimizers with the names of its parameters.
 
     Args:
         optimizer: An optimizer, or a dict from patterns of names to optimizers.

@@ -152,7 +152,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """What an optimizer does, once it is known which step its schedules count.
+    """The rule and hyper-parameters of an optimizer whose schedules count a known step.
 
     Attributes:
         name: What its slots and its declaration are called, e.g. "Adam".
@@ -171,7 +171,7 @@ class OptimizerRule:
 
 @dataclass(frozen=True)
 class StepSource:
-    """Where a run's step comes from.
+    """The source of a run's step.
 
     Attributes:
         name: The step's name on the PS tasks.
@@ -189,7 +189,7 @@ class StepSource:
 
 @runtime_checkable
 class RuleSource(Protocol):
-    """What training takes as an optimizer: those of `gs.optim`, and of `gs.train`."""
+    """An optimizer that training takes: one of `gs.optim`, or of `gs.train`."""
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
         """Give what the PS tasks are to do."""

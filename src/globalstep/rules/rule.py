@@ -1,4 +1,4 @@
-"""What an update rule is: the formula by which a pushed gradient changes a Variable and its slots.
+"""Update rules: the formulas by which a pushed gradient changes a Variable and its slots.
 
 A rule is pure: arrays and numbers in, arrays changed in place, nothing remembered between calls. The
 store owns the arrays and calls it; the graph's optimizers only name its kind. One rule a file.
@@ -29,7 +29,7 @@ Hypers = Mapping[str, float]
 
 
 class BoundRule(NamedTuple):
-    """What applies a dense gradient to arrays of one dtype."""
+    """Applies a dense gradient to arrays of one dtype."""
 
     #: Returns the kernel's numbers for the hyper-parameters of a push.
     numbers: Callable[[Hypers], tuple[Any, ...]]

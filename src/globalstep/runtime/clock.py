@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from, and how one waits for it to pass."""
+    """A source of time, and waits for it to pass."""
 
     def monotonic(self) -> float:
         """Give seconds since some fixed point; never goes back."""

@@ -164,7 +164,7 @@ def _kind(argument: Any) -> Kind:
 
 @functools.cache
 def _may_be_native() -> bool:
-    """Whether machine code may take its arrays as CPython and numpy pass them.
+    """Whether machine code can take arrays as CPython and numpy pass them.
 
     Not where somebody has a wish of numba (NUMBA_BOUNDSCHECK, NUMBA_DISABLE_JIT), nor where an array's fields lie
     elsewhere than in the usual builds of CPython.
@@ -189,7 +189,7 @@ def _llvm() -> Any:
 
 @functools.cache
 def _machine() -> tuple[str, ...]:
-    """What machine code depends on beside the loop and its arguments: who made it, and for which processor."""
+    """What machine code depends on beside the loop and its arguments: its compiler, and the processor."""
     llvm = _llvm()
     with open(os.path.join(os.path.dirname(__file__), "kernel_compiler.py"), "rb") as compiler:
         maker = hashlib.sha256(compiler.read()).hexdigest()

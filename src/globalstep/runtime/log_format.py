@@ -137,7 +137,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def write_to_stderr() -> None:
-    """Have the lines of the logger "globalstep" written, whichever module of globalstep they come from.
+    """Have the lines of the logger "globalstep" written, from all modules of globalstep.
 
     What a program begins with calls this: a session, a trainer, a client, a server. A second call changes nothing.
     """
@@ -147,7 +147,7 @@ def write_to_stderr() -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Whether something can be written to a stream."""
+    """Whether a stream can be written to."""
     return stream is not None and not getattr(stream, "closed", False)
 
 
@@ -165,7 +165,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def write_line(stream: Any, text: str, end: str = "\n") -> None:
-    """Write a line, unless the stream takes none: what is told of a program must not end it."""
+    """Write a line, unless the stream takes none: a report on a program must not end it."""
     if not is_open(stream):
         return
     with contextlib.suppress(OSError, ValueError):

@@ -23,7 +23,7 @@ SAY_SECS = 30.0
 
 
 class _Limit(threading.local):
-    """When the waits of a thread are to end, by the system's clock; None for no limit."""
+    """The time at which a thread's waits are to end, by the system's clock; None for no limit."""
 
     at: float | None = None
 
@@ -115,7 +115,7 @@ def wait_announced(
     The waiting thread itself does so: finalizers wait too, when Python ends and no thread can be started any more.
 
     Args:
-        over: Waits for at most the seconds that it is given; says whether it is over.
+        over: Called with seconds: waits for at most that long; returns whether the wait is over.
         what: For people: who, or what.
         clock: Time.
         why: Asked when a line is due, with no lock held: the likeliest reasons, one of which it may have found by

@@ -1,1 +1,1 @@
-"""Certificates, tokens and TLS: what a process shows of itself, and whom it believes."""
+"""Certificates, tokens and TLS: the credentials that a process shows, and those that it trusts."""

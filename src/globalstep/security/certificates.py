@@ -255,7 +255,7 @@ def server_mistake(own: bytes, certificate: bytes, where: str) -> str:
 
 
 class ServerRole:
-    """What is known of the server at one address, for a client whose own certificate names a role. Thread-safe.
+    """The server at one address, as a client knows it whose own certificate names a role. Thread-safe.
 
     gRPC tells a client nothing about the certificate that a server shows. So a connection is made first that says
     nothing: if its certificate is of the CA, for the host, and names role `ps`, the channel is made for that very
@@ -272,7 +272,7 @@ class ServerRole:
 
     @property
     def mistake(self) -> str:
-        """What is wrong with the server's certificate, as far as is known; "" for nothing."""
+        """The fault of the server's certificate, as far as is known; "" for none."""
         with self._lock:
             return self._mistake
 

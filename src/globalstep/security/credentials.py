@@ -134,7 +134,7 @@ class CurrentTls:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process shows of itself, and how it goes about it.
+    """The credentials of a process, and how it shows them.
 
     Attributes:
         tls: Files for mutual TLS on every channel; None for none.

@@ -161,7 +161,7 @@ def uid_of_listener(host: str, port: int) -> int | None:
 
 @functools.cache
 def tells_listeners() -> bool:
-    """Whether this kernel says who listens; some sandboxes have tables without a word of truth."""
+    """Whether this kernel says who listens; some sandboxes have tables that are wrong throughout."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             host, port = listener.getsockname()

@@ -51,7 +51,7 @@ _NO_RETRIES = ("grpc.enable_retries", 0)
 
 @dataclass(frozen=True, slots=True)
 class BeginningCall:
-    """What to call now, and what it shows.
+    """The call to make now, and its metadata.
 
     Attributes:
         method: The RPC: that which was asked for, or the one that has the task prove itself.

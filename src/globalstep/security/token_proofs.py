@@ -41,7 +41,7 @@ STREAM = "-"
 
 @dataclass(frozen=True, slots=True)
 class TokenClaim:
-    """What a caller shows of its token.
+    """A caller's claim to a token, and its proof.
 
     Attributes:
         token_id: Which token it says it has.
