@@ -52,7 +52,7 @@ _SHORT_SECS = 10.0
 
 
 class Kind(enum.StrEnum):
-    """What bytes are kept for. Requests and replies are messages under way."""
+    """The purposes that bytes are kept for. Requests and replies are messages under way."""
 
     REQUEST = "requests"
     REPLY = "replies"
@@ -80,7 +80,7 @@ class MemoryClaim:
 
     Attributes:
         kind: What for.
-        whose: For whom.
+        whose: The account that it counts for.
         nbytes: How many.
         memory: They, where they lie in one block: `np.asarray(claim)` gives them, and refers to the claim.
     """
@@ -106,7 +106,7 @@ class MemoryClaim:
 
 
 def claim_of(data: npt.NDArray[Any] | memoryview) -> MemoryClaim | None:
-    """Give the claim in whose memory data lies; None where it lies in none."""
+    """Give the claim that owns the memory that data lies in; None where there is none."""
     owner: Any = data
     while isinstance(owner, (np.ndarray, memoryview)):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -115,7 +115,7 @@ def claim_of(data: npt.NDArray[Any] | memoryview) -> MemoryClaim | None:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Whose claims are: of one connection, or of one client; see memory.Pool.
+    """The owner of claims: one connection, or one client; see memory.Pool.
 
     Attributes:
         budget: From which they are.
@@ -334,7 +334,7 @@ class Budget:
         return waiter.given
 
     def _serve(self) -> None:
-        """Give memory to those who wait and for whom there is some. Caller holds the lock."""
+        """Give memory to those waiters that there is some for. Caller holds the lock."""
         first = self._line[0]
         for waiter in list(self._line):
             if waiter is not first and first.passed >= _MOST_PASSED and first.given is None:
@@ -442,7 +442,7 @@ class ReplyMemory:
     """Memory for the values of an account's replies; see ReplyBuffer. It never waits: the shard is locked.
 
     Args:
-        account: For whom.
+        account: The caller's.
         first: Where it is taken from if there is some; None for nowhere else.
     """
 

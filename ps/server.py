@@ -94,7 +94,7 @@ def tcp_port_of(environ: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PSOptions:
-    """How a PS task serves."""
+    """Options of a PS task's server."""
 
     #: "host:port"; port 0 takes a free one.
     bind: str = "127.0.0.1:0"
@@ -266,7 +266,7 @@ class PSServer:
 
     @property
     def exit_code(self) -> int:
-        """What the process of this task is to end with, once `join` has returned."""
+        """The exit status for this task's process, once `join` has returned."""
         return self._alone_code if self._alone_code is not None else 0 if self.shard.done else EXIT_TERMINATED
 
     def _name_losses(self) -> None:

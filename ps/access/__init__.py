@@ -1,4 +1,4 @@
-"""Who may do what on a PS task: roles, tokens, paths, and what strangers are refused.
+"""Access to a PS task: roles, tokens, paths, and what strangers are refused.
 
 Layer: ps.
 """

@@ -1,4 +1,4 @@
-"""Who may do what on a PS task: roles, the tables of what each may call, and how a caller's role is known.
+"""Authorization on a PS task: roles, the tables of what each may call, and how a caller's role is known.
 
 The one place where that is decided. A caller proves its role by a token (in the metadata of every gRPC call), by its
 certificate's name, or by both. A stream, and a connection beside gRPC, has the role that it was opened with.
@@ -392,7 +392,7 @@ class Authorization:
         """Say in the log, not too often, that a caller was refused; gives the error.
 
         Args:
-            peer: Whom.
+            peer: The caller's address, as gRPC names it.
             kind: Of what type the error is.
             text: What to say. Callers choose some of it: one that says something else each time gets no line more.
             method: What was asked for, of METHODS or KINDS.

@@ -23,7 +23,7 @@ class TokenRevokedError(UnauthenticatedError):
 
 
 class Role(enum.StrEnum):
-    """What a caller is."""
+    """The role of a caller."""
 
     CHIEF = "chief"
     #: May take the chief's place at any time, and so may do all that it may.
@@ -35,7 +35,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProvenCall:
-    """What a call was proven for; see globalstep.security.token_proofs.
+    """The call that a proof was made for; see globalstep.security.token_proofs.
 
     Attributes:
         digest: The hash that its message must have.
@@ -48,7 +48,7 @@ class ProvenCall:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call.
+    """The caller of an RPC.
 
     Attributes:
         role: What it has proven to be; None for a caller without a role where none is asked for.
@@ -81,7 +81,7 @@ class Caller:
         )
 
 
-#: A caller of whom nothing is known.
+#: A caller that nothing is known of.
 ANONYMOUS = Caller()
 
 #: Who makes the unary call that this thread carries out.

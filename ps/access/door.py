@@ -34,7 +34,7 @@ __all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "CallThreads", "Seats", "check
 
 #: Seats that only the chief and PS tasks get, beyond those of everybody.
 KEPT_SEATS = 8
-#: Threads beyond the seats: those that refuse a caller for whom no seat is free.
+#: Threads beyond the seats: those that refuse a caller when no seat is free.
 SPARE_THREADS = 8
 #: The most that one host, or one worker's own token, may have of the seats of everybody; so many it may have anyway.
 _SHARE = 0.75

@@ -1,4 +1,4 @@
-"""How long a thread of a PS task's process holds the interpreter while another one waits.
+"""The time for which a thread of a PS task's process holds the interpreter while another one waits.
 
 Layer: ps. Threads: the one that looks.
 """

@@ -52,7 +52,7 @@ class OwnUser:
 
 
 def kernel_tells() -> bool:
-    """Whether this kernel says whose a connection is; some sandboxes have tables without a word of truth."""
+    """Whether this kernel says whose a connection is; some sandboxes have tables that are wrong throughout."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,

@@ -1,4 +1,4 @@
-"""Where on its file system a PS task writes and reads on behalf of callers: paths that come by the wire.
+"""Paths from the wire: the directories that a PS task may write and read on behalf of callers.
 
 Names of files are names, with no way out of their directory. With `--run-root DIR` every directory is within DIR;
 without, the chief's word decides, which is why only the chief may send one where there are roles.
@@ -23,7 +23,7 @@ _NAMES = ("file", "probe_file")
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """What directories may be named.
+    """The directories that callers may name.
 
     Attributes:
         root: They are within this one, a path or URL; "" for any.

@@ -1,4 +1,4 @@
-"""How a PS task is closed to strangers: its options, and how it listens.
+"""A PS task's security against strangers: its options, and how it listens.
 
 Layer: ps. Threads: functions and values.
 """
@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """What a PS task asks of its callers.
+    """Security options of a PS task.
 
     Attributes:
-        credentials: What it shows, and whom it believes.
+        credentials: What it shows, and which callers it believes.
         tokens_file: Of role_tokens; "" for none.
         run_token: Of role_tokens, where there is no file; "" for none.
         require_role: Refuse callers without a role; always so with a tokens_file.
@@ -174,7 +174,7 @@ class Security:
 
     @property
     def credentials(self) -> Credentials:
-        """What the task shows to other PS tasks now."""
+        """The credentials that the task shows to other PS tasks now."""
         mine = self._credentials
         if mine.token or mine.token_file or self._tokens is None:
             return mine
@@ -201,7 +201,7 @@ class Security:
         """Give the certificates to serve with from now on, if they are others than before.
 
         To give the same ones again is not only a waste: grpc takes the old ones away from under handshakes that
-        begin at the same moment (gRPC 1.85), which ends the process. So each is given once, by one thread.
+        begin at the same moment (gRPC 1.85), which ends the process. So one thread gives each of them once.
         """
         assert self._tls is not None
         material = self._tls.latest()

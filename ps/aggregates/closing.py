@@ -1,6 +1,6 @@
-"""When a step is made of its contributions: by their number, or, where no more will come, of those that are there.
+"""Closing of aggregates: a step is made of all its contributions, or, where no more will come, of those that are there.
 
-docs/design/steps-of-several-workers.md, "Aggregates", is the specification. Whom a step waits for depends on who is
+docs/design/steps-of-several-workers.md, "Aggregates", is the specification. A step waits for contributors that are
 here, so it is looked at only for a push that asks to close; what such a push led to is in the log.
 
 Layer: ps. Threads: used under the shard's lock.
@@ -27,7 +27,7 @@ __all__ = ["Closing", "Counted"]
 
 _log = logging.getLogger("globalstep")
 
-#: Contributors to a step, after so many of which those that are gone are looked for.
+#: After so many contributors to a step, those that are gone are looked for.
 _LOOKED_AT = 1024
 #: Tasks that a wait names.
 _MOST_NAMED = 8

@@ -1,4 +1,4 @@
-"""What a shard holds of open aggregates: the sums of the gradients that were contributed, until the mean is applied.
+"""A shard's open aggregates: the sums of the gradients that were contributed, until the mean is applied.
 
 A dense gradient is added to those before it; the rows of sparse ones are kept side by side, and merged when they have
 become twice as many, and when they are applied. Contributions are added in the order of their entries, so every replay
@@ -39,7 +39,7 @@ _BESIDES_BYTES = 512
 
 
 class _Key(NamedTuple):
-    """What gradients have in common that are added up."""
+    """What gradients that are added up have in common."""
 
     kind: OpKind
     variable: str
@@ -50,7 +50,7 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """What was contributed by one op of the pushes."""
+    """The sum of what one op of the pushes contributes."""
 
     #: As it came first; without its numbers.
     op: Op
@@ -63,7 +63,7 @@ class _Sum:
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """The memory that it takes."""
         own = self.dense if self.dense is not None else self.op.value
         return _BESIDES_BYTES + self.rows_bytes + (0 if own is None else own.nbytes)
 
@@ -160,7 +160,7 @@ class _Alike(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """What is held of one step."""
+    """The contributions to one step that are held."""
 
     #: Where all contributions are laid out alike: all that is held.
     alike: _Alike | None = None
@@ -229,7 +229,7 @@ def _copied(op: Op) -> Op:
 
 
 class Contributions:
-    """What a shard holds of each step's open aggregate.
+    """A shard's part of each step's open aggregate.
 
     >>> held, parts = Contributions(), [Op(OpKind.APPLY, "w", np.float32([x])) for x in (1e8, 1.0, -1e8)]
     >>> for unit in (3, 1, 2):
@@ -290,7 +290,7 @@ class Contributions:
         """Give the sum of what is held, for the last contribution to be added to; it is not held any more.
 
         Args:
-            step: Of which step.
+            step: The step of the contributions.
             layout: Of the last contribution.
             contributions: How many there are with it.
 

@@ -91,7 +91,7 @@ class OpenCall:
 
 
 class _Asked(NamedTuple):
-    """What is asked, as an AwaitStep has it."""
+    """The fields of the request, as an AwaitStep has them."""
 
     incarnation: int
     client: str
@@ -106,7 +106,7 @@ class _Asked(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a contribution reads of its step."""
+    """The values that a contribution reads of its step."""
 
     reads: Sequence[Read]
     #: Its layout, where it has one.
@@ -136,7 +136,7 @@ class StepWaits:
         encode: Writes the reads of a push into its reply.
 
     Attributes:
-        parked: The calls that wait; appended to and taken from at its ends only, each of which is atomic.
+        parked: The calls that wait; appended to and taken from at its ends only, which is atomic.
     """
 
     def __init__(self, shard: Shard, encode: Callable[[Answer, pb.PushReply, TensorWriter], None]) -> None:

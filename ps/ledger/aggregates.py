@@ -34,14 +34,14 @@ class OpenAggregate:
     most_of_client: int = 1
     #: Client -> how many it has given.
     given: dict[str, int] = field(default_factory=dict[str, int])
-    #: Whether they are units of work, each of which counts once, whoever brings it.
+    #: Whether they are units of work, each of which counts once, from any client.
     of_units: bool = False
     #: Those that are in.
     units: set[int] = field(default_factory=set[int])
 
     @property
     def count(self) -> int:
-        """How many contributions it has."""
+        """The number of its contributions."""
         return sum(self.given.values())
 
 

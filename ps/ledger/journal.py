@@ -60,7 +60,7 @@ class JournalPart:
 
 
 class Journal:
-    """What the sequencer of one incarnation decided, in order.
+    """The decisions of one incarnation's sequencer, in order.
 
     Args:
         life: Names this journal among those of the sequencer's process and of others.

@@ -50,7 +50,7 @@ LEARNING_RATE = "learning_rate"
 
 
 class EntryKind(IntEnum):
-    """What an entry is. The numbers are those of the wire."""
+    """The kind of an entry. The numbers are those of the wire."""
 
     PUSH = 1
     SNAPSHOT = 2
@@ -68,7 +68,7 @@ class EntryKind(IntEnum):
 
 
 class AggregatePlace(NamedTuple):
-    """Of a contribution, and of what closes an aggregate."""
+    """The aggregate of a contribution, or of an entry that closes it."""
 
     #: Whose aggregate it is.
     step: str
@@ -296,7 +296,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> int:
-        """How many mutations some participant is not known to have applied."""
+        """The number of mutations that some participant is not known to have applied."""
         return len(self._unfinished)
 
     def hold(self, claim: object) -> None:

@@ -39,7 +39,7 @@ _LOOK_SECS = 1.0
 
 @dataclass(slots=True)
 class _Client:
-    """What is remembered of one client's pushes."""
+    """The remembered outcomes of one client's pushes."""
 
     outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict[int, Outcome])
     #: Numbers up to this one are forgotten: neither retried nor new.
@@ -164,7 +164,7 @@ class PushTable:
             now: By a monotonic clock, the same every time.
 
         Returns:
-            Clients of which nothing at all is remembered any more.
+            Clients without any remembered push.
         """
         away: list[str] = []
         silent: list[_Client] = []

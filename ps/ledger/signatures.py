@@ -1,6 +1,6 @@
 """Signatures: proof that an entry is the sequencer's decision, and a floor the shard's own word.
 
-"What is signed" in docs/design/push-protocol.md says by whom, and what a signature is over.
+"What is signed" in docs/design/push-protocol.md says which task signs, and what a signature is over.
 
 Layer: ps. Single thread: the caller's, under the shard's lock.
 """
@@ -32,7 +32,7 @@ _NUMBER = struct.Struct("<d")
 
 @dataclass(slots=True)
 class Floor:
-    """What a shard is said to have applied."""
+    """The entry up to which a shard is said to have applied its own."""
 
     index: int
     #: Of the shard; b"" where every caller is believed.
@@ -41,7 +41,7 @@ class Floor:
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """What is the same in all entries of a push; see `Signer.decision`."""
+    """The fields that are the same in all entries of a push; see `Signer.decision`."""
 
     _hash: hashlib.blake2b
 

@@ -1,4 +1,4 @@
-"""Who takes part in a run: clients, their leases, the chief's lease, and when a task may end.
+"""The members of a run: clients, their leases, the chief's lease, and when a task may end.
 
 Layer: ps.
 """

@@ -1,4 +1,4 @@
-"""Who acts as chief: the chief's lease that PS task 0 gives, to one candidate at a time, by terms.
+"""The chief's lease, which PS task 0 gives to one candidate at a time, by terms.
 
 Its holder keeps it with signs of life, until it leaves, or is silent for as long as a candidate that asks for the
 lease says. Each holder's term is greater than every one before it, so that one that was replaced while it slept
@@ -28,7 +28,7 @@ _BEYOND_TERMS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class ChiefLeaseView:
-    """Who acts as chief."""
+    """The holder of the chief's lease."""
 
     #: 0 while there has been no chief.
     term: int
@@ -46,7 +46,7 @@ class ChiefLeaseView:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a candidate says when it asks for the chief's lease."""
+    """A candidate's request for the chief's lease."""
 
     #: An id of its own for each process.
     candidate: str
@@ -60,7 +60,7 @@ class Claim:
     run: RunIdentity = NO_RUN
     #: Id of a holder whose process the caller has seen to be gone.
     gone: str = ""
-    #: The user wants it at once, whichever process has it.
+    #: The user wants it at once, even from a process that still has it.
     take_over: bool = False
     #: The greatest term that it knows of.
     known_term: int = 0

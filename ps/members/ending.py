@@ -40,7 +40,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a PS task waits when no client is there; 0 is for ever."""
+    """Times for which a PS task waits when no client is there; 0 is for ever."""
 
     #: For the first client. As long as a chief waits for the PS tasks.
     start_secs: float = 7200.0
@@ -74,7 +74,7 @@ def _secs(environ: Mapping[str, str], name: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a PS task that is not over waits for."""
+    """The wait of a PS task that does not end yet."""
 
     #: For people.
     why: str

@@ -1,4 +1,4 @@
-"""How far each worker is ahead of the slowest one that lives: for runs whose fast workers wait for the slow.
+"""The lead of each worker over the slowest one that lives, for runs whose fast workers wait for the slow.
 
 docs/design/steps-of-several-workers.md, "Bounded staleness", is the specification. Pure: time and leases are arguments.
 
@@ -97,7 +97,7 @@ class Leads:
         return max(self._clocks.get(client, 0), self._mark)
 
     def _behind(self, client: str) -> list[ClientView]:
-        """Those that a worker is too far ahead of; where nobody keeps a lease, nobody."""
+        """Return the workers that a worker is too far ahead of; where nobody keeps a lease, nobody."""
         own = self._clock(client)
         return [view for view in self._counting if own - self._clock(view.client) > self.most]
 
@@ -128,7 +128,7 @@ class Leads:
                 self._ahead.discard(client)
 
     def _here(self, presence: Presence, at: float) -> list[ClientView]:
-        """Who may push: clients whose lease lasts, and for a while those of whose leases nothing is known."""
+        """Return the clients that may push: those whose lease lasts, and for a while those without a known lease."""
         clients = presence.clients()
         for client, pushed_at in self._pushed_at.items():
             if at - pushed_at < UNLEASED_SECS and not presence.has_been_here(client):

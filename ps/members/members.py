@@ -20,7 +20,7 @@ __all__ = ["Members"]
 
 
 class Members:
-    """Who takes part in the run of a shard. Thread-safe: every public method takes the shard's lock.
+    """The members of a shard's run. Thread-safe: every public method takes the shard's lock.
 
     Args:
         clock: Tells how long clients have been silent.

@@ -1,4 +1,4 @@
-"""Who is here: the clients of a run, their leases, and whether the PS may end.
+"""Presence: the clients of a run, their leases, and whether the PS may end.
 
 Pure: time comes from a clock; no lock of its own, since `ps/shard/shard.py` calls it under its lock.
 
@@ -53,19 +53,19 @@ MOST_DONE_SECS = 3600.0
 #: Lease, since its last sign of life, of a client whose task another one has joined as, by the same token: a task that
 #: was started again. A client that lives, and gives signs of it, keeps its own lease.
 REPLACED_LEASE_SECS = 5.0
-#: Tasks that are remembered to have been here, of which a run may come to expect some.
+#: Tasks that are remembered to have been here; a run may come to expect some of them.
 _MOST_SEEN = 1 << 14
 #: What is remembered of a client: all that it says of itself, and what became of its last pushes.
 _LEASE_BYTES = 40 << 10
 #: Losses that are remembered for a chief that has not asked yet.
 _LOSSES_KEPT = 64
-#: Clients that left, of which a sign of life may still be on its way.
+#: Clients that left, whose last signs of life may still be on their way.
 _DEPARTED_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a client says of itself besides its task."""
+    """A client's description of itself, besides its task."""
 
     process: Process = NO_PROCESS
     #: Whether it trains as its task.
@@ -140,7 +140,7 @@ class LostClient:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Who is not here."""
+    """The tasks that are not here."""
 
     #: No client has been here for so many seconds; where one is, and the job is done, it has been for `done_secs`.
     since_secs: float
@@ -162,7 +162,7 @@ class Absence:
 
     @property
     def gone(self) -> Mapping[str, str]:
-        """Those of them that were here, and how each went."""
+        """The absent tasks that were here, and how each went."""
         return {task: how for task, how in self.failed.items() if task != UNNAMED}
 
     def later(self, busy_secs: float) -> Absence:

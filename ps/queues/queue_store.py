@@ -60,7 +60,7 @@ class QueueCall:
 
 @dataclass(frozen=True, slots=True)
 class QueueAnswer:
-    """What a call is answered with."""
+    """The answer to a call."""
 
     #: It is to be asked again, under the same number.
     waiting: bool

@@ -27,7 +27,7 @@ Place = tuple[str, int]
 
 
 class What(enum.Enum):
-    """What a call asks for."""
+    """The operation that a call asks for."""
 
     ENQUEUE = 1
     DEQUEUE = 2
@@ -37,7 +37,7 @@ class What(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a queue was made with."""
+    """The options that a queue was made with."""
 
     name: str
     #: "FIFOQueue", "PaddingFIFOQueue" or "RandomShuffleQueue".
@@ -54,7 +54,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What was put in, and how much memory it takes."""
+    """An element, and the memory that it takes."""
 
     value: Any
     nbytes: int
@@ -104,7 +104,7 @@ class StoredQueue:
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return f"{self.attributes.kind} '{self.attributes.name}'"
 
     def check(self, asked: Attributes) -> None:
@@ -141,7 +141,7 @@ class StoredQueue:
             call: It; over once all its elements are in.
             elements: All of them; none to ask only whether there is space.
             total: How many they are.
-            account: For whom they are kept.
+            account: The caller that they are kept for.
             now: Time.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What is done to the values once a push is admitted: its changes, its reads, and the reply that is kept.
+"""Applying an admitted push to the values: its changes, its reads, and the reply that is kept.
 
 Layer: ps. Threads: used under the shard's lock.
 """
@@ -275,7 +275,7 @@ class Applier:
         reads = parts.reads
         kept = Kept(entry.push, entry.index, reads, values, packing, apply_secs or 0.0, changed, False, bytes_of(reads))
         now.replies.keep(kept)
-        # What the sequencer read after a change is given out at once.
+        # Values that the sequencer read after a change go out at once.
         later = bool(values) and (now.ledger is None or not changed)
         copied = values if values and later and (plan is None or plan.copied_bytes) else ()
         if kept.reads_bytes or copied:

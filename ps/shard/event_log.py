@@ -1,4 +1,4 @@
-"""Where a shard's events are written, so that they can be played again: the interface, and a log that forgets.
+"""Logs of a shard's events, to be played again: the interface, and a log that forgets.
 
 The shard is free of I/O; `ps/wal/write_ahead_log.py` is the log of a run with durability="log". A run with
 durability="checkpoint" has NO_LOG.
@@ -27,7 +27,7 @@ __all__ = ["NO_LOG", "EventLog", "Image"]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a shard holds, besides the values. Valid under the shard's lock only."""
+    """The state of a shard, besides the values. Valid under the shard's lock only."""
 
     state: State
     applied: int
@@ -39,7 +39,7 @@ class Image:
 
 
 class EventLog:
-    """Is given every event that changed a shard, in order; forgets it.
+    """Gets every event that changed a shard, in order; forgets it.
 
     Attributes:
         keeps_data: Whether it looks at the data of parts later, so that no client may write to it.

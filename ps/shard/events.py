@@ -4,7 +4,7 @@
 simulation. The log holds events too: those of a class that `LOGGED` names, each as it was carried out. A bug that the
 simulation finds is a list of events, and can be pasted into a test.
 
-Layer: ps. Pure: nothing but data. An event is not changed once it is given to a shard.
+Layer: ps. Pure: nothing but data. An event is not changed once a shard has it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Leave(Event[None]):
 
 @dataclass(slots=True)
 class Lose(Event[None]):
-    """Forget all state, as a restart of the process would, if `log` is its log, of which something was lost."""
+    """Forget all state, as a restart of the process would, if `log` is the shard's log and has lost something."""
 
     log: EventLog
 

@@ -1,4 +1,4 @@
-"""What happens to an incarnation between its BEGIN and its end: declarations, OPEN, clients that come and go, FINISH.
+"""The life of an incarnation from BEGIN to its end: declarations, OPEN, clients that come and go, FINISH.
 
 Layer: ps. Threads: used under the shard's lock, but for `load_ledger`.
 """

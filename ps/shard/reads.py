@@ -1,4 +1,4 @@
-"""What is read of an incarnation: values, steps, the journal, snapshots.
+"""Reads of an incarnation: values, steps, the journal, snapshots.
 
 Layer: ps. Threads: used under the shard's lock, but for `prepare_room_for_made`.
 """

@@ -1,4 +1,4 @@
-"""What a shard replies to pushes, and the cache of these replies for clients that try again.
+"""A shard's replies to pushes, and the cache of these replies for clients that try again.
 
 Layer: ps. Threads: a ReplyCache is used under the shard's lock.
 """
@@ -39,7 +39,7 @@ def bytes_of(reads: Sequence[Read]) -> int:
 
 @dataclass(slots=True)
 class StepWait:
-    """How it stands with what follows a value of a step."""
+    """The state of the contributions to a step's next value."""
 
     #: As visible.
     steps: Mapping[str, int]
@@ -57,7 +57,7 @@ class StepWait:
 
 
 class StepMade(NamedTuple):
-    """What a contribution reads of its step, which has been made."""
+    """The values that a contribution reads of its step, which has been made."""
 
     #: As visible.
     steps: Mapping[str, int]
@@ -68,7 +68,7 @@ class StepMade(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Whom a step waits for."""
+    """A contributor that a step waits for."""
 
     #: The task; where it is not known, the client, or what else there is to say.
     who: str
@@ -112,7 +112,7 @@ class LeadWait:
 
 @dataclass(slots=True)
 class Packing:
-    """How the values of a planned push's reads lie in arrays of bytes, one behind the other."""
+    """The places of the values of a planned push's reads, which lie in arrays of bytes, one behind the other."""
 
     #: (dtype, shape, first byte) of each.
     places: Sequence[tuple[str, tuple[int, ...], int]]

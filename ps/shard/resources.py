@@ -1,4 +1,4 @@
-"""What the parts of a shard share, whatever incarnation it holds: time, members, limits, counters.
+"""Resources that the parts of a shard share over its incarnations: time, members, limits, counters.
 
 Layer: ps. Threads: used under the shard's lock, but for the clock.
 """
@@ -31,7 +31,7 @@ _ENOUGH = 3
 
 @dataclass(slots=True)
 class Resources:
-    """What the parts of a shard share.
+    """Resources that the parts of a shard share.
 
     Attributes:
         clock: Tells how long parts have been staged and clients have been silent.

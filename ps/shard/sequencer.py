@@ -1,4 +1,4 @@
-"""How pushes are taken in and decided on: staged parts, admission by the ledger, parts in doubt.
+"""Admission of pushes: staged parts, decisions by the ledger, parts in doubt.
 
 The other shards stage; the rest happens on the sequencer. docs/design/push-protocol.md is the specification.
 

@@ -141,7 +141,7 @@ class Shard:
 
     @property
     def log(self) -> EventLog:
-        """Where events are written."""
+        """The log that events are written to."""
         return self.now.log
 
     def secure(self, before: EventLog) -> None:

@@ -1,4 +1,4 @@
-"""What a PS task says of itself: what it is, and counters of pushes, staleness, the time of applying, tensor bytes.
+"""Status of a PS task: its state, and counters of pushes, staleness, the time of applying, tensor bytes.
 
 Counters that only grow; who wants rates takes differences. They cover the life of the process, not of
 an incarnation. `docs/summaries.md` shows what becomes of them.
@@ -71,7 +71,7 @@ class Statistics:
         staleness_squares: Of those, the sum of its squares.
         contributions: Contributions that it accepted.
         made: Values of steps that were made of contributions.
-        waited: Of those contributions, the ones of which it is known when they came.
+        waited: Those of these contributions whose time of arrival is known.
         waited_secs: Of those, the sum of the seconds that they waited until their step was made.
         lead_waits: Waits of workers that were too far ahead of slower ones; those that are over.
         lead_wait_secs: How long they took together, seconds.
@@ -146,7 +146,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class ChangeCount:
-    """How many pushes changed the same Variables."""
+    """The number of pushes that changed the same Variables."""
 
     names: tuple[str, ...]
     pushes: int = 0
@@ -155,7 +155,7 @@ class ChangeCount:
 
 
 class ChangeCounts:
-    """How many pushes changed each Variable. Single thread: used under the shard's lock.
+    """The numbers of pushes that changed each Variable. Single thread: used under the shard's lock.
 
     Counted by the Variables that a push changes together, and added up when a client asks: what keeps a
     ChangeCount, as a layout does, counts a push of any number of Variables by adding 1.
@@ -211,7 +211,7 @@ class ChangeCounts:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """What a shard says of itself."""
+    """The status of a shard."""
 
     state: State
     incarnation: int
@@ -242,7 +242,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
-    """What a shard holds, and what waits there."""
+    """The load of a shard: what it holds, and what waits there."""
 
     #: Bytes of all values and slots.
     value_bytes: int

@@ -1,4 +1,4 @@
-"""What must hold of a shard's state after every event; a log that leads to anything else is not believed.
+"""Invariants of a shard's state, which hold after every event; a log that leads to anything else is refused.
 
 The simulation and the tests of the PS look after every event too.
 
@@ -28,7 +28,7 @@ def problems(now: Incarnation) -> list[str]:
 
 
 def _life(now: Incarnation) -> Iterator[str]:
-    """What holds of every shard."""
+    """Check the invariants of every shard."""
     held = now.store.variable_count or now.staged or now.replies.by_client or now.ledger is not None
     if (now.state is State.VACANT or now.number == 0) and held:
         yield f"it is {now.state.name}, incarnation {now.number}, and holds something"
@@ -41,7 +41,7 @@ def _life(now: Incarnation) -> Iterator[str]:
 
 
 def _ledger(now: Incarnation, ledger: Ledger) -> Iterator[str]:
-    """What holds of the sequencer."""
+    """Check the invariants of the sequencer."""
     if now.staged:
         yield f"the sequencer holds parts {sorted(map(str, now.staged))}, which it gets with their decision"
     if now.applied != ledger.index:

@@ -1,4 +1,4 @@
-"""Where the arrays of a shard lie, and how a push of many of them becomes one kernel call.
+"""Arenas of a shard's arrays, which make a push of many of them one kernel call.
 
 The Variables of one declaration that have the same dtype and optimizer lie in one arena, one behind the
 other, each from a multiple of 8 bytes; their slots lie in parallel arenas. The tensors of a push lie in its
@@ -40,7 +40,7 @@ _PIECE = 1 << 19
 
 @dataclass(slots=True)
 class Held:
-    """One Variable and where it lies."""
+    """One Variable and its place in an arena."""
 
     decl: VariableDecl
     #: The whole arena, flat, and where this Variable begins in it (elements).
@@ -59,7 +59,7 @@ class Held:
 
 @dataclass(slots=True)
 class Total:
-    """What is added to a push's gradients, so that the mean of all is applied: the sum of contributions before it."""
+    """The sum of earlier contributions, which is added to a push's gradients, so that the mean of all is applied."""
 
     #: Laid out as the push's data.
     data: memoryview
@@ -137,7 +137,7 @@ class ApplySpan:
 
 @dataclass(slots=True)
 class _Work:
-    """What is to be done to the elements of a run, some at a time."""
+    """The work on the elements of a run, some at a time."""
 
     span: ApplySpan
     grad: Array
@@ -178,7 +178,7 @@ class ReadSpan:
 
 @dataclass(slots=True)
 class PushPlan:
-    """How a push of a known layout is applied and read: checked once, for one version of the store."""
+    """The plan by which pushes of a layout are applied and read: checked once, for one version of the store."""
 
     version: int
     steps: list[ApplySpan | Op]

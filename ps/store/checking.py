@@ -1,4 +1,4 @@
-"""What can be wrong with a change or a read, found before anything is changed.
+"""Checks of changes and reads, done before anything is changed.
 
 Layer: ps. Threads: functions are pure.
 """
@@ -212,7 +212,7 @@ def too_much_read(reads: int, nbytes: int, most: int) -> ResourceExhaustedError:
 
 
 def no_memory_to_hold(fresh: Iterable[VariableDecl]) -> ResourceExhaustedError:
-    """Give the error for Variables that this process is given no memory for."""
+    """Give the error for Variables that the system gives this process no memory for."""
     largest = max(fresh, key=_nbytes)
     return ResourceExhaustedError(
         f"This PS task's process is given no memory for the Variables that are declared; the largest is "

@@ -26,7 +26,7 @@ MOST_THREADS = 4
 
 
 def default_threads() -> int:
-    """How many threads apply a push unless the user says otherwise: one for two cores, four at most.
+    """Give the default number of threads that apply a push: one for two cores, four at most.
 
     The other cores are for connections, and for the workers where they share the machine: with two cores that
     were busy, two threads took up to 1.6 times as long as one.

@@ -1,6 +1,6 @@
 """The optimizers of a shard, and what they have of their own: slots and scalars. Declarations are checked here, whole.
 
-An update rule's kernel trusts the arrays that it is given: that a slot is as large as its Variable is seen to here,
+An update rule's kernel trusts its arrays: that a slot is as large as its Variable is seen to here,
 before anything changes, whether the declaration comes from the wire, from a log or from this process. What is declared
 of a name stays: a later declaration may add Variables to an optimizer, and nothing else.
 
@@ -35,7 +35,7 @@ Find = Callable[[str], VariableDecl | None]
 
 
 class _Owner(NamedTuple):
-    """Whose a slot or a scalar is."""
+    """The owner of a slot or a scalar."""
 
     optimizer: str
     #: Of a slot: its Variable; "" of a scalar.
@@ -55,7 +55,7 @@ class _Optimizer(NamedTuple):
 
 @dataclass(slots=True)
 class Growth:
-    """What a declaration adds to a table."""
+    """The optimizers and owners that a declaration adds to a table."""
 
     #: Those that are new or have more Variables, as they will be.
     optimizers: dict[str, _Optimizer] = field(default_factory=dict[str, _Optimizer])
@@ -79,7 +79,7 @@ class OptimizerTable:
 
     @property
     def declarations(self) -> list[OptimizerDecl]:
-        """What is declared, in order."""
+        """The declared optimizers, in order."""
         return [optimizer.decl for optimizer in self._optimizers.values()]
 
     def get(self, name: str) -> tuple[OptimizerDecl, Rule]:

@@ -421,7 +421,7 @@ class VariableStore:
         return float(self.step(name)[0])
 
     def arenas(self) -> list[Array]:
-        """What a snapshot copies: the arenas in which some Variable has a value."""
+        """Return the arenas that a snapshot copies: those in which some Variable has a value."""
         return list({id(held.arena): held.arena for held in self._held.values() if held.initialized}.values())
 
     def snapshot(self, copy: Callable[[Sequence[Array]], Sequence[Array]] | None = None) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Where a PS task's write-ahead log is, when it begins and ends, and how a task comes back from it.
+"""A PS task's write-ahead log: its folder, its beginning and end, and recovery from it.
 
     RUN_DIR/log/INCARNATION/shard-K-of-N/segment-00000001.log ...
                                          base-00000002.safetensors, base-00000002.json
@@ -339,7 +339,7 @@ class Durability:
     # ---- Coming back ---------------------------------------------------------------------------
 
     def find(self, directory: str, shard: int, shards: int, run: str) -> dict[int, int]:
-        """Give the incarnations of a run that there is a log of which was opened and has not ended.
+        """Give the incarnations of a run with a log that was opened and has not ended.
 
         Returns:
             Incarnation -> sequencer.
@@ -478,12 +478,12 @@ def _check_log(request: pb.LogRequest, replay: Replay) -> None:
 
 
 def log_folder(directory: str) -> Path:
-    """Where the logs of a run's directory are."""
+    """Return the folder of logs in a run's directory."""
     return Path(directory) / "log"
 
 
 def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
-    """Where the log of one shard is."""
+    """Return the folder of one shard's log."""
     return logs / str(incarnation) / f"shard-{shard}-of-{shards}"
 
 

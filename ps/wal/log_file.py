@@ -453,7 +453,7 @@ class SegmentReader:
         self.cut_bytes = self._size - self.end
 
     def _records_behind(self, at: int) -> Iterator[int]:
-        """Of every whole record behind a place: the last one that was on disk before it."""
+        """Give, for every whole record behind a place, the number of the last one that was on disk before it."""
         at += 8  # of the marker that is there, if one is; all are at multiples of 8
         while at < self._size:
             searched = os.pread(self._file, _SEARCHED_BYTES, at)
@@ -481,7 +481,7 @@ def readers(directory: Path, segments: Sequence[int]) -> Iterator[SegmentReader]
 
 
 def segment_path(directory: Path, segment: int) -> Path:
-    """Where a segment is."""
+    """Return the path of a segment."""
     return directory / f"segment-{segment:08d}.log"
 
 

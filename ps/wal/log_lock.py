@@ -1,4 +1,4 @@
-"""Who writes a log: one process at a time.
+"""The right to write a log: one process at a time has it.
 
 Two things keep a second writer out. The file `lock` is held, by flock, for as long as the log is open. Where that does
 not work (NFS without locks, a lock that its server has taken away), the file `writer` does: a process that begins to

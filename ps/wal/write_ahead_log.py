@@ -63,7 +63,7 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a recovery can begin, once the values of the snapshot before it are in a file."""
+    """A place where a recovery can begin, once the values of the snapshot before it are in a file."""
 
     segment: int
     #: The last entry that a recovery from there writes nothing of to the run's journal; 0 where there is no journal.
@@ -72,7 +72,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where a log goes on that a recovery has read."""
+    """The place where a log goes on after a recovery has read it."""
 
     #: The segment to begin with; it must not be there yet.
     segment: int
@@ -93,7 +93,7 @@ class WriteAheadLog(EventLog):
         begin: The BEGIN of the incarnation: the first record of its first segment.
         after: Where it goes on; by default it begins.
         files: Writes.
-        held: The right to write it, which is given back by `close`; default: it is taken.
+        held: The right to write it, which `close` gives back; default: it is taken here.
 
     Raises:
         UnavailableError: If another process writes it.
@@ -307,7 +307,7 @@ class WriteAheadLog(EventLog):
 
     @property
     def needed_bytes(self) -> int:
-        """How much of it a recovery may need: all since the newest checkpoint that is stored. Any thread may ask."""
+        """The bytes that a recovery may need: all since the newest stored checkpoint. Any thread may ask."""
         return self._writer.written_bytes + sum(list(self._closed_bytes.values()))
 
     def failed_in(self, segment: Path) -> bool:
@@ -407,10 +407,10 @@ def said(error: BaseException) -> str:
 
 
 def base_path(directory: Path, segment: int) -> Path:
-    """Where the values are that a shard held when a segment began."""
+    """Return the path of the values that a shard held when a segment began."""
     return directory / f"base-{segment:08d}.safetensors"
 
 
 def base_note_path(directory: Path, segment: int) -> Path:
-    """Where the checksums of these values are; it is written last."""
+    """Return the path of these values' checksums; the file is written last."""
     return directory / f"base-{segment:08d}.json"

@@ -199,7 +199,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """How long, and at what pace, a client tries calls again.
+    """A client's retries of calls: for how long, and at what pace.
 
     Attributes:
         limit_secs: How long an unreachable task is tried, where the method does not give up before.
@@ -229,7 +229,7 @@ class Retrying:
         retry: Callable[[int], Retry],
         retried: tuple[type[OpError], ...] = RETRIED,
     ) -> dict[int, Any]:
-        """Wait for calls to several tasks, all of which were sent; try each again that is not reached.
+        """Wait for calls that were sent to several tasks; retry each that does not reach its task.
 
         Args:
             calls: Shard -> its call.

@@ -34,7 +34,7 @@ class Candidate:
         task: Name of its task, "/job:worker/task:1"; "" where it has none.
         failover_secs: It asks for the chief's lease when its holder has been silent for so long; None for a chief that
             takes it at once, even from another holder.
-        configured: Whether it is the cluster's own chief, which is given a lease at once that no task has held.
+        configured: Whether it is the cluster's own chief, which gets a lease at once that no task has held.
 
     Attributes:
         id: Who this is, new with every process.
@@ -74,12 +74,12 @@ class Candidate:
 
     @property
     def chief(self) -> str:
-        """Who acts as chief, as last heard; "" for none."""
+        """The name of the acting chief, as last heard; "" for none."""
         return self._lease.task or self._lease.holder
 
     @property
     def holder(self) -> str:
-        """Who acts as chief, with its process."""
+        """The acting chief, with its process."""
         return f"{self._lease.task or f'candidate {self._lease.holder}'} ({Process.decode(self._lease.process)})"
 
     def heard(self, lease: pb.ChiefLease) -> None:
@@ -266,7 +266,7 @@ class ChiefLeaseClient:
 
     @property
     def acting_term(self) -> int:
-        """In which term this client asks for what only a chief may ask for; 0 where it never was the chief."""
+        """The term of this client's requests as chief; 0 where it never was the chief."""
         return self.candidate.acting_term if self.candidate is not None else 0
 
     def claim(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:

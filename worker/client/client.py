@@ -162,7 +162,7 @@ class ClusterClient:
 
     @property
     def shards(self) -> int:
-        """How many PS tasks there are."""
+        """The number of PS tasks."""
         return len(self._joined.transports)
 
     @property
@@ -184,7 +184,7 @@ class ClusterClient:
         return dict(self._ask_steps("").steps)
 
     def trained(self) -> pb.GetGlobalStepReply:
-        """What this client's task has trained since the run was opened, by the clients before this one too."""
+        """The steps that this client's task has made since the run was opened, with those of earlier clients."""
         return self._ask_steps(self.task)
 
     def _ask_steps(self, task: str) -> pb.GetGlobalStepReply:

@@ -1,4 +1,4 @@
-"""Whether a program declares its Variables and optimizers as its run has them.
+"""Checks that a program declares its Variables and optimizers as its run has them.
 
 All programs of a run build the same model. One that builds another is refused before its first push: its gradients
 would be those of another model, and where shapes happen to broadcast no error would show it. What only one side has is

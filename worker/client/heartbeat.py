@@ -149,7 +149,7 @@ class Heartbeat:
     def introduce(self) -> None:
         """Give a sign of life to the PS tasks that have not answered one, before anything else is asked of them.
 
-        They know by it whose pushes they take, and whom the end of the job is to wait for.
+        They know by it whose pushes they take, and which clients the end of the job is to wait for.
         """
         if self._thread.ident is None:
             return  # it keeps no lease

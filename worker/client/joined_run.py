@@ -1,4 +1,4 @@
-"""What a client knows of the run that it takes part in.
+"""A client's knowledge of the run that it takes part in.
 
 Layer: worker. Threads: its owner's lock guards it.
 """
@@ -36,7 +36,7 @@ class Shutdown:
 
 @dataclass(slots=True)
 class JoinedRun:
-    """What a client knows of the run that it takes part in."""
+    """A client's knowledge of the run that it takes part in."""
 
     client: str
     transports: Sequence[Transport]

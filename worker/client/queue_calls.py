@@ -99,7 +99,7 @@ class QueueCalls:
 
     @property
     def shards(self) -> int:
-        """How many PS tasks there are."""
+        """The number of PS tasks."""
         return len(self._joined.transports)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a client has PS tasks come back that lost their state, in a run with durability="log".
+"""Recovery of PS tasks that lost their state, led by a client, in a run with durability="log".
 
 Any client may do so, and several at once: a task recovers once, and tells the others that it is back. So no client has
 to wait for the chief, and a call that met the loss goes on under the push id that it had.
@@ -112,7 +112,7 @@ def _recover(transport: Transport, request: pb.LogRequest) -> pb.RecoverReply:
 def find_logs(transports: Sequence[Transport], directory: str, run: str) -> list[tuple[int, int]]:
     """Find the lives of a run that all PS tasks have a log of and that have not ended.
 
-    Lives of which only some have one are named in this process's log.
+    This process's log names lives that only some PS tasks have a log of.
 
     Returns:
         Incarnation and sequencer of each, the newest first.

@@ -29,7 +29,7 @@ CONTROL_SECS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunSide:
-    """Who compares, and with what.
+    """A program and its run, whose declarations are compared.
 
     Attributes:
         mine: What messages call this program, e.g. "/job:worker/task:1".
@@ -58,7 +58,7 @@ def _any_run(run: RunIdentity) -> bool:
 
 
 class RunView:
-    """What a client knows of its run, and how it asks the PS tasks about it. Thread-safe.
+    """A client's view of its run, and its questions to the PS tasks about it. Thread-safe.
 
     Args:
         joined: What the client's calls use of it.
@@ -106,12 +106,12 @@ class RunView:
 
     @property
     def labels(self) -> list[str]:
-        """What messages call the PS tasks, in order."""
+        """The names of the PS tasks in messages, in order."""
         return [transport.label for transport in self.joined.transports]
 
     @property
     def addresses(self) -> list[str]:
-        """Where the PS tasks are reached, in order; "" in process."""
+        """The addresses of the PS tasks, in order; "" in process."""
         return [transport.address for transport in self.joined.transports]
 
     def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:

@@ -185,7 +185,7 @@ class Snapshot:
         return request
 
     def close(self) -> None:
-        """Let the shards free it; one that cannot be reached is told when the client takes its next snapshot."""
+        """Let the shards free it; one that cannot be reached hears it when the client takes its next snapshot."""
         reading, self._reading = self._reading, None
         if reading is not None:
             self._heartbeat.unwatch(reading.run.transports)

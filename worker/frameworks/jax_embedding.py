@@ -72,7 +72,7 @@ class Embedding:
 
     @property
     def draw(self) -> Draw:
-        """What new values are drawn by, here or on the parameter servers."""
+        """The initializer of new values, here or on the parameter servers."""
         return Draw("normal", 0.0, float(self.std), self.seed & (1 << 64) - 1)
 
     @property
@@ -85,7 +85,7 @@ class Embedding:
         return pieces_of(np.asarray(self._weight)) if self._weight is not None else iter(())
 
     def left(self) -> Embedding:
-        """Give the same embedding, of which a lookup fails: its rows stayed where they were trained."""
+        """Give the same embedding, in which lookups fail: its rows stayed where they were trained."""
         size = (self.num_embeddings, self.embedding_dim)
         made = Embedding(*size, std=self.std, seed=self.seed)
         made._left = True

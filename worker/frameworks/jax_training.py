@@ -36,7 +36,7 @@ class JaxTraining:
     """A model of jax arrays; see Model.
 
     Args:
-        params: Pytree of arrays, some of whose leaves may be Embeddings. Of bfloat16 and float16 arrays the parameters
+        params: Pytree of arrays; leaves may be Embeddings. Of bfloat16 and float16 arrays the parameters
             are float32; the loss function gets rounded values.
         loss_fn: Called as `loss_fn(params, *batch)`, and with `rng=` a key if it has such an argument; gives a scalar.
             A pure function.

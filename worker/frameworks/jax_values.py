@@ -1,6 +1,6 @@
 """Leaves of jax parameters as arrays that parameter servers can hold.
 
-Layer: worker. jax is given.
+Layer: worker. The caller passes jax.
 """
 
 from __future__ import annotations

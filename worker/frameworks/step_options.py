@@ -1,4 +1,4 @@
-"""What a training step is made of, where it is not one batch: local steps, or units of work.
+"""Training steps that are not one batch: local steps, or units of work.
 
 docs/design/steps-of-several-workers.md, "Work units", is their specification; local steps are taken by
 `worker/frameworks/local_rounds.py`.
@@ -59,7 +59,7 @@ class LocalSteps:
 
 @dataclass(frozen=True)
 class WorkUnits:
-    """Has each step made of `count` units of work: the mean of their gradients, whichever workers compute them.
+    """Has each step made of `count` units of work: the mean of their gradients, from any of the workers.
 
     Args:
         count: How many units make a step.

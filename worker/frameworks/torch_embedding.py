@@ -25,7 +25,7 @@ torch: Any = require_extra("torch", "gs.torch.Embedding", "torch")
 
 
 class TableModule(torch.nn.Module):  # type: ignore[misc]
-    """What an Embedding and an EmbeddingBag have in common: the table.
+    """Base class of Embedding and EmbeddingBag: the table.
 
     Args:
         num_embeddings: Number of rows.
@@ -90,7 +90,7 @@ class TableModule(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def draw(self) -> Draw:
-        """What new values are drawn by, here or on the parameter servers."""
+        """The initializer of new values, here or on the parameter servers."""
         return Draw("normal", 0.0, float(self.std), self._seed)
 
     @property

@@ -4,7 +4,7 @@ A copy between ordinary memory and a GPU makes the program wait for it. One of p
 does it by itself: parameters go in one behind another, and while a gradient is sent the next one comes. PyTorch keeps
 page-locked memory for further use, and knows until when a queued copy needs it (its notes on CUDA semantics).
 
-Layer: worker. PyTorch is given. Threads: one evaluation at a time; copies are queued on the calling thread's stream.
+Layer: worker. The caller passes PyTorch. Threads: one evaluation at a time; copies are queued on its thread's stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the models of `gs.fit` and `gs.Trainer` have in common: which framework, checks of batches and losses, names.
+"""Common parts of models of `gs.fit` and `gs.Trainer`: the framework, checks of batches and losses, names.
 
 Layer: worker.
 """
@@ -217,7 +217,7 @@ HALVES = ("bfloat16", "float16")
 
 
 class Evaluation(NamedTuple):
-    """What a framework gives for the values of a run.
+    """A framework's result for the values of a run.
 
     Attributes:
         loss: A scalar.

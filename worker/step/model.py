@@ -36,7 +36,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class TableParameter:
-    """An embedding on the parameter servers, of which a step has some rows.
+    """An embedding on the parameter servers; a step has some of its rows.
 
     Attributes:
         shape: Rows and width.
@@ -84,7 +84,7 @@ class Lookups:
 
 @dataclass(slots=True)
 class Values:
-    """What a step is computed from.
+    """The parameter values that a step is computed from.
 
     Attributes:
         dense: Name -> value, of all parameters, in their order; not to be written to.
@@ -99,7 +99,7 @@ class Values:
 
 @dataclass(slots=True)
 class StepResult:
-    """What came of a step.
+    """The result of a step.
 
     Attributes:
         loss: The mean of the losses of its batches.
@@ -120,7 +120,7 @@ class Model(Protocol):
     """A model of torch, jax or numpy.
 
     Attributes:
-        draws: Whether its loss uses the seeds that it is given.
+        draws: Whether its loss uses its seeds.
         has_updates: Whether its steps change what is not trained, such as running averages.
     """
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class OwnState:
-    """What an OwnOptimizer keeps from step to step.
+    """The state of an OwnOptimizer between steps.
 
     Attributes:
         scalars: Its scalar state.

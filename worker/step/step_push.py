@@ -115,7 +115,7 @@ def _numbers(optimizer: str, hypers: Mapping[str, Callable[[], float]]) -> dict[
 
 @dataclass(frozen=True)
 class GradientRules:
-    """What is done to gradients before they are pushed, and to parameters after.
+    """Rules for gradients before they are pushed, and for parameters after.
 
     Attributes:
         clip_norm: Scale them down to this norm over all of them.

@@ -1,6 +1,6 @@
 """Steps of a model on a cluster: values in, loss and gradients computed, gradients out.
 
-What goes wrong in a model is the program's own, and is told with what may be its cause; steps whose gradients are not
+An error in a model is the program's own, and is raised with its likely cause; steps whose gradients are not
 finite are counted, and after some in a row training ends. No lock is held while the loss is computed, nor while the
 network is waited for.
 
@@ -336,7 +336,7 @@ class BadSteps:
 
     def __init__(self, most: int | None, worker: str, step: Callable[[], int]) -> None:
         self._most, self._worker, self._step = most, worker, step
-        # In a row: of pushes, and of local steps, of which a round of none is pushed all the same.
+        # In a row: of pushes, and of local steps; a round without any is pushed all the same.
         self._dropped = self._left_out = 0
         self._all_left_out = 0
         self._seen: Outcome | None = None

@@ -28,7 +28,7 @@ _LOOK_SECS = 1.0
 
 
 class Ways(NamedTuple):
-    """What is done by the client; each takes the client's lock, and none waits for other workers for long.
+    """Operations of the client; each takes the client's lock, and none waits for other workers for long.
 
     Attributes:
         push: Pushes changes, exactly once.
@@ -71,7 +71,7 @@ class Asking:
             request: What the sequencer is asked.
             over: Told each answer; says whether it is that, and None where no pause is due before the next.
             what: For people: what is waited for.
-            why: For people: whom.
+            why: Says for people which workers.
             first_secs: After how long it is said first; see wait_announced.
 
         Raises:

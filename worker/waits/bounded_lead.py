@@ -53,7 +53,7 @@ class BoundedLead:
         return PushResult(result.outcome, values, result.applied)
 
     def _took_free(self) -> bool:
-        """Whether the last answer allowed this push, too."""
+        """Whether the last answer allowed this push as well."""
         with self._lock:
             incarnation, free = self._free
             if incarnation != self._run.incarnation or not free:
