@@ -267,7 +267,7 @@ class Client:
     def _require_declared(self) -> DeclaredModel:
         if self._declared is None:
             raise FailedPreconditionError(
-                "This client has declared nothing: call declare({name: array}, gs.optim.SGD(0.1)) before."
+                "This client has declared nothing: call declare({name: array}, gs.optim.SGD(0.1)) first."
             )
         return self._declared
 
@@ -333,7 +333,7 @@ class Client:
     def _trained(self, variables: Mapping[str, ProgramVariable], name: str) -> ProgramVariable:
         if name not in variables or not variables[name].trainable:
             trained = ", ".join(item.name for item in variables.values() if item.trainable)
-            raise InvalidArgumentError(f"{name!r} is no parameter that is trained; those are {trained}.")
+            raise InvalidArgumentError(f"{name!r} is not a trained parameter; these are: {trained}.")
         return variables[name]
 
 
@@ -387,8 +387,8 @@ def _ids(name: str, value: Any) -> Array:
     ids = np.asarray(value)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
         raise InvalidArgumentError(
-            f"The rows of {name!r} are asked for by {ids.dtype.name}{list(ids.shape)}; ids are integers, one after "
-            "another: ids.reshape(-1)."
+            f"The row ids of {name!r} are {ids.dtype.name}{list(ids.shape)}; they must be integers in one dimension: "
+            "ids.reshape(-1)."
         )
     return ids.astype(np.int64, copy=False)
 

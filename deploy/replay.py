@@ -106,7 +106,7 @@ def _target(
     if not reached:
         steps = [decision.steps[args.step_name] for decision in decisions.values() if args.step_name in decision.steps]
         span = f"steps {min(steps)} to {max(steps)}" if steps else "no step of that name"
-        raise NotFoundError(f"The log does not know {args.step_name} {args.to_step}: it has {span}.")
+        raise NotFoundError(f"The log never reaches {args.step_name} {args.to_step}: it has {span}.")
     return max(reached)
 
 

@@ -86,7 +86,7 @@ class Server:
         if protocol not in (None, "grpc"):
             if not str(protocol).startswith("grpc+"):
                 raise InvalidArgumentError(f"Protocol {protocol!r} is not supported; 'grpc' is.")
-            _log.warning("Protocol %r is not here; 'grpc' is taken, by which tasks connect as they can.", protocol)
+            _log.warning("Protocol %r is not available; 'grpc' is used instead.", protocol)
         if server_or_cluster_def is None:
             mine = from_tf_config()
             cluster, job_name = mine.cluster, job_name or mine.job
@@ -287,7 +287,7 @@ def _outlast(code: int) -> None:
     main.join(_CAUGHT_SECS)
     if main.is_alive():
         _log.warning(
-            "The program caught what server.join() ends it by, and goes on: this task ends with code %d.", code
+            "The program caught the SystemExit of server.join(), and goes on: this task ends with code %d.", code
         )
         end_process(code)
 
@@ -360,7 +360,7 @@ class HostedPS:
             code = self._process.wait(_START_SECS)
             raise AlreadyExistsError(
                 f"{task} cannot serve the cluster's Variables on {address}: its PS process ended with code {code}, and "
-                "what it said stands above. Most often another process has that address."
+                "its own message stands above. Most often another process has that address."
             )
         self.address = line.removeprefix("serving on ").strip()
         atexit.register(self._at_exit)
@@ -512,7 +512,7 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
             if not is_client(target) and (done_since < math.inf or (reached and now - silent_since >= _GONE_SECS)):
                 return
             if now - done_since >= _CLOSE_SECS:
-                _log.warning("The job is done, and a session of this process is still open; it ends without that.")
+                _log.warning("The job is done; this process does not wait for its session, which is still open.")
                 return
             if answers or reached:
                 clock.sleep(_POLL_SECS)

@@ -323,14 +323,14 @@ def _index_of(body: Any) -> CheckpointIndex:
 def _file_name(name: Any) -> str:
     """Give the name of a file beside the index; a path elsewhere is none."""
     if not isinstance(name, str) or not name or name in (".", "..") or any(sign in name for sign in "/\\\0"):
-        raise ValueError(f"{name!r} is no name of a file")
+        raise ValueError(f"{name!r} is not a file name")
     name.encode()
     return name
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
@@ -351,11 +351,11 @@ def _variable(entry: dict[str, Any]) -> SavedVariable:
     check_dtype("", entry["dtype"])
     for part in parts:
         if not len(part.offset) == len(part.shape) == len(shape):
-            raise ValueError(f"a part at {part.offset} of shape {part.shape} is none of {shape}")
+            raise ValueError(f"a part at {part.offset} of shape {part.shape} has not the rank of {shape}")
         if any(at + size > whole for at, size, whole in zip(part.offset, part.shape, shape, strict=True)):
             raise ValueError(f"a part at {part.offset} of shape {part.shape} is not within {shape}")
         if part.nbytes != math.prod(part.shape) * np.dtype(entry["dtype"]).itemsize:
-            raise ValueError(f"a part of {part.nbytes} bytes is no {entry['dtype']} of shape {part.shape}")
+            raise ValueError(f"{part.nbytes} bytes do not fit a part of {entry['dtype']} {part.shape}")
     words = {key: str(value) for key, value in entry.items() if key not in ("shape", "parts")}
     return SavedVariable(**words, shape=shape, parts=parts)
 

@@ -91,7 +91,7 @@ class TensorBundle:
             if entry.dtype in _DTYPES:
                 shape = _shape(entry)
                 if any(size < 0 for size in shape) or len(shape) > _MOST_AXES:
-                    raise CheckpointError(f"{path}: the tensor {name!r} has the shape {list(shape)}, which is none.")
+                    raise CheckpointError(f"{path}: the tensor {name!r} has the impossible shape {list(shape)}.")
                 self.shapes[name] = shape
                 self.dtypes[name] = _DTYPES[entry.dtype]
             else:
@@ -127,7 +127,7 @@ class TensorBundle:
             box = _box(part, shape)
             if box is None or (box[1], stored.dtype) != (_shape(stored), entry.dtype):
                 raise CheckpointError(
-                    f"{self._prefix}.index: a slice of {name!r}, which has the shape {list(shape)}, is none: {part}."
+                    f"{self._prefix}.index: a slice does not fit {name!r} of shape {list(shape)}: {part}."
                 )
             slices.append((box, stored))
         covered, whole = sum(math.prod(box[1]) for box, _ in slices), math.prod(shape)
@@ -143,7 +143,7 @@ class TensorBundle:
         shape = _shape(entry)
         if entry.size != dtype.itemsize * math.prod(shape):
             raise CheckpointError(
-                f"{self._prefix}.index: {name!r} has {entry.size} bytes, which no {dtype.name}{list(shape)} takes."
+                f"{self._prefix}.index: {name!r} has {entry.size} bytes, which do not fit {dtype.name}{list(shape)}."
             )
         data = _read(self._storage, path, entry.offset, entry.size)
         if len(data) != entry.size:

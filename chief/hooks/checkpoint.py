@@ -172,7 +172,7 @@ class CheckpointSaver(SessionRunHook):
         if not asked or self._pending is not None:
             return False
         labels = ", ".join(session.cluster.run.labels[shard] for shard in sorted(asked))
-        _log.info("Saving a checkpoint now, beside those that are due: the write-ahead log of %s is long.", labels)
+        _log.info("Saving an extra checkpoint now: the write-ahead log of %s is long.", labels)
         return True
 
     def _is_due(self, step: int) -> bool:

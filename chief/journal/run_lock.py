@@ -155,8 +155,8 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
             if _is_here(holder):
                 raise _refusal(directory, holder, since, others, clock) from None
             _log.warning(
-                "There are no locks in %s (%s), and %s may train there since %s: whether it still does, cannot be seen "
-                "from this machine.", directory, error.strerror, holder, _at(since),
+                "%s has no file locks (%s), and %s trains there since %s, if it still does: this machine cannot see "
+                "that.", directory, error.strerror, holder, _at(since),
             )  # fmt: skip
     fields = {**asdict(this_process()), "since": clock.time()} | ({"ps": list(ps)} if ps else {})
     record = json.dumps(fields).encode()
@@ -167,7 +167,7 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
     except OSError as error:
         if not is_full(error):
             raise
-        _log.warning("Who trains in %s is not noted there: %s.", directory, error.strerror)
+        _log.warning("Could not write into %s which process trains there: %s.", directory, error.strerror)
     return True
 
 

@@ -199,18 +199,18 @@ def come_back(
             if not wait.pause(
                 f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
             ):
-                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                _log.warning("Cannot recover from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
         except LostStateError as error:
             if tried in lost or living:
-                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                _log.warning("Cannot recover from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
             _log.warning(
-                "No recovery from the write-ahead logs of incarnation %d; those of others are tried: %s", tried, error
+                "Cannot recover from the write-ahead logs of incarnation %d; trying those of others: %s", tried, error
             )
             lost.add(tried)
         except AbortedError as error:
-            _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+            _log.warning("Cannot recover from the write-ahead logs, but from a checkpoint: %s", error)
             return list(statuses)
         except OpError as error:
             _log.warning("Recovering from the write-ahead logs failed: %s", error)

@@ -127,7 +127,7 @@ class Drain:
             yield
         except SystemExit:
             if self.asked:
-                _log.warning("%s came while this task %s: it waits for nothing any more.", self.by, doing)
+                _log.warning("%s came while this task %s: it stops waiting.", self.by, doing)
             raise
         finally:
             self._interruptible = before

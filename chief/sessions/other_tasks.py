@@ -204,7 +204,7 @@ def await_others(others: OtherTasks, goes_on: Callable[[], bool], keep_watch: Ca
         until = "end" if others.here else f"come, up to {TO_COME_SECS:.0f} s"
         waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(others.names)} to {until}"
         if not is_logged:
-            _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
+            _log.info("%s. Until then it keeps saving checkpoints.", waiting_for.capitalize())
         is_logged = True
         if keep_watch is not None and (moved or others.cluster.heartbeat.draining):
             keep_watch()

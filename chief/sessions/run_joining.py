@@ -152,7 +152,7 @@ class RunOfTask:
             for one in rivals:
                 if one.silent_secs < waited_secs:
                     raise FailedPreconditionError(
-                        f"Two processes are {client.task}: {Process.decode(one.process)}, which joined "
+                        f"Two processes run as {client.task}: {Process.decode(one.process)}, which joined "
                         f"{one.joined_secs:.0f} s ago and gave a sign of life {one.silent_secs:.1f} s ago, and this "
                         f"one, {this_process()}. Nothing was pushed. Start each task once, or give this one a task "
                         "index of its own."

@@ -298,7 +298,7 @@ class TrainLoop:
         # A signal to a whole group ends what a step needs, such as a DataLoader's processes: that is no failure.
         drained = self._drain.asked and kind is not None and (ends or not over)
         if drained and not ends:
-            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
+            _log.warning("The step that was running when %s came did not finish: %s", self._drain.by, error)
         clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
         self._says_so = self._says_so or isinstance(error, StopRequested)
         self._close(None if clean else kind)
@@ -379,7 +379,7 @@ class TrainLoop:
     def _discard(self, error: BaseException) -> None:
         """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
         if self._drain.asked:
-            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
+            _log.warning("The step that was running when %s came did not finish: %s", self._drain.by, error)
             raise self._drain.exit() from error
         self._recoveries += 1
         if self._recoveries > MAX_RECOVERIES:

@@ -259,7 +259,7 @@ class Evaluations:
         for prefix in sorted(prefixes_in(self._storage, self._dir), key=saved_step):
             at, before = saved_step(prefix), max((entry["step"] for entry in self.history), default=0)
             if before < at <= step and (at // every > before // every or (is_last and at == step)):
-                _log.info("The evaluation at step %d was cut off, and is made up for.", at)
+                _log.info("The evaluation at step %d was cut off, and is done now.", at)
                 self.of_checkpoint(prefix)
                 made_up = True
         self._mend_best()
@@ -278,7 +278,7 @@ class Evaluations:
                 _keep_best(self._storage, prefix, directory)
                 return
         _log.warning(
-            "%s has the checkpoint of step %s, and the best evaluation is that of step %d, which is there no longer.",
+            "%s has the checkpoint of step %s, and the best evaluation is that of step %d, whose checkpoint is gone.",
             directory,
             ", ".join(map(str, steps)) or "none",
             best["step"],

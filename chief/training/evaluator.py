@@ -50,7 +50,7 @@ def note_training(run_dir: str, step: int, ended: bool, optimizers: Iterable[Opt
         if ended or not is_full(error):
             raise
         # An evaluator that does not find it waits for the run's end all the same, unless it has ended before.
-        _log.warning("That the run trains is not noted in %s: %s", run_dir, error)
+        _log.warning("Could not write into %s that the run trains: %s", run_dir, error)
 
 
 def _noted(storage: Storage, run_dir: str) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _described(optimizers: Iterable[OptimizerDecl]) -> Noted:
 
 
 def _log_changes(run_dir: str, step: int, before: Noted, now: Noted) -> None:
-    """Say what is another one than before in a run that goes on."""
+    """Log what has changed in a run that goes on."""
     changes = [
         f"{key} of {name}: {now[name].get(key, 'none')} now, {before[name].get(key, 'none')} before"
         for name in now
@@ -165,7 +165,7 @@ def _log_changes(run_dir: str, step: int, before: Noted, now: Noted) -> None:
     if before and set(now) != set(before):
         changes.append(f"optimizers: {', '.join(now)} now, {', '.join(before)} before")
     if changes:
-        _log.warning("The run in %s goes on from step %d with something else: %s.", run_dir, step, "; ".join(changes))
+        _log.warning("The run in %s goes on from step %d with changes: %s.", run_dir, step, "; ".join(changes))
 
 
 def _text(value: Expr) -> str:

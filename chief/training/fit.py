@@ -105,7 +105,7 @@ def fit(
         raise SystemExit(0)
     last = _last_step(batches, steps, epochs, together, apart=local is None and replicas is None)
     if units is not None and last is None:
-        raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
+        raise InvalidArgumentError("Give steps: with units, a function that gives their batches has no end.")
     if task.job == "evaluator":
         from globalstep.chief.training.evaluator import Following
 

@@ -283,7 +283,7 @@ class Trainer:
         """
         loop = self._going()
         if self._units is not None:
-            raise InvalidArgumentError("With units a worker computes what it is given: call trainer.unit(batches).")
+            raise InvalidArgumentError("A Trainer with units has no step(): call trainer.unit(batches).")
         if not batches:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
         if self._ended:
@@ -331,7 +331,7 @@ class Trainer:
         """
         loop = self._going()
         if self._units is None:
-            raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
+            raise InvalidArgumentError("unit() needs a Trainer with units: gs.Trainer(..., units=gs.WorkUnits(8)).")
         if self._ended:
             return self._loss
         try:
@@ -568,7 +568,7 @@ class Trainer:
                 array = given.detach().cpu().numpy() if hasattr(given, "detach") else np.asarray(given)
                 if array.shape != variable.shape or array.dtype.kind not in "fiub":
                     raise InvalidArgumentError(
-                        f"{name!r} has shape {list(variable.shape or ())}, and what is assigned to it is "
+                        f"{name!r} has shape {list(variable.shape or ())}, and the assigned value is "
                         f"{described(array)}."
                     )
                 array = np.ascontiguousarray(array, variable.dtype).reshape(array.shape)

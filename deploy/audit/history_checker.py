@@ -338,7 +338,7 @@ class _Judge:
                 raise _RefutedError(f"Incarnation {number} began twice.", other, begin)
             begun[number] = begin
             if source and source[0] >= number:
-                raise _RefutedError(f"Incarnation {number} began from incarnation {source[0]}: they go back.", begin)
+                raise _RefutedError(f"Incarnation {number} began from incarnation {source[0]}, a later one.", begin)
         return begun
 
     def _check_durable(self) -> None:
@@ -364,7 +364,7 @@ class _Judge:
             begun = worlds.get(number) or [_World(_NONE if began.get("from") else self._run.get("start", _NONE))]
             read = began.get("read", _NONE)
             if all(world.differs(read, adopt=True) for world in begun):
-                raise _RefutedError(f"Incarnation {number} began with {read}, and there was something else before.")
+                raise _RefutedError(f"Incarnation {number} began with {read}, which no state before it had.")
             ends = self._sweep(number, begun)
             for child, begin in self._begins.items():
                 source = begin.told.get("from")

@@ -88,7 +88,7 @@ def batch_script(args: argparse.Namespace) -> str:
     options += ["--no-kill", "--requeue", "--open-mode=append", f"--output={name}-%j.out", *args.options]
     for option in options:
         if "\n" in option or not option.startswith("-"):
-            raise ValueError(f"{option!r} is no option of sbatch; give one such as --sbatch=--partition=gpu.")
+            raise ValueError(f"{option!r} is not an option of sbatch; give one such as --sbatch=--partition=gpu.")
     # Of an option that is there twice sbatch takes the last: the user's.
     lines = ["#!/bin/sh", f"# Written by globalstep slurm for {name}; to run it again: sbatch THIS_FILE"]
     lines += [f"#SBATCH {shlex.quote(option)}" for option in options]

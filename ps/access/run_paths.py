@@ -44,16 +44,16 @@ class RunPaths:
         for field in _NAMES:
             name = getattr(request, field, "")
             if name in (".", "..") or any(sign in name for sign in "/\\\0"):
-                raise InvalidArgumentError(f"{name!r} is no name of a file in a directory ({field}).")
+                raise InvalidArgumentError(f"{name!r} is not a file name ({field}).")
         # Nothing is written, nor looked at, but what a save makes.
         file, probe = getattr(request, "file", ""), getattr(request, "probe_file", "")
         if file and not file.endswith(".safetensors"):
-            raise InvalidArgumentError(f"{file!r} is no name of a checkpoint's file: those end in .safetensors.")
+            raise InvalidArgumentError(f"{file!r} is not the name of a checkpoint's file: those end in .safetensors.")
         if probe and not probe.startswith(PROBE):
-            raise InvalidArgumentError(f"{probe!r} is no name of a probe: those begin with {PROBE}.")
+            raise InvalidArgumentError(f"{probe!r} is not the name of a probe: those begin with {PROBE}.")
         directory = getattr(request, "directory", "")
         if "\0" in directory:
-            raise InvalidArgumentError(f"{directory!r} is no directory.")
+            raise InvalidArgumentError(f"{directory!r} is not a directory.")
         if directory and self.root and not self._within(directory):
             raise PermissionDeniedError(
                 f"The directory {directory!r} is not within {self.root!r}, the --run-root of this PS task. Put the "

@@ -158,7 +158,7 @@ class Security:
             if kernel_tells():
                 self._own_user = OwnUser()
             else:
-                _log.warning("This kernel does not tell whose a connection is: every user of this machine may call.")
+                _log.warning("This kernel does not say whose a connection is: every user of this machine may call.")
         self.authorization = Authorization(
             clock,
             self._tokens,

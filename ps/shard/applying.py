@@ -119,7 +119,7 @@ class Applier:
         if not now.signer.is_entry(now.shard, entry):
             raise PermissionDeniedError(
                 f"Entry {entry.index} of push {entry.push} is not as the sequencer signed it for PS task "
-                f"{now.shard}: entries of its replies are to be passed on as they are."
+                f"{now.shard}: pass on the entries of its replies unchanged."
             )
 
     def _can_apply(self, now: Incarnation, entry: Entry) -> bool:

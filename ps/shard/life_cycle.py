@@ -34,7 +34,7 @@ def load_ledger(event: Begin) -> None:
     shard, shards, sequencer = event.shard, event.shards, event.sequencer
     if not (0 <= shard < shards <= LIMIT_SHARDS and 0 <= sequencer < shards) or not event.owner:
         raise InvalidArgumentError(
-            f"BEGIN of shard {shard} of {shards} with sequencer {sequencer} and owner {event.owner!r} cannot be."
+            f"BEGIN of shard {shard} of {shards} with sequencer {sequencer} and owner {event.owner!r} is not valid."
         )
     if shard == sequencer:
         event.loaded = Ledger.load(event.ledger, shards, sequencer) if event.ledger else Ledger(shards, sequencer)

@@ -441,8 +441,8 @@ class Sequencer:
             if ledger.is_news(shard, floor.index):
                 if not (self._resources.replaying or now.signer.is_floor(shard, floor)):
                     raise PermissionDeniedError(
-                        f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass "
-                        "on the signature of its CommitReply, which this is not."
+                        f"The report that PS task {shard} has applied entry {floor.index} lacks that task's signature: "
+                        "pass on the one of its CommitReply."
                     )
                 news.append((shard, floor.index))
         for shard, index in news:

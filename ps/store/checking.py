@@ -73,7 +73,7 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
             if len(decl.increments) > LIMIT_STEPS or (decl.increments and not decl.is_step):
                 raise InvalidArgumentError(
                     f"Variable {decl.name!r} is declared with {len(decl.increments)} increments; a step may have up to "
-                    f"{LIMIT_STEPS}, and what is no step none."
+                    f"{LIMIT_STEPS}, other Variables none."
                 )
             if decl.is_step and (decl.shape or decl.dtype not in ("int32", "int64")):
                 raise InvalidArgumentError(
@@ -88,7 +88,7 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
             )
         elif decl.is_step and not earlier.is_step:
             raise AlreadyExistsError(
-                f"Variable {decl.name!r} is declared as a step, but this run has it as one that is none; all programs "
+                f"Variable {decl.name!r} is declared as a step, but in this run it is not a step; all programs "
                 "of a run build the same Variables."
             )
     if len(fresh) + len(held) > LIMIT_VARIABLES:

@@ -214,7 +214,7 @@ class OptimizerTable:
         if owner is not None:
             raise AlreadyExistsError(
                 f"Optimizer {shown(optimizer)} is declared for Variable {shown(name)}, which this run has as {owner}; "
-                "what is an optimizer's own is trained by none. Name a Variable of the model."
+                "the state of an optimizer cannot be trained. Name a Variable of the model."
             )
 
     def _check_owned(self, name: str, owner: _Owner, find: Find, growth: Growth) -> None:

@@ -148,7 +148,7 @@ class Snapshots:
         """
         if sum(one.client in here for one in self._taken) >= most:
             raise ResourceExhaustedError(
-                f"{most} snapshots are here that their clients have not released; each is a copy of all values."
+                f"This PS task holds {most} snapshots that their clients have not released; each copies all values."
             )
 
     def keep_of(self, clients: Collection[str]) -> None:

@@ -115,7 +115,7 @@ class VariableStore:
         if nothing_new and (fresh or growth.optimizers):
             first = shown(next(iter(fresh or growth.optimizers)))
             raise PermissionDeniedError(
-                f"{first} is not declared so by the chief's program; nothing new is taken here (--no-worker-assigns)."
+                f"The chief's program does not declare {first} so: nothing else is accepted (--no-worker-assigns)."
             )
         try:
             laid = lay_out(list(fresh.values()), self._optimizers.grown_by(growth))

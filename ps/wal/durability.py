@@ -228,7 +228,7 @@ class Durability:
         """Give where the logs of a run are; below --log-dir each run has a folder of its own."""
         if self._log_dir:
             if not run or not run.isalnum():
-                raise FailedPreconditionError(f"{run!r} is no id of a run, so it has no place in {self._log_dir}.")
+                raise FailedPreconditionError(f"{run!r} is not the id of a run: it has no folder in {self._log_dir}.")
             return Path(self._log_dir) / run
         if not directory or not storage_for(directory).is_local:
             where = f"its directory is {directory}, which is not on a file system" if directory else "it has none"

@@ -58,8 +58,8 @@ class LogLock:
             file = files.lock(directory / _LOCK)
         except BlockingIOError:
             raise UnavailableError(
-                f"The write-ahead log in {directory} belongs to {self._who()}: one process writes it at a time. Is "
-                "it the one that this PS task was started in the place of? It has not ended."
+                f"The write-ahead log in {directory} belongs to {self._who()}: one process writes it at a time. If "
+                "this PS task was started in its place: it has not ended yet."
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:

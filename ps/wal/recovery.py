@@ -200,9 +200,9 @@ class Replay:
         except (DataLossError, NotFoundError) as error:
             self.damaged_base = error.message
             raise DataLossError(
-                f"The log in {self.directory} cannot be begun with: {error.message} Nothing was changed. With a copy "
-                f"of {base_path(self.directory, self.segment).name} and of its .json from a backup in their place, it "
-                "can. (RunPolicy(keep_log=True) keeps what a recovery needs to begin further back.)"
+                f"The log in {self.directory} cannot be used: {error.message} Nothing was changed. Put "
+                f"{base_path(self.directory, self.segment).name} and its .json there from a backup, and it can be. "
+                "(RunPolicy(keep_log=True) keeps what a recovery needs to begin further back.)"
             ) from error
         self.shard.handle(resume_event(message, data, values))
 

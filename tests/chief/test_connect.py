@@ -153,8 +153,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
             client.declare({"w": W}, "sgd")
         client.declare({"w": W, "count": np.zeros(2, np.int64)}, gs.optim.SGD(0.1))
         for gradients, rows, message in (
-            ({"v": W}, None, "'v' is no parameter that is trained; those are w"),
-            ({"count": [1, 2]}, None, "'count' is no parameter that is trained"),
+            ({"v": W}, None, "'v' is not a trained parameter; these are: w"),
+            ({"count": [1, 2]}, None, "'count' is not a trained parameter"),
             ({"w": W[0]}, None, r"gradient of 'w' is float32\[2\], and the parameter float32\[3, 2\]"),
             ({}, None, "was given no gradient"),
             ({"w": W}, {"w": ([0], W[:1])}, "'w' has a whole gradient and one by rows"),

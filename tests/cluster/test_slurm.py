@@ -31,13 +31,13 @@ def test_lists_of_hosts(text, hosts):
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[a-b]", "n1 n2", "n[1-2]]", "n[]"])
 def test_what_is_no_list_of_hosts(text):
-    with pytest.raises(ValueError, match="is no list of hosts as Slurm writes it"):
+    with pytest.raises(ValueError, match="is not a list of hosts in Slurm's form"):
         expand_hosts(text)
 
 
 def test_counts():
     assert expand_counts("2(x3),1") == [2, 2, 2, 1]
-    with pytest.raises(ValueError, match="does not count tasks"):
+    with pytest.raises(ValueError, match="is not a list of tasks per node"):
         expand_counts("2(x3")
 
 

@@ -62,6 +62,6 @@ def test_a_protocol_for_special_networks_is_taken_for_grpc_and_another_is_refuse
     server = Server({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:0"]}, "worker", 0, protocol="grpc+verbs", start=False)
     server.stop()
     forget_target(server.target)
-    assert "Protocol 'grpc+verbs' is not here; 'grpc' is taken" in caplog.text
+    assert "Protocol 'grpc+verbs' is not available; 'grpc' is used" in caplog.text
     with pytest.raises(InvalidArgumentError, match="Protocol 'http' is not supported"):
         Server({"ps": ["127.0.0.1:0"]}, "ps", 0, protocol="http")

@@ -197,7 +197,7 @@ class GraphRounds:
         """
         if executor.in_flight:
             raise InvalidArgumentError(
-                "LocalStepsOptimizer does not go with pushes_in_flight: a round begins with what became of the last "
+                "LocalStepsOptimizer does not go with pushes_in_flight: a round begins with the result of the last "
                 "one's push. Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
             )
         copies = self._find(executor)

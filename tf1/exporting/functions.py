@@ -80,7 +80,7 @@ def name_of_code(function: FunctionType) -> tuple[str, str]:
     module, code = function.__module__, function.__code__
     if not module or not is_known_module(module):
         raise NotWritableError(
-            f"the function {function.__qualname__} of the module {module} is no part of a graph file"
+            f"the function {function.__qualname__} of the module {module} cannot be part of a graph file"
         )
     name = code.co_qualname
     same = _codes(module).get(name, [])

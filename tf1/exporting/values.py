@@ -388,7 +388,7 @@ def _function_at(place: Any) -> Any:
 
 def _size(written: Any) -> int | None:
     if written is not None and not (type(written) is int and 0 <= written < 1 << 63):
-        raise NotWritableError(f"{written!r} is no size")
+        raise NotWritableError(f"{written!r} is not a size")
     return written
 
 
@@ -397,7 +397,7 @@ def _array_in(written: Any) -> np.ndarray[Any, Any]:
     if kind == "strings":
         return _read_strings(content)
     if kind != "array":
-        raise NotWritableError(f"a {kind!r} is no array")
+        raise NotWritableError(f"a {kind!r} is not an array")
     name, shape, data = content
     dtype = as_dtype(name).as_numpy_dtype
     return np.frombuffer(base64.b64decode(data), np.dtype(dtype).newbyteorder("<")).reshape(shape).astype(dtype)

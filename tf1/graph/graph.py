@@ -579,7 +579,7 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     if hasattr(value, "dense_shape") and not isinstance(value, tuple):
         raise TypeError(
             f"Failed to convert object of type {type(value).__name__} to Tensor. Contents: {value}. A sparse value "
-            "is no tensor: sparse_tensor_to_dense makes it one."
+            "is not a tensor: sparse_tensor_to_dense makes it one."
         )
     if dtype is not None:
         wanted = as_dtype(dtype).as_numpy_dtype

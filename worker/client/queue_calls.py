@@ -234,7 +234,7 @@ class QueueCalls:
         if self._joined.shutdown.asked:
             raise CancelledError(f"{what} was cancelled: this process was asked to end.")
         if done_for_secs >= _DONE_SECS:
-            raise JobDoneError(f"{what} waits, and the job was declared done: nobody will let it go on.", waited=True)
+            raise JobDoneError(f"{what} would wait for ever: the job was declared done.", waited=True)
 
     @property
     def job_done(self) -> bool:

@@ -93,7 +93,7 @@ def check_options(local: Any, units: Any, gradients: GradientRules, config: Any)
             )
         if in_flight_of(config):
             raise InvalidArgumentError(
-                "local_steps does not go with pushes_in_flight: a round begins with what became of the last one's "
+                "local_steps does not go with pushes_in_flight: a round begins with the result of the last one's "
                 "push. Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
             )
     if units is not None and not isinstance(units, WorkUnits):

@@ -40,7 +40,7 @@ def expand_hosts(text: str) -> list[str]:
         choices = [_range(part, text) if i % 2 else [part] for i, part in enumerate(parts)]
         hosts += ["".join(chosen) for chosen in itertools.product(*choices)]
     if not hosts or any(re.search(r"[\[\]\s]", host) for host in hosts):
-        raise ValueError(f"{text!r} is no list of hosts as Slurm writes it, such as 'node[1-3],login'.")
+        raise ValueError(f"{text!r} is not a list of hosts in Slurm's form, such as 'node[1-3],login'.")
     return hosts
 
 
@@ -48,7 +48,7 @@ def _range(text: str, whole: str) -> list[str]:
     numbers: list[str] = []
     for item in text.split(","):
         if not (match := re.fullmatch(r"(\d+)(?:-(\d+))?", item)):
-            raise ValueError(f"{whole!r} is no list of hosts as Slurm writes it: {item!r} is no number or range.")
+            raise ValueError(f"{whole!r} is not a list of hosts in Slurm's form: {item!r} is no number or range.")
         first, last = match[1], match[2] or match[1]
         numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     return numbers
@@ -66,7 +66,7 @@ def expand_counts(text: str) -> list[int]:
     counts: list[int] = []
     for item in text.split(","):
         if not (match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)):
-            raise ValueError(f"{text!r} does not count tasks a node as Slurm does, such as '3,1(x3)'.")
+            raise ValueError(f"{text!r} is not a list of tasks per node in Slurm's form, such as '3,1(x3)'.")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -92,7 +92,7 @@ def hosts_of_tasks(hosts: Sequence[str], counts: Sequence[int], distribution: st
     if kind == "block":
         return [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
     if kind != "cyclic":
-        raise ValueError(f"Tasks distributed by {distribution!r} cannot be found; start them with `srun -m block`.")
+        raise ValueError(f"Tasks distributed by {distribution!r} cannot be located; start them with `srun -m block`.")
     return [
         host
         for turn in range(max(counts, default=0))

@@ -111,7 +111,7 @@ def kernel_cache_directory(wanted: str | None = None) -> str:
     if wanted is not None:
         if is_own_folder(wanted):
             return wanted
-        _log.warning("NUMBA_CACHE_DIR=%s is not used: others may write there, and what lies there is run.", wanted)
+        _log.warning("NUMBA_CACHE_DIR=%s is not used: others may write there, and its code would be run.", wanted)
     try:
         directory = os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels")
         os.makedirs(directory, mode=0o700, exist_ok=True)

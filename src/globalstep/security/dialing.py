@@ -141,7 +141,7 @@ def _check_user(connection: socket.socket, host: str, port: int) -> None:
     """
     user = uid_of_unix(connection)
     if not is_ours(user) and (user is None or user != uid_of_listener(host, port)):
-        raise ConnectionRefusedError(f"who listens there is user {user}, who is not known to be a PS task's")
+        raise ConnectionRefusedError(f"the listener there is of user {user}, who is not known to run a PS task")
 
 
 def _expect(connection: socket.socket | TlsSocket, wanted: bytes, until: float) -> None:
@@ -158,4 +158,4 @@ def _expect(connection: socket.socket | TlsSocket, wanted: bytes, until: float) 
             raise ConnectionRefusedError("the task closed the connection without a welcome")
         got += more
     if not hmac.compare_digest(got, wanted):
-        raise ConnectionRefusedError("what answers there is no PS task of this version, or not the one that was asked")
+        raise ConnectionRefusedError("the answer is not that of the PS task that was asked, or not of this version")

@@ -108,7 +108,7 @@ def test_slices_that_are_not_the_whole_are_refused_before_memory_is_taken(tmp_pa
 
 
 def test_a_shape_below_zero_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"'w' has the shape \[-5\]"):
+    with pytest.raises(CheckpointError, match=r"'w' has the impossible shape \[-5\]"):
         bundle(tmp_path, {"w": entry([-5], 0)})
 
 

@@ -194,7 +194,7 @@ def test_without_locks_a_living_process_of_this_machine_is_found_by_its_name(tmp
 def test_without_locks_a_process_of_another_machine_is_warned_of(tmp_path, no_locks, caplog):
     named(tmp_path, Process("elsewhere", 7, "another boot", "1"))
     hold(str(tmp_path))()
-    assert "host elsewhere, pid 7 may train there since 2001-09-" in caplog.text
+    assert "host elsewhere, pid 7 trains there since 2001-09-" in caplog.text
 
 
 def test_what_is_no_directory_of_this_machine_has_no_lock(tmp_path):

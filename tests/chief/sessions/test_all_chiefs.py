@@ -236,7 +236,7 @@ def test_two_processes_of_one_task_are_refused_as_before(tasks):
     with tasks.process(0) as target, Graph().as_default():
         tasks._process = Process("elsewhere", 7, "elsewhere", "1")
         build()
-        with pytest.raises(FailedPreconditionError, match="Two processes are /job:worker/task:0"):
+        with pytest.raises(FailedPreconditionError, match="Two processes run as /job:worker/task:0"):
             monitored(target, True)
     first.step()
     first.close()

@@ -179,7 +179,7 @@ def test_a_step_that_fails_after_the_signal_leaves_what_is_there_saved(graph, tm
         signal.signal(signal.SIGCHLD, before)
     assert ended.value.code == 128 + number
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
-    assert "is not done: DataLoader worker (pid 7) is killed by signal" in caplog.text
+    assert "did not finish: DataLoader worker (pid 7) is killed by signal" in caplog.text
 
 
 def test_ctrl_c_twice_ends_at_once():
@@ -287,7 +287,7 @@ def test_a_task_that_waits_for_ps_tasks_ends_and_says_why(graph, tmp_path, monke
     assert ended.value.code == EXIT_DRAINED
     assert len(pauses) == 1
     told = (
-        "The step that was running when SIGTERM came is not done"
+        "The step that was running when SIGTERM came did not finish"
         if lost
         else "SIGTERM came while this task made its session"
     )

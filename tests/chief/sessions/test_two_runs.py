@@ -308,7 +308,7 @@ def test_who_has_joined_a_run_is_of_no_other():
 
 
 def test_a_second_process_of_a_task_is_refused_where_the_first_lives():
-    with pytest.raises(FailedPreconditionError, match=r"Two processes are /job:worker/task:1: host h0, pid 5"):
+    with pytest.raises(FailedPreconditionError, match=r"Two processes run as /job:worker/task:1: host h0, pid 5"):
         RunOfTask(ManualClock()).refuse_second(Client([status_of(0.5), status_of(0.1)]))
 
 

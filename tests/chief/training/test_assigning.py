@@ -46,7 +46,7 @@ def test_a_callback_assigns():
     ("values", "said"),
     [
         ({"w": ONES, "u": 1}, "no parameter 'u'; it has "),
-        ({"v": 3, "w": np.ones(4)}, r"'w' has shape \[3\], and what is assigned to it is float64\[4\]"),
+        ({"v": 3, "w": np.ones(4)}, r"'w' has shape \[3\], and the assigned value is float64\[4\]"),
         ({"w": ["a", "b", "c"]}, r"'w' has shape \[3\], and what is assigned"),
     ],
 )

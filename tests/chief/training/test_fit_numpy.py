@@ -217,7 +217,7 @@ class TestEvaluation:
         fit(steps=3, run_dir=tmp_path, optimizer=gs.optim.SGD(0.5, momentum=0.5))
         fit(steps=5, run_dir=tmp_path, optimizer=optimizer)
         lines = [line for line in caplog.messages if "goes on from step" in line]
-        assert lines == [f"The run in {tmp_path} goes on from step 3 with something else: {one}." for one in said]
+        assert lines == [f"The run in {tmp_path} goes on from step 3 with changes: {one}." for one in said]
 
     def test_a_run_that_goes_on_remembers_the_best(self, tmp_path):
         evaluate = self.evaluate({"auc": lambda params, _: -float(np.sum(params["w"] ** 2))}, predict=None, mode="max")

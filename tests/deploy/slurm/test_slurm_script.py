@@ -51,7 +51,7 @@ def test_options_of_the_user_come_last_and_win():
 
 @pytest.mark.parametrize("option", ["partition=x", "--comment=a\nrm -rf x"])
 def test_what_is_no_option(option):
-    with pytest.raises(ValueError, match="is no option of sbatch"):
+    with pytest.raises(ValueError, match="is not an option of sbatch"):
         batch_script(parsed(f"--sbatch={option}", "t.py"))
 
 

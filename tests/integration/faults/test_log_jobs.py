@@ -83,7 +83,7 @@ def test_when_a_log_is_gone_all_go_back_to_the_checkpoint_as_without_one(process
     assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
     printed = processes.output("launch")
     assert re.search(
-        r"No recovery from the write-ahead logs, but from a checkpoint: .*There is no write-ahead log in", printed
+        r"Cannot recover from the write-ahead logs, but from a checkpoint: .*There is no write-ahead log in", printed
     )
     assert re.search(r"All PS tasks go back together, from step \d+ to step [1-9]\d+, to checkpoint", printed)
     ends_exactly(tmp_path, printed)

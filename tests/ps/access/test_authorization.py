@@ -462,7 +462,7 @@ def test_ps_tasks_settle_with_each_other_and_others_do_not(serving, joined):
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "..", ".", "a\\b", "a\0b"])
 @pytest.mark.parametrize("field", ["file", "probe_file"])
 def test_a_files_name_is_no_path(field, name):
-    with pytest.raises(InvalidArgumentError, match=f"no name of a file in a directory .{field}"):
+    with pytest.raises(InvalidArgumentError, match=f"is not a file name .{field}"):
         RunPaths().check(pb.WriteSnapshotRequest(directory="/run", **{field: name}))
 
 

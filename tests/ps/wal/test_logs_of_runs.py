@@ -99,6 +99,6 @@ def test_a_run_that_is_refused_leaves_no_log(tmp_path):
 
 def test_an_id_that_is_no_name_is_refused(tmp_path):
     tasks = Tasks(tmp_path / "logs")
-    with pytest.raises(FailedPreconditionError, match="no id of a run"):
+    with pytest.raises(FailedPreconditionError, match="not the id of a run"):
         tasks.begin(RunIdentity("../../elsewhere"))
     assert list(tmp_path.iterdir()) == []

@@ -153,7 +153,7 @@ def test_where_the_newest_life_is_damaged_the_one_before_is_tried(tmp_path, capl
     path.write_bytes(data)
     statuses = come_back(client, client.refresh(), str(tmp_path), ManualClock(), 10.0, RUN)
     assert statuses[0].incarnation == client.incarnation
-    assert f"incarnation {newer.incarnation}; those of others are tried" in caplog.text
+    assert f"incarnation {newer.incarnation}; trying those of others" in caplog.text
     for one in (client, newer):
         one.close()
     tasks.kill(0)
