@@ -74,7 +74,7 @@ class ClientTicket:
         return self._ticket.done()
 
     def result(self) -> Pushed:
-        """Give what became of the push.
+        """Wait for the push, and return its result.
 
         Blocking: until it is answered.
         Thread-safe: yes, and it may be asked again.

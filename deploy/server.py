@@ -257,7 +257,7 @@ class Server:
 
 
 def _check_addresses(cluster: ClusterSpec, own: str) -> None:
-    """Refuse a cluster with an address that is none; first of all this task's own."""
+    """Refuse a cluster with an invalid address; this task's own is checked first."""
     if own and not is_address(own):
         raise InvalidArgumentError(
             f'Could not parse port for local server from "{own}": an address is "host:port", with a port up to 65535, '

@@ -207,7 +207,7 @@ class Budget:
     def try_claim(
         self, kind: Kind, account: Account, nbytes: int, forced: bool = False, moved: Collection[MemoryClaim] = ()
     ) -> MemoryClaim | None:
-        """Do the same; None where there is no memory, and it is not `forced`: that is no refusal.
+        """Do the same; None where there is no memory, unless `forced`; counts no refusal.
 
         Claims that are `moved` are for the same kind from now on.
         """

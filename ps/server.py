@@ -270,7 +270,7 @@ class PSServer:
         return self._alone_code if self._alone_code is not None else 0 if self.shard.done else EXIT_TERMINATED
 
     def _name_losses(self) -> None:
-        """Say who has not been heard of for longer than its lease."""
+        """Log the clients that have been silent for longer than their leases."""
         for lost in self.shard.members.find_losses():
             steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
             _log.warning(

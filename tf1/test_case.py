@@ -173,7 +173,7 @@ class TestCase(unittest.TestCase):
     def assertAllClose(  # noqa: N802
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Check that two arrays, nodes, or structures of such, are near each other.
+        """Check that two arrays, nodes, or structures of these, are near each other.
 
         Args:
             a: Array, node, or a list, tuple or dict of such.

@@ -140,12 +140,12 @@ def kind_of(decl: VariableDecl) -> str:
 
 
 def index_path(prefix: str, term: int = 0) -> str:
-    """Give the path of a checkpoint's index: the one that everybody knows, or that of a chief's term."""
+    """Give the path of a checkpoint's index: the common one, or the one of a chief's term."""
     return f"{prefix}.index.term-{term}.json" if term else prefix + INDEX_SUFFIX
 
 
 def find_index(storage: Storage, prefix: str) -> str | None:
-    """Give the path of the index that counts, that of the greatest term; None where there is no such checkpoint."""
+    """Give the path of the valid index, the one of the greatest term; None where there is no such checkpoint."""
     terms = _terms_of(storage, prefix)
     if terms:
         return index_path(prefix, max(terms))
@@ -167,7 +167,7 @@ def prefixes_in(storage: Storage, directory: str) -> dict[str, int]:
 
 
 def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[str] = ()) -> None:
-    """Delete the indexes of a checkpoint; a chief with a term deletes none of a greater one.
+    """Delete the indexes of a checkpoint; a chief with a term deletes no index of a greater term.
 
     Args:
         storage: Where the checkpoint lies.
@@ -199,7 +199,7 @@ def _term_in(storage: Storage, path: str) -> int:
 
 
 def shard_file_name(base: str, shard: int, shards: int, rewrite: int = 0, term: int = 0) -> str:
-    """Give the name of a shard's file; with a term, one that no other save ever gives.
+    """Give the name of a shard's file; with a term it is unique to this save.
 
     >>> shard_file_name("my-model-1000", 0, 2)
     'my-model-1000.shard-00000-of-00002.safetensors'
@@ -321,7 +321,7 @@ def _index_of(body: Any) -> CheckpointIndex:
 
 
 def _file_name(name: Any) -> str:
-    """Give the name of a file beside the index; a path elsewhere is none."""
+    """Check the name of a file beside the index; a path elsewhere is refused."""
     if not isinstance(name, str) or not name or name in (".", "..") or any(sign in name for sign in "/\\\0"):
         raise ValueError(f"{name!r} is not a file name")
     name.encode()

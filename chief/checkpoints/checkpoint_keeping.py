@@ -180,7 +180,7 @@ class Retention:
             self._evicted.append(self.kept.pop(0))
 
     def to_delete(self) -> list[str]:
-        """Give the checkpoints to delete now; one that is due to be kept for good is not."""
+        """Give the checkpoints to delete now, without those that are to be kept for good."""
         evicted, self._evicted = self._evicted, []
         paths = []
         for path, written_at in evicted:

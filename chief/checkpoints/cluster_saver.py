@@ -282,7 +282,7 @@ def restore_into(
     saveables: Sequence[Saveable],
     reshape: bool = False,
 ) -> None:
-    """Give Variables the values of a checkpoint, in one push but for large ones; nothing changes if anything is wrong.
+    """Restore Variables from a checkpoint, in one push but for large ones; if anything is wrong nothing changes.
 
     Args:
         cluster: A client of the PS tasks.

@@ -51,7 +51,7 @@ def saveables_of_program(program: Program) -> list[Saveable]:
 
 
 def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:
-    """Give saveables as the PS tasks hold them: one that is split over several tasks becomes its parts."""
+    """Give saveables as the PS tasks hold them: those that are split over several tasks as their parts."""
     parts: list[Saveable] = []
     for saveable in saveables:
         decl = declared.get(saveable.variable)

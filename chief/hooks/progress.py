@@ -93,7 +93,7 @@ class LiveLine:
         self._region.update(self._text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def say(self, text: str) -> None:
-        """Write a line that stays, above the one that changes."""
+        """Write a permanent line above the changing one."""
         self._console.print(self._text(text), soft_wrap=True)
 
     def close(self) -> None:

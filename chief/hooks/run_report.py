@@ -61,7 +61,7 @@ def is_wanted(progress: bool | None, environ: Mapping[str, str] = os.environ) ->
 
 
 class RunReport(SessionRunHook):
-    """Tells how a run fares: a hook of the chief, which also has to be given the end.
+    """Reports a run's progress: a hook of the chief, whose `conclude` has to be called at the end.
 
     The loss is that of the run's own step; it is fetched with it, only where a line is due.
 

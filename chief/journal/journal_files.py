@@ -121,7 +121,7 @@ def segment_names(run_directory: str) -> list[SegmentName]:
 
 
 def last_stored(run_directory: str, before: int) -> tuple[int, Known] | None:
-    """Say how far the newest incarnation before another came, as far as the journal has it.
+    """Return how far the newest incarnation before another came, by the journal.
 
     Returns:
         The incarnation, and its last entry and steps; None where there is none, or it cannot be read.

@@ -101,7 +101,7 @@ def hold(
 
 
 def _clear_leftovers(directory: str, clock: Clock) -> None:
-    """Remove what killed processes had begun to write in a run's directory, but for what is being written now.
+    """Remove unfinished files of killed processes from a run's directory; those that are being written stay.
 
     An evaluator's task may be at it, and a chief that has replaced this one, which may not have the lock.
     """

@@ -25,7 +25,7 @@ _FIRST_STOP_WAIT_SECS = 0.001
 
 
 class Coordinator:
-    """Lets any thread of a group ask all to stop, and reports the first error to who joins them.
+    """Lets any thread of a group ask all to stop, and raises the first error in `join`.
 
     Thread-safe, but for `join`, which one thread calls.
 

@@ -96,7 +96,7 @@ def others_that_train(
 
 
 class OtherTasks:
-    """The other tasks of a run, for one that has nothing to train any more and looks at them again and again.
+    """The other tasks of a run, as seen by a task that has nothing to train any more and polls them.
 
     Args:
         cluster: The client of the task that looks.

@@ -83,7 +83,7 @@ class RunFiles:
     keep_incarnation = staticmethod(keep_incarnation)
 
     def last_stored(self, before: int) -> tuple[int, Known] | None:
-        """Return how far the newest incarnation before another came, as far as the journal has it."""
+        """Return how far the newest incarnation before another came, by the journal."""
         return last_stored(self.directory, before)
 
     def keep_journal(self, client: ClusterClient) -> None:

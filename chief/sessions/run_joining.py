@@ -187,7 +187,7 @@ def _is_elsewhere(process: Process) -> bool:
 
 
 def _members(statuses: Sequence[pb.StatusReply], run: str) -> list[_Member]:
-    """Give those of a run who may be there: their leases are not over, and none was seen dead."""
+    """Give the members of a run that may be there: their leases are not over, and none was seen dead."""
     members: dict[str, _Member] = {}
     for status in statuses:
         for one in status.clients:

@@ -62,7 +62,7 @@ def is_done(statuses: Sequence[pb.StatusReply]) -> bool:
 
 
 class SessionCreator:
-    """Base of session creators: makes a session, and knows what is owed at its end.
+    """Base of session creators: makes a session, and does what has to be done at its end.
 
     Attributes:
         admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
@@ -76,7 +76,7 @@ class SessionCreator:
     _attend: Callable[[Any], None] = staticmethod(lambda cluster: None)
 
     def watch_clients(self, attend: Callable[[Any], None]) -> None:
-        """Be given each client as soon as it is there, before anything is waited for."""
+        """Called with each client as soon as it is there, before any wait."""
         self._attend = attend
 
     def create_session(self) -> Any:

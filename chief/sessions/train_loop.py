@@ -69,7 +69,7 @@ class HookedSession:
         return self._stop_requested or self._refused or self._session.cluster.job_done()
 
     def _stop(self, hook: SessionRunHook | None) -> None:
-        """Take note of who has asked for a stop first."""
+        """Remember the hook that asked for a stop first."""
         if not self._stop_requested:
             self._stop_requested = True
             self.limited = self.limited or hasattr(hook, "store_limit")
@@ -346,7 +346,7 @@ class TrainLoop:
             _log.debug("A thread had reported: %s", reported)
 
     def _session_for_run(self) -> HookedSession:
-        """Give the session, made if there is none, and anew if this task's role has changed."""
+        """Give the session; it is made if there is none, or if this task's role has changed."""
         if self._role_changes and self._ours and self._hooked and (why := self._ours.outdated(self._session)):
             _log.warning("The session is made anew: %s.", why)
             self._release()
@@ -465,7 +465,7 @@ class TrainLoop:
         return True
 
     def _end(self) -> None:
-        """Do what is owed at the end of the job; on a new session if the old one is lost meanwhile.
+        """Do what has to be done at the end of the job; on a new session if the old one is lost meanwhile.
 
         Returns early where the process is asked to end while this task waits for others.
         """
@@ -497,7 +497,7 @@ class TrainLoop:
 
     @property
     def _life(self) -> int:
-        """The incarnation of the present session; 0 for none, and of one that another creator has made."""
+        """The incarnation of the present session; 0 without one, or with one of another kind of creator."""
         return 0 if self._session is None or self._ours is None else int(self._session.cluster.incarnation)
 
     def _finish_training(self) -> bool:
@@ -557,7 +557,7 @@ class TrainLoop:
             self._ours.after_end(self._session)
 
     def _hand_over(self) -> None:
-        """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
+        """Do what has to be done when the process ends and the job goes on: the chief's hooks save."""
         _log.warning("%s: this task hands over its work and exits with %d.", self._drain.by, self._drain.exit_code)
         with self._drain.undisturbed():
             for hook in self._active:

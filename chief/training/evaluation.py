@@ -229,7 +229,7 @@ class Evaluations:
         return any(entry["step"] == step for entry in self.history)
 
     def of_checkpoint(self, prefix: str) -> dict[str, float]:
-        """Evaluate a checkpoint, and write down what came of it."""
+        """Evaluate a checkpoint, and write the result to the history."""
         step = saved_step(prefix)
         self.bring(prefix)
         metrics = self._evaluate.of_model(self.model, self._loss_fn)

@@ -410,7 +410,7 @@ class Trainer:
                 raise RuntimeError(f"{unused} batches were taken, and no step: call trainer.step(batch) in the loop.")
 
     def _share(self, batches: Any, epochs: int | None, per_step: int) -> Iterator[Any]:
-        """Give this worker's batches, after those of the calls before; from there again where the run went back."""
+        """Give this worker's batches, after those of earlier calls; after a return of the run, again from there."""
         replicas, passed, claimed = self._replicas, self._passed, -1
         start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
         start = start + self._had * per_step if self._left_out is None else self._left_out
@@ -579,7 +579,7 @@ class Trainer:
         self._loop.with_session(change)
 
     def stop(self) -> None:
-        """End training after this step; on the chief, that of all workers."""
+        """End training after this step; on the chief, the training of all workers."""
         self._stopped = True
         if self._loop is not None:
             self._loop.end_job()
@@ -672,7 +672,7 @@ class Trainer:
                 callback.on_evaluate(self, step, metrics)
 
     def _name_of(self, variable: str) -> str:
-        """Give the parameter's name in the model for that of its Variable."""
+        """Give the name in the model of the parameter of a Variable."""
         return variable.removeprefix(self._trained_model.scope)
 
     def _make_loop(self) -> TrainLoop:

@@ -147,7 +147,7 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
 
 
 def _add_unrecorded(audited: AuditedIncarnation, known: Known | None, complete: bool, most_by: int) -> None:
-    """Add what an incarnation lost besides what its journal has, as far as clients have heard.
+    """Add losses of an incarnation that its journal does not show, as far as clients have heard of them.
 
     Args:
         audited: The incarnation, which a later one has followed.

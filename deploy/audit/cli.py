@@ -119,7 +119,7 @@ def _lost(result: Audit) -> Iterable[str]:
 
 
 def _at_least(count: int, more: bool) -> str:
-    """Write a number that may be greater; of one that is 0 nothing is known."""
+    """Write a number as a lower bound; 0 as unknown."""
     if not more:
         return str(count)
     return f"≥{count}" if count else "?"

@@ -195,7 +195,7 @@ class Launcher:
         return 0
 
     def _came_after(self, task: Task, end: float) -> bool:
-        """Whether a task was started again so late that it may know nothing of what came to its end then.
+        """Whether a task was started again so late that it may have missed the end of the job.
 
         A PS that comes back after the end holds nothing, and a chief or worker may wait in vain for it.
         """
@@ -343,7 +343,7 @@ class Conclusion:
 
 
 def read_conclusion(text: str) -> Conclusion | None:
-    """Read what a chief says of its end; None for what is none: a program may print anything.
+    """Read a chief's line about its end; None for any other line: a program may print anything.
 
     >>> read_conclusion('{"step": 30, "steps": 20, "secs": 4.0, "checkpoint": ""}')
     Conclusion(step=30, steps=20, secs=4.0, checkpoint='')

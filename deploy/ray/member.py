@@ -175,5 +175,5 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
 
 
 def _text(line: bytes) -> str:
-    """Decode a line; of one that was redrawn with carriage returns, its last form."""
+    """Decode a line; if it was redrawn with carriage returns, take its last form."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -77,7 +77,7 @@ def exit_code(status: ClusterStatus) -> int:
 
 
 def say_ended(arguments: Sequence[str], status: ClusterStatus) -> None:
-    """Say, of a run that was named by its directory, that none of its PS tasks is there any more."""
+    """Say that none of the PS tasks is there any more, of a run named by its directory."""
     if len(arguments) == 1 and not status.answered and not is_address(arguments[0]):
         print(
             f"The run in {arguments[0]} has ended, or cannot be reached from here: no PS task of it answers. "

@@ -101,7 +101,7 @@ def found_runs(root: str) -> Iterator[ListedRun]:
 
 
 def _asked(launched: LiveRun) -> ListedRun:
-    """Say how a launched run fares; one that has no PS task yet is listed all the same."""
+    """Ask a launched run for its status; a run without a PS task yet is listed as well."""
     run = ListedRun(
         launched.name, launched.process.pid, launched.since, ps=tuple(launched.ps), program=launched.program
     )

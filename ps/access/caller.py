@@ -1,4 +1,4 @@
-"""Callers: who makes a call on a PS task, as far as it has proven who it is. Values, without a wire.
+"""Callers of a PS task, with what they have proven of themselves. Values, without a wire.
 
 Layer: ps.
 """
@@ -19,7 +19,7 @@ __all__ = ["ANONYMOUS", "CALLER", "Caller", "Everybody", "ProvenCall", "Role", "
 
 
 class TokenRevokedError(UnauthenticatedError):
-    """The token that a connection was opened with is none any more: the connection ends."""
+    """The token that a connection was opened with is not valid any more: the connection ends."""
 
 
 class Role(enum.StrEnum):

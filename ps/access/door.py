@@ -89,7 +89,7 @@ def whose_seat(caller: Caller) -> str:
 
 
 def check_share(whose: str, seats: int, most: int) -> None:
-    """Refuse one seat more to who has its share.
+    """Refuse another seat to a caller that has its share.
 
     Args:
         whose: As of `whose_seat`; not "".
@@ -108,7 +108,7 @@ def check_share(whose: str, seats: int, most: int) -> None:
 
 
 class Seats:
-    """Counts who is served at a time. Thread-safe.
+    """Counts the callers that are served at a time. Thread-safe.
 
     Args:
         most: Seats of everybody.

@@ -15,7 +15,7 @@ __all__ = ["OwnUser", "kernel_tells"]
 
 
 class OwnUser:
-    """Refuses who is another user of this machine than the one whose process this is. Thread-safe.
+    """Refuses callers of this machine that run as another user than this process. Thread-safe.
 
     Root is let in: it may do everything anyway.
 

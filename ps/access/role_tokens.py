@@ -66,7 +66,7 @@ class TokenLine:
 
 
 def token_lines(text: str, path: str) -> list[TokenLine]:
-    """Read what such a file says.
+    """Read the lines of a tokens file.
 
     Args:
         text: Its content.
@@ -103,7 +103,7 @@ def token_lines(text: str, path: str) -> list[TokenLine]:
 
 
 def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
-    """Read such a file; gives role -> its tokens, those without a name first. Else as `token_lines`.
+    """Read a tokens file as role -> its tokens, those without a name first. Else as `token_lines`.
 
     >>> parse_tokens("worker 0123456789abcdef # all workers", "tokens")
     {'worker': ['0123456789abcdef']}

@@ -169,7 +169,7 @@ class Security:
         )
 
     def _names_a_role(self) -> bool:
-        """Whether this task's own certificate names a role: then those of its callers have to as well."""
+        """Whether this task's own certificate names a role: then its callers' certificates have to as well."""
         return self._tls is not None and role_of_certificate(self._tls.latest().cert) is not None
 
     @property

@@ -243,7 +243,7 @@ class StepWaits:
         return soonest
 
     def _has_moved_on(self, asked: _Asked) -> bool:
-        """Whether a step has another value than the one that is waited at. Takes no lock: it is asked often."""
+        """Whether a step has left the value that a call waits at. Takes no lock: it is asked often."""
         now = self._shard.now
         ledger = now.ledger
         if now.number != asked.incarnation or ledger is None:

@@ -99,7 +99,7 @@ class PushTable:
         return None
 
     def record(self, push: PushId, outcome: Outcome) -> None:
-        """Remember what became of a push."""
+        """Remember the outcome of a push."""
         client = self._clients.get(push.client)
         if client is None:
             client = self._clients[push.client] = _Client()
@@ -154,7 +154,7 @@ class PushTable:
             )
 
     def forget_gone(self, here: Collection[str], expired: Collection[str], now: float) -> list[str]:
-        """Forget what became of pushes of clients that are gone; to be called when a checkpoint is taken.
+        """Forget the outcomes of pushes of clients that are gone; to be called when a checkpoint is taken.
 
         Of those that may come back, the number they came to and their last outcomes are always left.
 

@@ -102,7 +102,7 @@ class Leads:
         return [view for view in self._counting if own - self._clock(view.client) > self.most]
 
     def _look(self, presence: Presence, at: float, begun_secs: float) -> None:
-        """Find the slowest of those that live, and forget who is gone."""
+        """Find the slowest worker that lives, and forget those that are gone."""
         self._looked_at = at
         here = self._here(presence, at)
         # A worker that has not pushed yet has read values; one that never will is not waited for long.

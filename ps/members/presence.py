@@ -208,7 +208,7 @@ class Presence:
         self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
 
     def begin(self, expected_tasks: Sequence[str]) -> None:
-        """Start a new incarnation: who was here stays, the chief names anew who is expected."""
+        """Start a new incarnation: clients that were here stay, the chief names the expected tasks anew."""
         self._expected, self._begun = set(expected_tasks), True
         self._finished_at = None
         self._came, self._changed_at = True, self._clock.monotonic()
@@ -259,7 +259,7 @@ class Presence:
             lease.lease_secs = min(lease.lease_secs, MAX_DONE_LEASE_SECS)
 
     def heard(self, client: str, task: str, lease_secs: float, standing: Standing = NO_STANDING) -> None:
-        """Take note of a sign of life; one that was overtaken by its client's leaving is none.
+        """Take note of a sign of life; one that arrives after its client has left does not count.
 
         Raises:
             ResourceExhaustedError: If too many others are here. Nothing is changed.
@@ -440,7 +440,7 @@ class Presence:
         return [view.task or view.client for view in self.clients() if view.client != client]
 
     def absence(self) -> Absence:
-        """Say who is not here, and since when."""
+        """Give the tasks that are absent, and since when."""
         now = self._clock.monotonic()
         until = max([self._changed_at, *(lease.heard + lease.lease_secs for lease in self._leases.values())])
         return Absence(
@@ -476,7 +476,7 @@ class Presence:
 
 
 def refuse_other(held: RunIdentity, run: RunIdentity, shard: int, presence: Presence) -> None:
-    """Refuse a BEGIN of another run while members of the one that is held are there.
+    """Refuse a BEGIN of another run while members of the held one are there.
 
     Args:
         held: The run that the task serves.

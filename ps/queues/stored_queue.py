@@ -253,7 +253,7 @@ class StoredQueue:
         self._claim = None
 
     def _wait(self, line: OrderedDict[Place, SlotCall], place: Place, call: SlotCall, now: float) -> None:
-        """Keep a call's place, or give it the last one; who has not been heard of loses it."""
+        """Keep a call's place in the line, or give it the last one; clients that are silent lose theirs."""
         call.heard = now
         line[place] = call
         self.drop_silent(self.entering, now)

@@ -368,7 +368,7 @@ class ReadSnapshot(Event[tuple[dict[str, Array], Callable[[], bytes]]]):
 
 @dataclass(slots=True)
 class Release(Event[None]):
-    """Free a snapshot; one that is not there is no error."""
+    """Free a snapshot; if it is not there, nothing happens."""
 
     incarnation: int
     snapshot: PushId

@@ -136,7 +136,7 @@ class Incarnation:
         return 0 if self._contributions is None else self._contributions.nbytes
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
-        """Give what is left after a loss: vacant, but for which run and log it was."""
+        """Give the incarnation after a loss: vacant, but it knows its run and log."""
         left = Incarnation(most_read_bytes)
         left.shard, left.shards, left.sequencer = self.shard, self.shards, self.sequencer
         left.sequencer_address, left.log = self.sequencer_address, self.log

@@ -72,7 +72,7 @@ class Resources:
 
 
 class FailStop:
-    """Makes a block of code one that a shard comes through as a whole, or loses its state in.
+    """Makes a block of code atomic: a shard completes it as a whole, or loses its state.
 
     >>> lost = []
     >>> stop = FailStop(lambda: lost.append("all"))

@@ -412,7 +412,7 @@ class Sequencer:
         return outcome, entry
 
     def _count_lead(self, leads: Leads, asked: Push, refused: OutcomeKind | None) -> None:
-        """Count an iteration of a worker; one whose gradient was dropped is one all the same."""
+        """Count an iteration of a worker, even if its gradient was dropped."""
         if asked.increments and refused in (None, OutcomeKind.DROPPED_NAN):
             leads.count(asked.push.client, self._resources.clock.monotonic())
 

@@ -133,7 +133,7 @@ class Snapshots:
         return self._taken[snapshot]
 
     def release(self, snapshot: PushId) -> None:
-        """Free one; one that is not there is no error."""
+        """Free a snapshot; if it is not there, nothing happens."""
         self._taken.pop(snapshot, None)
 
     def check_count(self, here: Collection[str], most: int) -> None:

@@ -89,7 +89,7 @@ class VariableStore:
     def declare(
         self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl], nothing_new: bool = False
     ) -> None:
-        """Make Variables and optimizers known; what is known already, and the same, stays as it is.
+        """Declare Variables and optimizers; equal declarations that are there already stay.
 
         Args:
             variables: Those of this shard.

@@ -177,7 +177,7 @@ class NanTensorHook(SessionRunHook):
 
 
 def _variables_with_nan(session: Session) -> tuple[bool, list[str]]:
-    """Look for NaN in trainable Variables, but for those too large to be fetched; gives whether all were looked at."""
+    """Look for NaN in trainable Variables, except those too large to fetch; return whether all were looked at."""
     variables = session.graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
     small: list[Any] = []
     left = _MOST_LOOKED_AT_BYTES // 8

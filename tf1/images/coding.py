@@ -147,7 +147,7 @@ def decode_jpeg(
 
 
 def _reduced(data: bytes, ratio: int) -> Any:
-    """Read a JPEG image at a part of its size; None where it is none."""
+    """Read a JPEG image at a part of its size; None for other formats."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(data))

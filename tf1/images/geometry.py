@@ -214,7 +214,7 @@ def central_crop(image: Any, central_fraction: float) -> Node:
 
 
 def _box(values: Sequence[Any]) -> tuple[list[Node], list[int | None]]:
-    """Give numbers, or nodes that are such, as nodes, with what is known of them before a run."""
+    """Give numbers, or scalar nodes, as nodes, with their static values."""
     nodes = [as_node(value) for value in values]
     static = [static_value(node) for node in nodes]
     return nodes, [None if value is None else int(value) for value in static]

@@ -120,7 +120,7 @@ class Flatten(Layer):
 
 
 def activated(result: Node, bias: Any, activation: Callable[..., Any] | None) -> Node:
-    """Give activation(result + bias), where there are such."""
+    """Give activation(result + bias); each may be None."""
     if bias is not None:
         result = nn_ops.bias_add(result, bias)
     output: Node = result if activation is None else activation(result)

@@ -316,7 +316,7 @@ class Layer:
 
 
 def snake_case(name: str) -> str:
-    """Give a class's name as that of a scope.
+    """Give the scope name for a class's name.
 
     >>> snake_case("MaxPooling2D"), snake_case("BatchNormalization")
     ('max_pooling2d', 'batch_normalization')

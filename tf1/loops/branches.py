@@ -332,7 +332,7 @@ def _dead(node: Node, is_ids: bool) -> Any:
 
 
 def _in_order(nodes: Sequence[Node]) -> list[Node]:
-    """Sort nodes so that each comes after those that it needs, and else as they are."""
+    """Sort nodes topologically; the order is kept where it may be."""
     within = set(nodes)
     ordered: dict[Node, None] = {}
     for root in nodes:

@@ -30,7 +30,7 @@ def mean_per_class_accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of the mean over classes of how often each is predicted where it is so.
+    """Make the metric of the mean over classes of the share of each class that is predicted as it.
 
     Args:
         labels: Node or array of class numbers, of any shape.

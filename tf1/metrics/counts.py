@@ -60,7 +60,7 @@ def false_positives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of how many are predicted and are not so; the arguments are those of `true_positives`."""
+    """Make the metric of the number of false positives; the arguments are those of `true_positives`."""
     into = Collections(metrics_collections, updates_collections)
     return _counted("false_positives", (labels, predictions, weights), into, name)
 
@@ -73,7 +73,7 @@ def true_negatives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of how many are not predicted and are not so; the arguments are those of `true_positives`."""
+    """Make the metric of the number of true negatives; the arguments are those of `true_positives`."""
     into = Collections(metrics_collections, updates_collections)
     return _counted("true_negatives", (labels, predictions, weights), into, name)
 
@@ -86,7 +86,7 @@ def false_negatives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of how many are not predicted and are so; the arguments are those of `true_positives`."""
+    """Make the metric of the number of false negatives; the arguments are those of `true_positives`."""
     into = Collections(metrics_collections, updates_collections)
     return _counted("false_negatives", (labels, predictions, weights), into, name)
 
@@ -99,7 +99,7 @@ def precision(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of the share of what is predicted that is so; 0 where nothing is predicted.
+    """Make the metric of precision, the share of predicted positives that are true; 0 where none is predicted.
 
     The arguments are those of `true_positives`.
     """
@@ -115,7 +115,7 @@ def recall(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> tuple[Node, Node]:
-    """Make the metric of the share of what is so that is predicted; 0 where nothing is so.
+    """Make the metric of recall, the share of actual positives that are predicted; 0 where there is none.
 
     The arguments are those of `true_positives`.
     """

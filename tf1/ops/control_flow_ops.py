@@ -104,7 +104,7 @@ def _runnable(item: Any, graph: Any) -> Node:
 
 
 def tuple(tensors: Sequence[Any], name: str | None = None, control_inputs: Any = None) -> list[Any]:
-    """Give the values, none of them before all of them (and `control_inputs`) are there.
+    """Give the values once all of them, and `control_inputs`, are there.
 
     Args:
         tensors: List of nodes, IndexedSlices, or None.

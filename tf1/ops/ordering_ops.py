@@ -152,7 +152,7 @@ def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) 
 
 
 def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = None) -> ListDiff:
-    """Give the elements of a vector that are not in another one, in their order and as often as they are there.
+    """Give the elements of a vector that are not in another one, in their order, repeats included.
 
     Returns:
         The values [m] as `out`, and their places in `x` [m], of the dtype `index_dtype`, as `idx`.

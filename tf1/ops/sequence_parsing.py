@@ -1,4 +1,4 @@
-"""Parsing of tf.train.SequenceExample: what is said once of an example, and lists of features.
+"""Parsing of tf.train.SequenceExample: its context, and its lists of features.
 
 Layer: tf1. Source of texts: TensorFlow 1.15, core/util/example_proto_fast_parsing.cc.
 """

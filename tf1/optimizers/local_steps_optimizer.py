@@ -172,7 +172,7 @@ def _pushed(
 
 
 def _require_plain(what: str, value: Any) -> None:
-    """Refuse what is no optimizer, or one that does more than to apply gradients."""
+    """Refuse values that are not optimizers, and optimizers that do more than apply gradients."""
     if isinstance(value, TorchOptimizer):
         return
     if not isinstance(value, Optimizer):
@@ -198,7 +198,7 @@ def _require_none_yet(graph: Graph) -> None:
 
 
 def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Gradient]:
-    """Give the gradients by Variable, once they fit, and can be those of local steps."""
+    """Give the gradients by Variable, after checking that they fit, and that local steps can use them."""
     checked = [(as_gradient(grad), variable) for grad, variable in pairs]
     gradients: dict[Variable, Gradient] = {}
     for grad, variable in checked:

@@ -434,7 +434,7 @@ def _by_place(applied: Sequence[tuple[Gradient, Variable]]) -> Iterable[tuple[bo
 
 
 def _graph_time_value(value: Hyper) -> Hyper:
-    """A function that makes a node is called now, as in TensorFlow; one that gives a number, every run."""
+    """Call a function that makes a node now, as in TensorFlow; a function that gives a number is called in each run."""
     if isinstance(value, Node) or not callable(value):
         return value
     made = value()

@@ -399,7 +399,7 @@ class Supervisor:
     SummaryComputed = summary_computed
 
     def _chief_session(self, master: Any, config: Any, wait_for_checkpoint: bool, max_wait_secs: float) -> Any:
-        """Make the chief's session; None where another task is the chief, and this one is none from now on."""
+        """Make the chief's session; None where another task is the chief: this one is a worker from now on."""
         self.session_manager.admit = self._admit
         try:
             session = self.session_manager.prepare_session(

@@ -44,7 +44,7 @@ __all__ = [
 def scatter_nd_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that adds to elements or slices of a Variable; what is said of one twice adds up.
+    """Make the op that adds to elements or slices of a Variable; repeated indices add up.
 
     Args:
         ref: The Variable.

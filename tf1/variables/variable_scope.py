@@ -1,4 +1,4 @@
-"""Variable scopes: the names, initializers and reuse that `named_variables.get_variable` goes by.
+"""Variable scopes: names, initializers and reuse for `named_variables.get_variable`.
 
 Layer: tf1. Source: TensorFlow 1.15 `python/ops/variable_scope.py`. Threads: as for building a graph.
 """

@@ -279,7 +279,7 @@ class Variable(Node):
 
 
 def _first_part(variable: Variable, value: Node) -> MutationPart:
-    """Give what a Variable begins with: of a large one that is one number, or is drawn, no client makes the value."""
+    """Give a Variable's initial value; large ones that are one number, or drawn, are made on the PS tasks."""
     fill = value.attrs.get("fill")
     sizes = [int(size) for size in variable.shape] if variable.shape.is_fully_defined() else []
     if isinstance(fill, Draw) or (

@@ -192,7 +192,7 @@ class Candidate:
         )
 
     def try_to_claim(self, cluster: ClusterClient) -> bool:
-        """Ask for the chief's lease if that is due; one that cannot be asked for now is not given.
+        """Ask for the chief's lease if that is due; where PS task 0 cannot be asked, it is not given.
 
         Nobody asks for it whose job is done: its chief has left it, and there is nothing left for another one to do.
         """

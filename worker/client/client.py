@@ -258,7 +258,7 @@ class ClusterClient:
             return self._asked(self._protocol.pull(stored), joins, merged)
 
     def _asked(self, values: Sequence[Array], joins: Sequence[Join] | None, merged: MergedReads | None) -> list[Array]:
-        """Give the values of the reads that were asked for, from those of Variables as the PS tasks store them."""
+        """Give the values of the original reads, from the values of Variables as the PS tasks store them."""
         if joins is not None:
             stored = iter(values)
             values = [join(stored) for join in joins]

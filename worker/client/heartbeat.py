@@ -127,7 +127,7 @@ class Heartbeat:
             self._beside.remove(transports)
 
     def goodbye(self, unfinished: bool, leaves_lease: bool) -> None:
-        """Tell every PS task that the client leaves; one that is gone needs no goodbye.
+        """Tell every PS task that the client leaves; those that are gone are skipped.
 
         Args:
             unfinished: Its task may be started again: the process has failed, or was asked to end.
@@ -183,7 +183,7 @@ class Heartbeat:
             self.job_done = True
 
     def beat(self) -> None:
-        """Tell every PS task once; one that cannot be reached is left to those who need it."""
+        """Tell every PS task once; those that cannot be reached are skipped."""
         secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
         if self.shutdown.asked:
             secs = min(secs, SHUTDOWN_SECS)

@@ -122,7 +122,7 @@ class LocalRounds:
         return StepResult(float(np.mean(losses)), self._pushed, updates=updates, parts=mean_of_parts(logged))
 
     def settle(self, kind: OutcomeKind) -> None:
-        """Say what became of the push of the last round: one that came too late is carried into the next."""
+        """Take the outcome of the last round's push: the difference of a late push is carried into the next."""
         self._carried = self._pushed if kind in _TOO_LATE else {}
         if kind is OutcomeKind.DROPPED_NAN:
             # The optimizer has kept the numbers that the difference came of.

@@ -250,7 +250,7 @@ class Stepper:
         return gradients[:count], rows
 
     def _take(self, result: PushResult) -> None:
-        """Take note of what became of a push, and of the values that came with it."""
+        """Take the outcome of a push, and the values that came with it."""
         outcome = self.outcome = result.outcome
         step = self._trained.declared.step
         if outcome.kind is OutcomeKind.ACCEPTED:
@@ -308,7 +308,7 @@ class Computing:
 
 
 def go_straight(error: Exception) -> None:
-    """Let an error's traceback go from who catches it straight to the loss function, where it came of one.
+    """Let an error's traceback lead straight from its catcher to the loss function, if it came from there.
 
     The frames between are globalstep's own; they are logged at DEBUG.
     """
@@ -342,7 +342,7 @@ class BadSteps:
         self._seen: Outcome | None = None
 
     def settle(self, outcome: Outcome, name_of: Callable[[str], str]) -> None:
-        """Count what became of a push, once; that it was dropped its session has said.
+        """Count the outcome of a push, once; the session has logged a drop.
 
         Raises:
             NotFiniteGradientError: If too many in a row were dropped for gradients that are not finite.
