@@ -156,7 +156,7 @@ _MEASUREMENTS: Mapping[tuple[str, int], Sequence[str | None]] = {
 
 
 def _modules(tree: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the product's modules with the top-level folder that each lies in; what is generated is none."""
+    """Yield the product's modules, each with its top-level folder; generated ones are left out."""
     for folder in _LAYERS:
         for path in sorted((tree / folder).rglob("*.py")):
             if not _GENERATED.search(path.name) and "egg-info" not in str(path):

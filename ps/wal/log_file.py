@@ -100,7 +100,7 @@ class LogFiles:
         os.fsync(file)
 
     def sync_data(self, file: int) -> None:
-        """Bring a file to the disk, but for what is not needed to read it."""
+        """Sync a file to the disk, without metadata that reading it does not need."""
         os.fdatasync(file)
 
     def allocate(self, file: int, offset: int, size: int) -> None:
@@ -125,7 +125,7 @@ class LogFiles:
         os.replace(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Take a file's name away; one that is not there is no error."""
+        """Delete a file; if it is not there, nothing happens."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
@@ -404,7 +404,7 @@ class SegmentReader:
 
     @property
     def next_number(self) -> int:
-        """The number after that of the last record that was read."""
+        """One more than the number of the last record that was read."""
         return self._next
 
     def records(self) -> Iterator[LoggedRecord]:

@@ -385,7 +385,7 @@ def keep_reserve(files: LogFiles, directory: Path) -> None:
 
 
 def spend_reserve(files: LogFiles, directory: Path) -> bool:
-    """Free the space that was set aside; False if there is none."""
+    """Free the reserved space; False if there is none."""
     path = directory / _RESERVE
     if not path.exists():
         return False

@@ -69,7 +69,7 @@ class HParams:
         self._values[name] = value
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Set one that is there, as its type.
+        """Set an existing hyperparameter, converted to its type.
 
         Raises:
             KeyError: If there is none of that name.
@@ -151,7 +151,7 @@ class HParams:
         return dict(self._values)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Give one, or `default` if there is none of that name."""
+        """Give a hyperparameter, or `default` if there is none of that name."""
         return self._values.get(key, default)
 
     def get_model_structure(self) -> Any:

@@ -90,7 +90,7 @@ def zipped(sources: Sequence[Iterator[Values]]) -> Iterator[Values]:
 
 
 def repeated(begin: Callable[[], Iterator[Values]], times: int) -> Iterator[Values]:
-    """Give all elements several times, -1 for ever; if there are none, that is the end."""
+    """Repeat all elements `times` times, or for ever with -1; without elements it ends at once."""
     for _ in itertools.count() if times < 0 else range(times):
         empty = True
         for values in begin():

@@ -636,7 +636,7 @@ def _write_model(
 
 
 def _named_by_time(made: str, base: str) -> str:
-    """Give a finished export its name, the seconds since 1970, and one second more where there is such a one."""
+    """Give a finished export its name: the seconds since 1970, or one more where that name is taken."""
     stamp = int(SYSTEM_CLOCK.time())
     while True:
         target = os.path.join(base, str(stamp))

@@ -308,7 +308,7 @@ def _weights(features: Any, column: Any, logits: Any, losses: Any) -> Any:
 
 
 def _in_range(labels: Any, classes: int, message: str | None = None) -> Any:
-    """Return labels; a run that computes them refuses one that is no class."""
+    """Return labels; a run that computes them refuses labels outside the classes."""
     most = math_ops.cast(classes - 1, labels.dtype)
     return _after(
         labels,

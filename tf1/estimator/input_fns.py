@@ -115,7 +115,7 @@ def numpy_input_fn(
 
 
 def _as_given(nodes: Mapping[str, Any], like: Any) -> Any:
-    """Return a dict of nodes for a dict, and else the one that is in it."""
+    """Return a dict of nodes if `like` is a dict, else its only node."""
     return nodes if isinstance(like, Mapping) else next(iter(nodes.values()))
 
 

@@ -207,7 +207,7 @@ class _EvaluateCheckpoints(CheckpointSaverListener):
         self._is_first = True
 
     def after_save(self, session: RunSession, global_step_value: int) -> None:
-        """Evaluate, but for the first save, before which nothing was trained."""
+        """Evaluate if that is due; not after the first save, before which nothing was trained."""
         if self._is_first:
             self._is_first = False
         elif self._timer.should_trigger_for_step(global_step_value):
@@ -305,7 +305,7 @@ def _wait_for_turn(config: RunConfig, clock: Clock) -> None:
 
 
 def _evaluate_until_the_end(evaluator: _Evaluator, spec: EvalSpec, clock: Clock) -> None:
-    """Evaluate new checkpoints, until that of the last step has been."""
+    """Evaluate new checkpoints, up to the checkpoint of the last step."""
     if spec.start_delay_secs:
         _log.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
         clock.sleep(spec.start_delay_secs)

@@ -153,7 +153,7 @@ class Executor:
     def fresh_values(
         self, wanted: tuple[Variable, ...], lookups: Sequence[Lookup] = ()
     ) -> tuple[Sequence[Any], list[Any]] | None:
-        """Give values that a read would not make newer by much; None where there are none.
+        """Give values from the last push that are fresh enough not to be read again; None where there are none.
 
         Args:
             wanted: Variables to have whole.
@@ -268,7 +268,7 @@ class Executor:
             self._fresh = Fresh(write, incarnation, self._clock.monotonic(), reads, values)
 
     def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
-        """Send a push, and give what became of this one, whatever other threads push meanwhile; see push.
+        """Send a push, and give its own outcome, even if other threads push meanwhile; see push.
 
         One that was refused, or given up, is an outcome here and no error.
         """

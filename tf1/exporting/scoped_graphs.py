@@ -93,7 +93,7 @@ class _Part:
             node.attr[PAYLOAD].s = json.dumps(written, separators=(",", ":")).encode()
 
     def items(self, items: list[Any]) -> list[Any]:
-        """Give those of a collection that refer to nothing outside."""
+        """Give the items of a collection that refer to nothing outside."""
         renamed = [self._renamed(item) for item in items]
         return [item for item in renamed if _PREFIX not in json.dumps(item)]
 

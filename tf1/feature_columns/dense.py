@@ -117,7 +117,7 @@ class _BucketizedColumn(BucketColumn):
 
 
 class _OfIds(DenseColumn, SequenceDenseColumn):
-    """A column that makes numbers of ids: of an example's, or of those of each step of a sequence."""
+    """A column that makes numbers of ids: of an example's ids, or of the ids of each step of a sequence."""
 
     categorical_column: CategoricalColumn
 

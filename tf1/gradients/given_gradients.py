@@ -1,4 +1,4 @@
-"""Gradients that come with the loss: those of a framework, in one call and without a tape.
+"""Gradients that come with the loss, from a framework, in one call and without a tape.
 
 The node of a loss of PyTorch, jax or plain Python has `attrs["with_gradients"]`: from the values of its inputs, and the
 positions of those whose gradients are wanted, it gives its value and these gradients. Where a Gradients node asks for
@@ -97,7 +97,7 @@ class GivenGradients:
 
 
 def given_gradients(plan: GradientPlan) -> GivenGradients | None:
-    """Give those of a plan; None where they are not all that it asks for."""
+    """Give the schedule of a plan; None where the plan asks for more than these gradients."""
     sources = [node for node in plan.covers if "with_gradients" in node.attrs]
     if len(sources) != 1 or len(plan.covers) != 2 or len(plan.ys) != 1 or plan.seeds != [None]:
         return None

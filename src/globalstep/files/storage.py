@@ -102,7 +102,7 @@ class LocalStorage:
         return os.path.isdir(path or ".")
 
     def make_directories(self, path: str) -> None:
-        """Make a directory and those above it, durable when this returns; one that is there stays."""
+        """Make a directory and its parents, durable when this returns; those that are there stay."""
         path = path or "."
         missing = []
         while not os.path.isdir(path):
@@ -148,7 +148,7 @@ class LocalStorage:
         return os.path.getmtime(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; if it is not there, nothing happens."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 

@@ -67,7 +67,7 @@ class Schedule:
     """
 
     def _check(self, *positive: str) -> None:
-        """Refuse a rate that cannot be, and a number that has to be above 0 and is not."""
+        """Refuse a rate below 0, and fields in `positive` that are not above 0."""
         for name in ("lr", *positive) if hasattr(self, "lr") else positive:
             number: Any = getattr(self, name)
             is_number = isinstance(number, numbers.Real) and math.isfinite(number)

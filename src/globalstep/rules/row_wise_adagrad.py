@@ -1,4 +1,4 @@
-"""Adagrad with one accumulator a row: for tables, whose slots are else as large as they are.
+"""Adagrad with one accumulator per row: for tables, whose slots would be as large as the tables.
 
 Layer: shared.
 """

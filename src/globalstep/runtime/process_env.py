@@ -67,7 +67,7 @@ def _known_experiments() -> list[str]:
 
 
 def tuned(environ: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
-    """Add the settings for speed to an environment; what is set already stays as it is.
+    """Add the settings for speed to an environment; variables that are set already stay.
 
     Args:
         environ: The environment to start from.

@@ -45,7 +45,7 @@ class Peer(NamedTuple):
 
 
 def parse_peer(peer: str) -> Peer | None:
-    """Read an address as gRPC writes it; None for one that is none of IP.
+    """Read an address as gRPC writes it; None for other addresses than IP's.
 
     >>> parse_peer("ipv4:127.0.0.1:4711"), parse_peer("ipv6:%5B::1%5D:4711"), parse_peer("unix:")
     (Peer(six=False, host='127.0.0.1', port=4711), Peer(six=True, host='::1', port=4711), None)

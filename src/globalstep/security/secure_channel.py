@@ -111,7 +111,7 @@ class SecureChannel:
             )
 
     def begin(self, method: str, request: Any = None) -> BeginningCall:
-        """Say what to call, and what to show: the token to who has proven by TLS who he is, else a proof of it.
+        """Give the call to make, with its metadata: the token where TLS proves who serves, else a proof of the token.
 
         A task that has yet to prove that it has this process's token, since gRPC connected to it, is asked for its
         status first, which tells it nothing.
@@ -234,7 +234,7 @@ class SecureChannel:
         )
 
     def was_answered(self) -> None:
-        """Judge who has answered the call that has the task prove itself; the call that was meant may be made then.
+        """Check the answer to the call that has the task prove itself; then the intended call may be made.
 
         Raises:
             UnauthenticatedError: If the task has not proven that it has the token; without one, if it is not known to
@@ -296,7 +296,7 @@ class SecureChannel:
         return grpc.secure_channel(self.address, secure, options=CHANNEL_OPTIONS)
 
     def outdated(self) -> bool:
-        """Whether there are newer certificates than those of the channel made last, of this process or the server."""
+        """Whether this process or the server has newer certificates than the last channel was made with."""
         if self._tls is None or self._server is None:
             return False
         if not self._server.asked:

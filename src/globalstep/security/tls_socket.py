@@ -201,7 +201,7 @@ class TlsSocket:
         return at
 
     def _flush(self) -> bool:
-        """Send what is encrypted, as far as the system takes it; gives whether that is all."""
+        """Send encrypted bytes, as many as the system takes; return whether that was all."""
         while True:
             if not self._unsent:
                 if not self._outgoing.pending:

@@ -63,7 +63,7 @@ class TokenClaim:
 
     @classmethod
     def parse(cls, header: str) -> TokenClaim | None:
-        """Read an authorization header; None for one that is no claim.
+        """Read an authorization header; None where it is not a claim.
 
         >>> TokenClaim.parse("Proof 90ab 127.0.0.1:2222 77")
         TokenClaim(token_id='90ab', address='127.0.0.1:2222', number='77', digest='', proof='')
