@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
             ({"w": W}, {"w": ([0], W[:1])}, "'w' has a whole gradient and one by rows"),
             ({}, {"w": ([3], W[:1])}, "Row 3 is not in 'w', which has the rows 0 to 2"),
             ({}, {"w": ([0, 1], W[:1])}, "for 2 ids"),
-            ({}, {"w": ([0.5], W[:1])}, "ids are integers"),
+            ({}, {"w": ([0.5], W[:1])}, "they must be integers"),
         ):
             with pytest.raises(InvalidArgumentError, match=message):
                 client.push(gradients, rows=rows)

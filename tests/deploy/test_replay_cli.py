@@ -68,7 +68,7 @@ def test_every_step_of_the_run_comes_back_bit_for_bit(tmp_path, capsys, shards):
         assert found["b"].tobytes() == b.tobytes()
         assert found["global_step"] == step or shards == 1
     assert main(["replay", str(tmp_path), "--to-step", "99"]) == 1
-    assert "does not know global_step 99: it has steps 0 to 8" in capsys.readouterr().err
+    assert "never reaches global_step 99: it has steps 0 to 8" in capsys.readouterr().err
 
 
 def test_without_keep_log_it_goes_back_to_the_last_checkpoint_and_says_so(tmp_path, capsys):

@@ -97,7 +97,7 @@ def test_a_session_that_nobody_closes_is_waited_for_ten_seconds(target, caplog):
     clock = CountingClock()
     wait_for_the_end(target, clock)
     assert clock.secs == 10.0
-    assert "a session of this process is still open" in caplog.text
+    assert "does not wait for its session, which is still open" in caplog.text
     session.close()
 
 

@@ -47,7 +47,7 @@ def test_a_callback_assigns():
     [
         ({"w": ONES, "u": 1}, "no parameter 'u'; it has "),
         ({"v": 3, "w": np.ones(4)}, r"'w' has shape \[3\], and the assigned value is float64\[4\]"),
-        ({"w": ["a", "b", "c"]}, r"'w' has shape \[3\], and what is assigned"),
+        ({"w": ["a", "b", "c"]}, r"'w' has shape \[3\], and the assigned value"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(values, said):

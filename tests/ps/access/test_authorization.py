@@ -475,7 +475,7 @@ def test_a_files_name_is_no_path(field, name):
     ids=["a file that no save makes", "a file whose text is known"],
 )
 def test_nothing_is_written_or_looked_at_but_files_of_a_save(request_):
-    with pytest.raises(InvalidArgumentError, match="no name of a (checkpoint's file|probe)"):
+    with pytest.raises(InvalidArgumentError, match="not the name of a (checkpoint's file|probe)"):
         RunPaths().check(request_)
 
 
