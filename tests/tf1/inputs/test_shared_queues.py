@@ -307,7 +307,7 @@ def test_a_call_does_not_wait_beyond_the_end_of_the_job(cluster, at_once):
     with graph.as_default():
         session.run(queue.enqueue(1))
         session.cluster.heartbeat.job_done = True
-        with pytest.raises(JobDoneError, match="Enqueue into FIFOQueue 'q' would wait for ever: the job was declared done"):
+        with pytest.raises(JobDoneError, match="Enqueue into FIFOQueue 'q' would wait for ever: the job was declared"):
             session.run(queue.enqueue(2))
         assert session.run(queue.dequeue()) == 1
 
