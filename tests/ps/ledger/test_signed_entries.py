@@ -227,7 +227,7 @@ def test_a_floor_that_the_shard_did_not_sign_is_refused(cluster, attacker, metho
             if method == "push":
                 request.push.others.append(0)
             send = partial(attacker.send, SEQUENCER, request)
-        with pytest.raises(PermissionDeniedError, match="says so itself"):
+        with pytest.raises(PermissionDeniedError, match="lacks that task"):
             send()
     read = attacker.request("pull")
     read.pull.reads.add(variable="global_step")
