@@ -64,7 +64,7 @@ class Evaluate:
         predict: Called as `predict(model, *batch)`; gives a tuple of tensors or arrays, such as labels and scores.
         every_steps: Evaluate every so many global steps, and at the end.
         best: The metric by which the best checkpoint is kept in RUN_DIR/best; default the first.
-        mode: "max" or "min", which is better; default "min" for a metric called "loss", else "max".
+        mode: "max" or "min", which is better; default "min" for a metric whose name ends with "loss", else "max".
         patience: Stop training after so many evaluations in a row without a better one; None for never.
         ema: Evaluate the moving averages that `gs.fit(ema_decay=...)` keeps.
 
@@ -102,7 +102,7 @@ class Evaluate:
         self.metrics = metrics
         self.predict = predict
         self.every_steps = every_steps
-        self.mode = mode or ("min" if self.best == "loss" else "max")
+        self.mode = mode or ("min" if self.best.endswith("loss") else "max")
         self.patience = patience
         self.ema = ema
 

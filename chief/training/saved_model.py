@@ -95,11 +95,12 @@ def _prefix(path: str, step: int | str | None) -> str:
     else:
         chosen = latest_checkpoint(directory, thorough=False) if steps else None
     if chosen is None:
-        there = f"it has those of the steps {', '.join(map(str, sorted(steps)))}" if steps else "it has none"
+        none = "it has none" if _is_there(directory) else "there is no such directory"
+        there = f"it has those of the steps {', '.join(map(str, sorted(steps)))}" if steps else none
         which = (
             "a checkpoint" if step is None else "a best checkpoint" if step == BEST else f"a checkpoint of step {step}"
         )
-        hint = " gs.Evaluate(..., best=NAME) keeps one." if step == BEST else ""
+        hint = " gs.fit(evaluate=gs.Evaluate(...)) keeps one." if step == BEST else ""
         raise NotFoundError(f"There should be {which} in {directory}; {there}.{hint}")
     return chosen
 

@@ -605,8 +605,8 @@ class Trainer:
             # To a session the end of an input is the end of training; batches end in `batches()`.
             given = RuntimeError(
                 f"{type(error).__name__} in the program of {self._task.task or 'this worker'} at step {self._step}, "
-                f"which would have ended training in silence: {error or 'next() of an iterator that is used up?'} To "
-                "end training call trainer.stop()."
+                f"which would have ended training in silence: {str(error) or 'next() of an iterator that is used up?'} "
+                "To end training call trainer.stop()."
             )
             given.__cause__ = error
             self.__exit__(type(given), given, trace)

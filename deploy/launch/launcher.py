@@ -288,10 +288,11 @@ class Launcher:
     def _report(self, task: Task, code: int) -> None:
         none = "" if task.tail else " none"
         self._console.say(f"globalstep launch: {task.name} {_how_it_ended(code)}; its last lines:{none}", task.tail)
-        if task.is_ps and not self._max_restarts:
+        if not self._max_restarts and (task.is_ps or code > 128):
+            training = ", and training goes on from the last checkpoint" if task.is_ps else ""
             self._console.say(
                 f"globalstep launch: the job ends for want of {task.name}; with --max-restarts=K it is started again, "
-                "up to K times, and training goes on from the last checkpoint (docs/recovery.md)"
+                f"up to K times{training} (docs/recovery.md)"
             )
 
 

@@ -124,7 +124,7 @@ def _place(module: Any, name: str) -> tuple[Any, str]:
 
 def _check(pytorch: Any, name: str, tensor: Any) -> None:
     if pytorch.nn.parameter.is_lazy(tensor):
-        raise ValueError(f"{name!r} of the module has no shape yet: call the module once before gs.torch.")
+        raise ValueError(f"{name!r} of the module has no shape yet: call the module once first.")
     if tensor.is_meta:
         raise ValueError(
             f"{name!r} of the module is on the device 'meta' and has no values: give them first, for example with "
@@ -133,8 +133,8 @@ def _check(pytorch: Any, name: str, tensor: Any) -> None:
     dtype = _dtype_of(tensor)
     if dtype not in (*DTYPES, *HALVES):
         raise TypeError(
-            f"gs.torch cannot make a Variable of {name!r}: it has dtype {dtype}, and a Variable is one of "
-            f"{', '.join(DTYPES)}. Convert the module first, for example with module.float()."
+            f"The parameter servers cannot hold {name!r}: it has dtype {dtype}, and they hold "
+            f"{', '.join(DTYPES)}. Convert it first, for example with module.float()."
         )
 
 

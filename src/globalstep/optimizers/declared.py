@@ -72,7 +72,9 @@ def declared_model(
     by_name = {}
     for parameter in parameters:
         if names.unique(parameter.name) != parameter.name:
-            raise InvalidArgumentError(f"Two parameters are called {parameter.name!r}: give one another name.")
+            raise InvalidArgumentError(
+                f"Two parameters are called {parameter.name!r}, or differ in case alone: give one another name."
+            )
         by_name[parameter.name] = parameter
     if names.unique(step) != step:
         raise InvalidArgumentError(f"A parameter is called {step!r}, as the step is: give it another name.")

@@ -189,6 +189,7 @@ class TestEvaluation:
             seen.append(params)
             return values[10 * len(seen)]
 
+        assert self.evaluate({"val_loss": auc}, mode=None).mode == "min"
         evaluate = self.evaluate({"auc": auc}, predict=None, mode=None)
         result = fit(steps=30, run_dir=tmp_path, evaluate=evaluate, keep_checkpoints=1)
         assert result.best_step == 20
@@ -339,12 +340,12 @@ def test_callbacks_are_told(tmp_path):
 
 class TestLoad:
     def test_what_is_not_there(self, tmp_path):
-        with pytest.raises(NotFoundError, match="There should be a checkpoint in .*nowhere; it has none"):
+        with pytest.raises(NotFoundError, match="should be a checkpoint in .*nowhere; there is no such directory"):
             gs.load(tmp_path / "nowhere")
         fit(steps=5, run_dir=tmp_path)
         with pytest.raises(NotFoundError, match="a checkpoint of step 3 in .*; it has those of the steps 0, 5"):
             gs.load(tmp_path, step=3)
-        with pytest.raises(NotFoundError, match=r"best checkpoint .*gs.Evaluate\(..., best=NAME\) keeps one"):
+        with pytest.raises(NotFoundError, match=r"best checkpoint .*gs.Evaluate\(...\)\) keeps one"):
             gs.load(tmp_path, step="best")
         with pytest.raises(InvalidArgumentError, match="step is 'last'"):
             gs.load(tmp_path, step="last")

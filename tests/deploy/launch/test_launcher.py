@@ -80,6 +80,8 @@ def test_a_failed_ps_ends_the_job():
     assert code == 143
     assert "ps:0 was ended by SIGTERM (exit code 143); its last lines: none" in output
     assert "the job ends for want of ps:0; with --max-restarts=K it is started again" in output
+    _, output = launch(task("ps:0", WAIT), task("chief:0", WAIT), task("worker:0", "import sys; sys.exit(137)"))
+    assert "the job ends for want of worker:0; with --max-restarts=K it is started again, up to K times (" in output
 
 
 def test_who_knows_of_restarts_and_who_lost_no_ps_is_not_told_of_them():
