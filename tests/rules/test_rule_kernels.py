@@ -178,10 +178,7 @@ def test_half_precision_is_computed_in_float32(kind):
     half, half_slots = values.astype(np.float16), tuple(slot.astype(np.float16) for slot in slots)
     grad = np.full((4, 3), 0.25, np.float16)
     wanted, wanted_slots = rule.reference(
-        half.astype(np.float32),
-        tuple(slot.astype(np.float32) for slot in half_slots),
-        grad.astype(np.float32),
-        hyper,
+        half.astype(np.float32), tuple(slot.astype(np.float32) for slot in half_slots), grad.astype(np.float32), hyper
     )
     sparse, sparse_slots = half.copy(), tuple(slot.copy() for slot in half_slots)
 

@@ -126,10 +126,7 @@ def test_what_goes_over_tcp_cannot_be_read_on_the_way(serving, transport_to, joi
     client = joined([server], files, "tcp")
     initialize(client)
     opened = transport_to(server, files).unary("OpenLane", pb.OpenLaneRequest(kind=pb.LANE_TCP), 5.0).result()
-    with (
-        caplog.at_level(logging.WARNING),
-        socket.create_connection(("127.0.0.1", int(opened.address)), 5) as plain,
-    ):
+    with caplog.at_level(logging.WARNING), socket.create_connection(("127.0.0.1", int(opened.address)), 5) as plain:
         # A good token that does not come within TLS is worth nothing.
         plain.sendall(opened.token)
         with contextlib.suppress(ConnectionResetError):

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from globalstep.errors import UnavailableError
-from globalstep.wire.declarations import (
-    Increment,
-    Op,
-    OpKind,
-    OptimizerDecl,
-    OptimizerUse,
-    Push,
-    Read,
-    VariableDecl,
-)
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient
 

@@ -87,10 +87,7 @@ def test_two_writers_in_one_second_do_not_share_a_file(tmp_path):
         one.add_summary(scalar("one"))
         two.add_summary(scalar("two"))
     assert len(files_in(tmp_path)) == 2
-    assert {event.summary.value[0].tag for event in events_in(tmp_path) if event.summary.value} == {
-        "one",
-        "two",
-    }
+    assert {event.summary.value[0].tag for event in events_in(tmp_path) if event.summary.value} == {"one", "two"}
 
 
 def test_what_is_added_after_close_is_dropped_until_reopen(tmp_path):
@@ -119,11 +116,7 @@ def test_metadata_goes_with_the_first_use_of_a_tag_only(tmp_path):
         writer.add_summary(summary, 3)
     assert summary.value[0].metadata.display_name == "Loss"
     values = {event.step: event.summary.value[0] for event in events_in(tmp_path) if event.summary.value}
-    assert {step: value.HasField("metadata") for step, value in values.items()} == {
-        1: True,
-        2: False,
-        3: True,
-    }
+    assert {step: value.HasField("metadata") for step, value in values.items()} == {1: True, 2: False, 3: True}
 
 
 class SlowFile:
@@ -339,11 +332,7 @@ def test_graphs_are_added_as_graph_or_graph_def(tmp_path):
 def test_summary_writer_takes_the_arguments_of_0_x(tmp_path):
     with SummaryWriter(str(tmp_path), GraphDef(), 5, 60) as writer:
         writer.add_summary(scalar("loss"), 1)
-    assert [event.WhichOneof("what") for event in events_in(tmp_path)] == [
-        "file_version",
-        "graph_def",
-        "summary",
-    ]
+    assert [event.WhichOneof("what") for event in events_in(tmp_path)] == ["file_version", "graph_def", "summary"]
 
 
 def test_a_directory_has_one_cached_writer(tmp_path):

@@ -6,12 +6,7 @@ from types import SimpleNamespace
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.sessions.causes import (
-    why_no_chief,
-    why_not_ended,
-    why_not_left,
-    why_not_written,
-)
+from globalstep.chief.sessions.causes import why_no_chief, why_not_ended, why_not_left, why_not_written
 from globalstep.chief.sessions.run_files import why_no_checkpoint
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb

@@ -104,16 +104,7 @@ def test_every_method_and_every_kind_of_request_has_its_roles():
 
 @pytest.mark.parametrize(("method", "role"), list(itertools.product([m.name for m in SERVICE.methods], Role)))
 def test_who_may_call_what(method, role):
-    workers = {
-        "Status",
-        "Heartbeat",
-        "Leave",
-        "GetGlobalStep",
-        "Exchange",
-        "OpenLane",
-        "Declare",
-        "Queue",
-    }
+    workers = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Exchange", "OpenLane", "Declare", "Queue"}
     if role in CHIEFS:
         allowed = method != "Settle"
     elif role is Role.WORKER:
@@ -144,10 +135,7 @@ def test_without_roles_everybody_may_do_everything():
 @pytest.mark.parametrize("role", [Role.CHIEF, Role.WORKER])
 def test_snapshots_are_the_chiefs_on_the_data_plane_too(role):
     authorization = Authorization(ManualClock())
-    requests = [
-        pb.Request(pull=pb.PullRequest(snapshot=pb.PushId())),
-        pb.Request(push=pb.PushRequest(snapshot=True)),
-    ]
+    requests = [pb.Request(pull=pb.PullRequest(snapshot=pb.PushId())), pb.Request(push=pb.PushRequest(snapshot=True))]
     for request in requests:
         with contextlib.nullcontext() if role is Role.CHIEF else pytest.raises(PermissionDeniedError):
             authorization.check_request(Caller(role), request)

@@ -24,16 +24,7 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
 from globalstep.security.credentials import Credentials, read_secret
-from globalstep.wire.declarations import (
-    Increment,
-    Op,
-    OpKind,
-    OptimizerDecl,
-    OptimizerUse,
-    Push,
-    Read,
-    VariableDecl,
-)
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant, variable
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport

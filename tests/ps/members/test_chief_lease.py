@@ -23,12 +23,7 @@ def test_one_of_many_gets_a_lease_that_is_due(lease, clock):
     clock.advance(9.9)
     assert not lease.claim(Claim("one", "", 10.0))
     clock.advance(0.2)
-    assert [lease.claim(Claim(name, "", 10.0)) for name in ("one", "two", "three", "one")] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert [lease.claim(Claim(name, "", 10.0)) for name in ("one", "two", "three", "one")] == [True, False, False, True]
     assert lease.view().holder == "one"
 
 

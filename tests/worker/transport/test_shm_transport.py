@@ -20,16 +20,7 @@ from globalstep.ps.service import shared_blocks, socket_server
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader, segment_path, segments_in
 from globalstep.runtime.faults import AFTER
-from globalstep.wire.declarations import (
-    Increment,
-    Op,
-    OpKind,
-    OptimizerDecl,
-    OptimizerUse,
-    Push,
-    Read,
-    VariableDecl,
-)
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.socket_messages import Outgoing
 from globalstep.worker.client.client import ClusterClient
@@ -340,8 +331,7 @@ def decided(client, sequence):
 
 
 @pytest.mark.parametrize(
-    ("transport", "written"),
-    [("shm", "there"), ("shm", "elsewhere"), ("unix", "elsewhere"), ("tcp", "elsewhere")],
+    ("transport", "written"), [("shm", "there"), ("shm", "elsewhere"), ("unix", "elsewhere"), ("tcp", "elsewhere")]
 )
 def test_what_is_staged_stays_until_it_is_applied_whatever_is_pushed_meanwhile(train, transport, written):
     client = train(2).client(transport)

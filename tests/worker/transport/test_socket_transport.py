@@ -149,8 +149,7 @@ def test_a_task_that_is_not_there_yet_is_waited_for_and_then_has_its_socket(serv
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 @pytest.mark.parametrize(
-    ("shards", "task", "method"),
-    [(1, 0, "push"), (2, 0, "stage"), (2, 1, "push"), (2, 0, "commit")],
+    ("shards", "task", "method"), [(1, 0, "push"), (2, 0, "stage"), (2, 1, "push"), (2, 0, "commit")]
 )
 def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport, shards, task, method, point):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""

@@ -75,12 +75,7 @@ def contribution(base, scale, wanted=2, most=0, reads=()):
 
 
 def everywhere(step, value):
-    return {
-        "global_step": step,
-        "w": np.full(3, value).tolist(),
-        "b": value,
-        "e": np.full((5, 2), value).tolist(),
-    }
+    return {"global_step": step, "w": np.full(3, value).tolist(), "b": value, "e": np.full((5, 2), value).tolist()}
 
 
 def sequencer(ps):
