@@ -149,14 +149,7 @@ class Server:
         program = None
         if self._ps is not None and workers:
             program = self._program = PSProgram(self._ps, self._task[2], self._end)
-        register_target(
-            self.target,
-            self._known,
-            task=task,
-            session_tasks=workers,
-            in_process=alone,
-            program=program,
-        )
+        register_target(self.target, self._known, task=task, session_tasks=workers, in_process=alone, program=program)
 
     @property
     def target(self) -> str:

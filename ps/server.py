@@ -177,10 +177,7 @@ class PSServer:
             ],
         )
         self._health = Health()
-        handlers = [
-            generic_handler(self.control, limit_bytes, door, self._streams),
-            self._health.handler(),
-        ]
+        handlers = [generic_handler(self.control, limit_bytes, door, self._streams), self._health.handler()]
         if options.reflection:
             handlers.append(reflection_handler(door, self._streams))
         self._server.add_generic_rpc_handlers(tuple(handlers))

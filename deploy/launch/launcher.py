@@ -358,12 +358,7 @@ def read_conclusion(text: str) -> Conclusion | None:
 
 
 def summary(
-    tasks: Sequence[Task],
-    code: int,
-    secs: float,
-    conclusion: Conclusion | None,
-    log_dir: Path | None,
-    failed: str = "",
+    tasks: Sequence[Task], code: int, secs: float, conclusion: Conclusion | None, log_dir: Path | None, failed: str = ""
 ) -> tuple[str, list[str]]:
     """Put the end of a job into words."""
     below = [f"exit codes: {', '.join(f'{task.name} {_code(task)}' for task in tasks)}"]

@@ -167,8 +167,7 @@ class Door:
         self.slow = slow
         self.max_calls = max(max_clients, 64)
         self._streams = Seats(
-            max_clients,
-            "{most} clients have a stream to this PS task, which serves no more; raise --max-clients.",
+            max_clients, "{most} clients have a stream to this PS task, which serves no more; raise --max-clients."
         )
         self._calls = Seats(
             self.max_calls, "This PS task carries out {most} calls at this moment, and takes no more.", _RETRY_SECS

@@ -140,8 +140,7 @@ class Security:
                     "GLOBALSTEP_INSECURE=1), if the network is trusted. docs/security.md has the steps."
                 )
             _log.warning(
-                "INSECURE: anyone who reaches %s can read and change this run, and read what is sent on the way.",
-                bind,
+                "INSECURE: anyone who reaches %s can read and change this run, and read what is sent on the way.", bind
             )
         # Guards which certificates were given to grpc last; a leaf.
         self._lock = threading.Lock()

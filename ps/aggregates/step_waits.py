@@ -157,12 +157,7 @@ class StepWaits:
             _encode(wait, reply.await_step)
 
     def await_made(
-        self,
-        increments: Sequence[Increment],
-        parts: PushParts,
-        reply: pb.Reply,
-        tensors: TensorWriter,
-        call: OpenCall,
+        self, increments: Sequence[Increment], parts: PushParts, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
         """Have the answer to a contribution wait until its step has been made.
 

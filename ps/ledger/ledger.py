@@ -420,11 +420,7 @@ class Ledger:
         return self._floors, self._last_of_shard, self._pending, self._unfinished
 
     def resume(
-        self,
-        floors: list[int],
-        last_of_shard: list[int],
-        pending: list[deque[Entry]],
-        unfinished: deque[Unfinished],
+        self, floors: list[int], last_of_shard: list[int], pending: list[deque[Entry]], unfinished: deque[Unfinished]
     ) -> None:
         """Go on with what was under way; as of `under_way`."""
         self._floors, self._last_of_shard, self._pending = floors, last_of_shard, pending
@@ -433,13 +429,7 @@ class Ledger:
     def copied(self) -> Callable[[], dict[str, Any]]:
         """Copy the book as it stands, quickly; gives a function that makes of the copy what JSON has."""
         index, incarnation, steps, clients = self.index, self.incarnation, dict(self.steps), self.table.copied()
-        return lambda: {
-            "version": 1,
-            "index": index,
-            "incarnation": incarnation,
-            "steps": steps,
-            "clients": clients(),
-        }
+        return lambda: {"version": 1, "index": index, "incarnation": incarnation, "steps": steps, "clients": clients()}
 
     def dumped_later(self) -> Callable[[], bytes]:
         """Copy the book as it stands, for a checkpoint; gives a function that encodes the copy, once."""

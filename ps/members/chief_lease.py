@@ -104,12 +104,7 @@ class ChiefLease:
             self._heard = self._clock.monotonic()
 
     def sign(
-        self,
-        candidate: str,
-        task: str,
-        term: int,
-        process: Process = NO_PROCESS,
-        run: RunIdentity = NO_RUN,
+        self, candidate: str, task: str, term: int, process: Process = NO_PROCESS, run: RunIdentity = NO_RUN
     ) -> bool:
         """Take note that a chief is alive; says whether it still is the chief.
 

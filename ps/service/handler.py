@@ -11,12 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.errors import (
-    GlobalStepError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-    code_of,
-)
+from globalstep.errors import GlobalStepError, InvalidArgumentError, ResourceExhaustedError, code_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import Caller, Everybody, Role, TokenRevokedError
 from globalstep.ps.aggregates.step_waits import OpenCall, ServedLine, StepWaits, await_slower
@@ -25,13 +20,7 @@ from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.service.packed_data import pack_reply, unpack_request
-from globalstep.ps.service.push_decoding import (
-    Decision,
-    check_counts,
-    counting_push,
-    decision_of,
-    parts_of,
-)
+from globalstep.ps.service.push_decoding import Decision, check_counts, counting_push, decision_of, parts_of
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory, PushParts

@@ -24,12 +24,7 @@ _MOST_TIMES = 4
 
 
 def unpack_request(
-    request: pb.Request,
-    data: memoryview,
-    memory: LayoutMemory,
-    value_bytes: int,
-    limit_bytes: int,
-    own: bool = True,
+    request: pb.Request, data: memoryview, memory: LayoutMemory, value_bytes: int, limit_bytes: int, own: bool = True
 ) -> memoryview:
     """Give a request's data as it was before it was packed.
 

@@ -102,10 +102,7 @@ def parts_of(
 
 
 def _row_layout(
-    message: pb.PushRequest | pb.StageRequest,
-    nbytes: int,
-    increments: list[Increment],
-    uses: list[OptimizerUse],
+    message: pb.PushRequest | pb.StageRequest, nbytes: int, increments: list[Increment], uses: list[OptimizerUse]
 ) -> RowLayout | None:
     """Give the layout of a push of rows that was decoded; None where it has no rows, or later ones may lie otherwise.
 

@@ -69,8 +69,7 @@ def generic_handler(
             continue
         request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
         handlers[method.name] = grpc.stream_unary_rpc_method_handler(
-            _unary(control, method.name, request, door),
-            response_serializer=reply.SerializeToString,
+            _unary(control, method.name, request, door), response_serializer=reply.SerializeToString
         )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 

@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.errors import (
-    AbortedError,
-    InvalidArgumentError,
-    OpError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-)
+from globalstep.errors import AbortedError, InvalidArgumentError, OpError, PermissionDeniedError, ResourceExhaustedError
 from globalstep.ps.budget import Account, ReplyBuffer
 from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
@@ -54,11 +48,7 @@ class Applier:
         self._resources = resources
 
     def apply_entries(
-        self,
-        now: Incarnation,
-        brought_by: PushId,
-        entries: Sequence[Entry],
-        dropped: Sequence[PushId] = (),
+        self, now: Incarnation, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted.
 

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 
 from globalstep.cluster.run_identity import NO_RUN
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import (
-    AbortedError,
-    DataLossError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    LostStateError,
-)
+from globalstep.errors import AbortedError, DataLossError, FailedPreconditionError, InvalidArgumentError, LostStateError
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image

@@ -10,25 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from globalstep.errors import (
-    InvalidArgumentError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-)
+from globalstep.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 from globalstep.ps.budget import RETRY_SECS, Account, Kind, MemoryClaim
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger, refusal, scaled
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.shard.applying import Applier, no_ledger
 from globalstep.ps.shard.event_log import NO_LOG
-from globalstep.ps.shard.events import (
-    CountTogether,
-    Decided,
-    GetOpenSteps,
-    Push,
-    Resolve,
-    Stage,
-)
+from globalstep.ps.shard.events import CountTogether, Decided, GetOpenSteps, Push, Resolve, Stage
 from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Admission, OpenStep
@@ -367,12 +356,7 @@ class Sequencer:
         )  # fmt: skip
 
     def _accept(
-        self,
-        now: Incarnation,
-        ledger: Ledger,
-        asked: Push,
-        participants: Sequence[int],
-        examined: _Examined,
+        self, now: Incarnation, ledger: Ledger, asked: Push, participants: Sequence[int], examined: _Examined
     ) -> tuple[Outcome, Entry | None]:
         """Accept a push that was examined, or refuse it; in the ledger only. Gives its entry, if it is accepted."""
         push, increments, seen_steps = asked.push, asked.increments, asked.seen_steps

@@ -17,12 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-)
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, copies, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
@@ -257,12 +252,7 @@ class VariableStore:
         return PushPlan(self.version, steps, pieces, places)
 
     def apply_plan(
-        self,
-        plan: PushPlan,
-        hypers: HyperMap,
-        data: memoryview,
-        cores: Cores = ONE_CORE,
-        total: Total | None = None,
+        self, plan: PushPlan, hypers: HyperMap, data: memoryview, cores: Cores = ONE_CORE, total: Total | None = None
     ) -> None:
         """Make the changes of a planned push, on several cores. Its data is used up: see ApplySpan.apply.
 

@@ -98,14 +98,7 @@ class Durability:
         most_bytes: Beyond it a log asks for a checkpoint, which makes it shorter; 0 for no limit.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        clock: Clock,
-        log_dir: str,
-        files: LogFiles,
-        changing: threading.Lock,
-    ) -> None:
+    def __init__(self, handler: Handler, clock: Clock, log_dir: str, files: LogFiles, changing: threading.Lock) -> None:
         self._handler = handler
         self._clock = clock
         self.most_bytes = 0
@@ -404,11 +397,7 @@ class Durability:
             secs,
         )
         return pb.RecoverReply(
-            applied=view.applied,
-            recovered=True,
-            pushes=replay.pushes,
-            cut_bytes=replay.cut_bytes,
-            secs=secs,
+            applied=view.applied, recovered=True, pushes=replay.pushes, cut_bytes=replay.cut_bytes, secs=secs
         )
 
     def _with_reserve(self, folder: Path, write: Callable[[], T]) -> T:
@@ -498,11 +487,7 @@ def _go_on(files: LogFiles, replay: Replay, held: LogLock) -> WriteAheadLog:
 
 
 def _keep_base(
-    files: LogFiles,
-    folder: Path,
-    segment: int,
-    values: Mapping[str, npt.NDArray[Any]],
-    file: _WrittenFile | None,
+    files: LogFiles, folder: Path, segment: int, values: Mapping[str, npt.NDArray[Any]], file: _WrittenFile | None
 ) -> None:
     """Have a snapshot's values in a file of the log; the note with its checksums comes last."""
     path, note = base_path(folder, segment), base_note_path(folder, segment)

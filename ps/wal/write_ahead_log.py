@@ -33,12 +33,7 @@ from globalstep.ps.wal.log_file import (
     segments_in,
 )
 from globalstep.ps.wal.log_lock import LogLock
-from globalstep.ps.wal.log_records import (
-    Encoded,
-    base_record,
-    begin_record,
-    encoder,
-)
+from globalstep.ps.wal.log_records import Encoded, base_record, begin_record, encoder
 from globalstep.runtime.waiting import Reminder
 from globalstep.wire.declarations import PushId
 

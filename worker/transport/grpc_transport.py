@@ -37,12 +37,7 @@ from globalstep.wire.frames import Assembler, frames_of
 from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.calls import POLICIES
-from globalstep.worker.transport.connection import (
-    Connection,
-    ConnectionTicket,
-    SocketConnection,
-    dial,
-)
+from globalstep.worker.transport.connection import Connection, ConnectionTicket, SocketConnection, dial
 from globalstep.worker.transport.shm_transport import SharedConnection
 from globalstep.worker.transport.socket_choice import CALLED, SOCKETS, choose_socket
 
