@@ -127,9 +127,7 @@ ABSENT_IN_NN = dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"),
 ABSENT_IN_IMAGE = {"extract_glimpse": _COMPUTE}
 
 #: Absent from `globalstep.train`.
-ABSENT_IN_TRAIN = {
-    **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
-}
+ABSENT_IN_TRAIN = {**dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver.")}
 
 #: Absent from `globalstep.contrib`.
 ABSENT_IN_CONTRIB = {

@@ -56,11 +56,7 @@ class FlagValues:
     def __init__(self) -> None:
         # Not by assignment, which is for flags.
         self.__dict__.update(
-            _parser=argparse.ArgumentParser(allow_abbrev=False),
-            _booleans={},
-            _parsed=None,
-            _by_hand={},
-            _names=set(),
+            _parser=argparse.ArgumentParser(allow_abbrev=False), _booleans={}, _parsed=None, _by_hand={}, _names=set()
         )
 
     def define(self, name: str, default: Any, help_text: str | None, boolean: bool = False, **options: Any) -> None:

@@ -43,10 +43,7 @@ _OPTIMIZERS = (
     (
         "Momentum",
         {"slots": ("momentum",)},
-        [
-            {"learning_rate": 0.1, "momentum": 0.9},
-            {"learning_rate": 0.05, "momentum": 0.5, "use_nesterov": True},
-        ],
+        [{"learning_rate": 0.1, "momentum": 0.9}, {"learning_rate": 0.05, "momentum": 0.5, "use_nesterov": True}],
     ),
     (
         "Adagrad",
@@ -61,10 +58,7 @@ _OPTIMIZERS = (
     (
         "RMSProp",
         {"slots": ("rms", "momentum")},
-        [
-            {"learning_rate": 0.01},
-            {"learning_rate": 0.1, "decay": 0.7, "momentum": 0.8, "epsilon": 1e-3},
-        ],
+        [{"learning_rate": 0.01}, {"learning_rate": 0.1, "decay": 0.7, "momentum": 0.8, "epsilon": 1e-3}],
     ),
     (
         "RMSProp",
@@ -74,11 +68,7 @@ _OPTIMIZERS = (
             {"learning_rate": 0.1, "decay": 0.7, "momentum": 0.8, "epsilon": 1e-3, "centered": True},
         ],
     ),
-    (
-        "Adam",
-        _MOMENTS,
-        [{"learning_rate": 0.001}, {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3}],
-    ),
+    ("Adam", _MOMENTS, [{"learning_rate": 0.001}, {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3}]),
     (
         "Ftrl",
         _FTRL,
@@ -91,11 +81,7 @@ _OPTIMIZERS = (
                 "l1_regularization_strength": 0.05,
                 "l2_regularization_strength": 0.02,
             },
-            {
-                "learning_rate": 0.3,
-                "l1_regularization_strength": 0.01,
-                "l2_shrinkage_regularization_strength": 0.1,
-            },
+            {"learning_rate": 0.3, "l1_regularization_strength": 0.01, "l2_shrinkage_regularization_strength": 0.1},
         ],
     ),
     (
@@ -116,11 +102,7 @@ _OPTIMIZERS = (
         {},
         [
             {"learning_rate": 0.1},
-            {
-                "learning_rate": 0.2,
-                "l1_regularization_strength": 0.05,
-                "l2_regularization_strength": 0.3,
-            },
+            {"learning_rate": 0.2, "l1_regularization_strength": 0.05, "l2_regularization_strength": 0.3},
         ],
     ),
     (
@@ -204,15 +186,9 @@ SCHEDULES = (
         "cosine_decay_restarts",
         {"learning_rate": 0.1, "first_decay_steps": 12, "t_mul": 1.0, "m_mul": 0.8, "alpha": 0.1},
     ),
-    (
-        "cosine_decay_restarts",
-        {"learning_rate": 0.1, "first_decay_steps": 12, "t_mul": 1.5, "m_mul": 0.9},
-    ),
+    ("cosine_decay_restarts", {"learning_rate": 0.1, "first_decay_steps": 12, "t_mul": 1.5, "m_mul": 0.9}),
     ("linear_cosine_decay", {"learning_rate": 0.1, "decay_steps": 50}),
-    (
-        "linear_cosine_decay",
-        {"learning_rate": 0.1, "decay_steps": 50, "num_periods": 2.0, "alpha": 0.1, "beta": 0.01},
-    ),
+    ("linear_cosine_decay", {"learning_rate": 0.1, "decay_steps": 50, "num_periods": 2.0, "alpha": 0.1, "beta": 0.01}),
 )
 SCHEDULE_STEPS = (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 19, 20, 21, 30, 31, 37, 49, 50, 51, 84, 100, 1000)
 
@@ -236,11 +212,7 @@ CLIPS = (
 GLOBAL_CLIPS = ({"clip_norm": 1.0}, {"clip_norm": 100.0}, {"clip_norm": 1.0, "use_norm": 2.0})
 
 #: Arguments of ExponentialMovingAverage.
-AVERAGES = (
-    {"decay": 0.9},
-    {"decay": 0.9999},
-    {"decay": 0.999, "num_updates": True},
-)
+AVERAGES = ({"decay": 0.9}, {"decay": 0.9999}, {"decay": 0.999, "num_updates": True})
 
 
 def followed_values():

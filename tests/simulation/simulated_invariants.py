@@ -362,8 +362,7 @@ class Watch:
             now = other.shard.now
             if now.number == life.number and now.applied < last:
                 raise Violation(
-                    "I2",
-                    f"step {visible} is visible; task {other.index} has applied {now.applied} of {last}",
+                    "I2", f"step {visible} is visible; task {other.index} has applied {now.applied} of {last}"
                 )
 
     def _check_values(self, task: SimulatedTask, life: Life) -> None:

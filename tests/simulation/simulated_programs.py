@@ -12,17 +12,7 @@ from recorded_history import RecordedHistory
 from simulated_invariants import Checkpoint, Watch, starting_states
 from simulated_network import Network, SimulatedTransport
 from simulated_time import Process, ProcessClock
-from simulated_workload import (
-    OTHER,
-    STEP,
-    Content,
-    State,
-    declarations,
-    names_on,
-    seen_values,
-    start_push,
-    step_push,
-)
+from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, seen_values, start_push, step_push
 
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.session_making import SessionMaking

@@ -163,14 +163,7 @@ class SimulatedTask:
         self._rng = rng
         disk, at = self._disk, self._disk.at
         twin = self._twin = SimulatedTask(
-            self._hub,
-            self._network,
-            self.index,
-            self._skew_secs,
-            self._failed,
-            lambda *_: None,
-            lambda *_: None,
-            disk,
+            self._hub, self._network, self.index, self._skew_secs, self._failed, lambda *_: None, lambda *_: None, disk
         )
         disk.at = at
         self._routes.clear()

@@ -189,9 +189,7 @@ def add_model_variable(var: Variable) -> None:
 
 
 def get_variables(
-    scope: str | VariableScope | None = None,
-    suffix: str | None = None,
-    collection: str = GraphKeys.GLOBAL_VARIABLES,
+    scope: str | VariableScope | None = None, suffix: str | None = None, collection: str = GraphKeys.GLOBAL_VARIABLES
 ) -> list[Variable]:
     """List Variables.
 

@@ -72,8 +72,7 @@ def FixedLengthRecordDataset(  # noqa: N802
         InvalidArgumentError: When run, if the records do not fill a file.
     """
     return _records_of(
-        filenames,
-        lambda name: _equal_records(name, int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0)),
+        filenames, lambda name: _equal_records(name, int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0))
     )
 
 

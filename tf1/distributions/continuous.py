@@ -113,12 +113,7 @@ class Laplace(_Centered):
     """
 
     def __init__(
-        self,
-        loc: Any,
-        scale: Any,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Laplace",
+        self, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Laplace"
     ) -> None:
         parameters = dict(locals())
         with name_scope(name) as scope:
@@ -148,12 +143,7 @@ class Logistic(_Centered):
     """The logistic distribution, whose cdf is sigmoid((x - loc) / scale); its arguments are those of `Laplace`."""
 
     def __init__(
-        self,
-        loc: Any,
-        scale: Any,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Logistic",
+        self, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Logistic"
     ) -> None:
         parameters = dict(locals())
         with name_scope(name) as scope:

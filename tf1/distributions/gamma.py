@@ -167,11 +167,7 @@ class Dirichlet(Distribution):
     inner_axes = event_rank = 1
 
     def __init__(
-        self,
-        concentration: Any,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Dirichlet",
+        self, concentration: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Dirichlet"
     ) -> None:
         parameters = dict(locals())
         with name_scope(name) as scope:

@@ -30,12 +30,7 @@ from globalstep.tf1.ops.random_ops import random_normal
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.ops.special_ops import erfc
 
-__all__ = [
-    "MultivariateNormalDiag",
-    "MultivariateNormalDiagWithSoftplusScale",
-    "Normal",
-    "NormalWithSoftplusScale",
-]
+__all__ = ["MultivariateNormalDiag", "MultivariateNormalDiagWithSoftplusScale", "Normal", "NormalWithSoftplusScale"]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 _FAR = {"float32": -5.0, "float64": -20.0}
@@ -89,12 +84,7 @@ class Normal(Distribution):
     reparameterization_type = FULLY_REPARAMETERIZED
 
     def __init__(
-        self,
-        loc: Any,
-        scale: Any,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Normal",
+        self, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Normal"
     ) -> None:
         parameters = dict(locals())
         with name_scope(name) as scope:

@@ -20,12 +20,7 @@ __all__ = ["jax_loss"]
 
 
 def jax_loss(
-    params: Any,
-    loss: Callable[..., Any],
-    inputs: Sequence[Any] = (),
-    *,
-    name: str | None = None,
-    jit: bool = True,
+    params: Any, loss: Callable[..., Any], inputs: Sequence[Any] = (), *, name: str | None = None, jit: bool = True
 ) -> LossNode:
     """Make a loss of a jax function and a pytree of its parameters.
 

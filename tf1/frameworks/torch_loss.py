@@ -21,12 +21,7 @@ __all__ = ["TorchModel", "torch_loss"]
 
 
 def torch_loss(
-    module: Any,
-    loss: Callable[..., Any],
-    inputs: Sequence[Any] = (),
-    *,
-    name: str | None = None,
-    training: bool = True,
+    module: Any, loss: Callable[..., Any], inputs: Sequence[Any] = (), *, name: str | None = None, training: bool = True
 ) -> LossNode:
     """Make a loss of a `torch.nn.Module` and a function of it.
 

@@ -95,11 +95,7 @@ def _to_rgb(x: Any) -> Any:
     def within(shade: Any) -> Any:
         return minimum_array(maximum(shade, zero), one)
 
-    shades = (
-        within(anp.abs(hue - 3) - 1),
-        within(2 - anp.abs(hue - 2)),
-        within(2 - anp.abs(hue - 4)),
-    )
+    shades = (within(anp.abs(hue - 3) - 1), within(2 - anp.abs(hue - 2)), within(2 - anp.abs(hue - 4)))
     return anp.stack([((1 - saturation) + saturation * shade) * value for shade in shades], axis=-1)
 
 

@@ -333,11 +333,7 @@ def _single(node: Node) -> Node:
 
 
 def resize_image_with_pad(
-    image: Any,
-    target_height: int,
-    target_width: int,
-    method: Any = ResizeMethod.BILINEAR,
-    align_corners: bool = False,
+    image: Any, target_height: int, target_width: int, method: Any = ResizeMethod.BILINEAR, align_corners: bool = False
 ) -> Node:
     """Bring an image to a size without distortion: it is made to fit, with zeros around it.
 

@@ -83,12 +83,7 @@ class Dropout(Layer):
     """`gs.layers.dropout` as a layer, with the same arguments; `training` is an argument of its call."""
 
     def __init__(
-        self,
-        rate: Any = 0.5,
-        noise_shape: Any = None,
-        seed: int | None = None,
-        name: str | None = None,
-        **kwargs: Any,
+        self, rate: Any = 0.5, noise_shape: Any = None, seed: int | None = None, name: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.rate, self.noise_shape, self.seed = rate, noise_shape, seed

@@ -18,14 +18,7 @@ from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
-from globalstep.tf1.ops.building import (
-    as_shape_node,
-    broadcast_sizes,
-    elementwise,
-    normal_axes,
-    sizes_of,
-    static_ints,
-)
+from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementwise, normal_axes, sizes_of, static_ints
 from globalstep.tf1.ops.primitives import broadcast
 
 __all__ = [

@@ -216,13 +216,7 @@ def unary(
 
 
 def binary(
-    name: str,
-    op_type: str,
-    fn: Callable[..., Any],
-    first_line: str,
-    *,
-    dtype: DTypeLike | None = None,
-    **attrs: Any,
+    name: str, op_type: str, fn: Callable[..., Any], first_line: str, *, dtype: DTypeLike | None = None, **attrs: Any
 ) -> Callable[..., Node]:
     """Make the public function `name(x, y, name=None)` of two operands that broadcast; see `unary`."""
 

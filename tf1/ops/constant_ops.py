@@ -67,15 +67,7 @@ def constant(
         if verify_shape and wanted != array.shape:
             raise TypeError(f"Expected Tensor's shape: {wanted}, got {array.shape}.")
         array = _filled_up(array, wanted)
-    return Node(
-        "Const",
-        (),
-        lambda: array,
-        name=name,
-        dtype=array.dtype,
-        shape=array.shape,
-        attrs={"value": array},
-    )
+    return Node("Const", (), lambda: array, name=name, dtype=array.dtype, shape=array.shape, attrs={"value": array})
 
 
 def _filled_up(array: Any, shape: tuple[int, ...]) -> Any:

@@ -83,11 +83,7 @@ def checked_padding(padding: str) -> str:
 
 
 #: Rank -> the two orders of dimensions, channels last and first, each by its names.
-_ORDERS = {
-    3: (("NWC", "NHWC"), ("NCW", "NCHW")),
-    4: (("NHWC",), ("NCHW",)),
-    5: (("NDHWC",), ("NCDHW",)),
-}
+_ORDERS = {3: (("NWC", "NHWC"), ("NCW", "NCHW")), 4: (("NHWC",), ("NCHW",)), 5: (("NDHWC",), ("NCDHW",))}
 
 
 def is_channels_first(data_format: str | None, rank: int) -> bool:

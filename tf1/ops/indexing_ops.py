@@ -27,17 +27,7 @@ from globalstep.tf1.ops.building import (
 )
 from globalstep.tf1.ops.primitives import scatter_rows, select, take_rows
 
-__all__ = [
-    "boolean_mask",
-    "gather",
-    "gather_nd",
-    "getitem",
-    "one_hot",
-    "scatter_nd",
-    "slice",
-    "strided_slice",
-    "where",
-]
+__all__ = ["boolean_mask", "gather", "gather_nd", "getitem", "one_hot", "scatter_nd", "slice", "strided_slice", "where"]
 
 _slice = slice
 #: As an index: a new axis.

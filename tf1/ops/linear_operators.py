@@ -21,12 +21,7 @@ from globalstep.tf1.ops.matrix_ops import (
 )
 from globalstep.tf1.ops.product_ops import matmul
 
-__all__ = [
-    "LinearOperator",
-    "LinearOperatorDiag",
-    "LinearOperatorFullMatrix",
-    "LinearOperatorLowerTriangular",
-]
+__all__ = ["LinearOperator", "LinearOperatorDiag", "LinearOperatorFullMatrix", "LinearOperatorLowerTriangular"]
 
 
 class LinearOperator:

@@ -15,14 +15,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.ops.building import (
-    binary,
-    elementwise,
-    operand_list,
-    operands,
-    pairwise,
-    unary,
-)
+from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
 from globalstep.tf1.ops.primitives import cast as cast_array
 from globalstep.tf1.ops.primitives import maximum as maximum_array
 from globalstep.tf1.ops.primitives import minimum as minimum_array
@@ -429,12 +422,7 @@ def add_n(inputs: Any, name: str | None = None) -> Node:
         shapes = ", ".join(str(node.shape) for node in nodes)
         raise ValueError(f"Shapes must be equal to be added by AddN; got {shapes}.")
     return Node(
-        "AddN",
-        nodes,
-        anp.add if len(nodes) == 2 else _sum_of,
-        name=name,
-        dtype=nodes[0].dtype,
-        shape=nodes[0].shape,
+        "AddN", nodes, anp.add if len(nodes) == 2 else _sum_of, name=name, dtype=nodes[0].dtype, shape=nodes[0].shape
     )
 
 

@@ -445,12 +445,7 @@ defvjp(_around, lambda ans, x, radius: lambda g: _around(g, radius))
 
 
 def local_response_normalization(
-    input: Any,
-    depth_radius: int = 5,
-    bias: float = 1,
-    alpha: float = 1,
-    beta: float = 0.5,
-    name: str | None = None,
+    input: Any, depth_radius: int = 5, bias: float = 1, alpha: float = 1, beta: float = 0.5, name: str | None = None
 ) -> Node:
     """Divide each value by (bias + alpha * the sum of squares of the channels around it) ** beta.
 

@@ -14,12 +14,7 @@ from globalstep.tf1.ops.array_ops import squeeze, stop_gradient
 from globalstep.tf1.ops.building import normal_axes, operands
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_prod, reduce_sum
 
-__all__ = [
-    "batch_normalization",
-    "fused_batch_norm",
-    "l2_normalize",
-    "moments",
-]
+__all__ = ["batch_normalization", "fused_batch_norm", "l2_normalize", "moments"]
 
 
 def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None) -> Node:
@@ -66,13 +61,7 @@ def moments(
 
 
 def batch_normalization(
-    x: Any,
-    mean: Any,
-    variance: Any,
-    offset: Any,
-    scale: Any,
-    variance_epsilon: Any,
-    name: str | None = None,
+    x: Any, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any, name: str | None = None
 ) -> Node:
     """Give (x - mean) / sqrt(variance + variance_epsilon) * scale + offset.
 

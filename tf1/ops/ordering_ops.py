@@ -166,8 +166,7 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
 
     parts = Node("ListDiff", (left, right), find, name=name, attrs={"tuple": True, "stops_gradient": True})
     return ListDiff(
-        tuple_item(parts, 0, dtype=left.dtype, shape=[None]),
-        tuple_item(parts, 1, dtype=kind, shape=[None]),
+        tuple_item(parts, 0, dtype=left.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=[None])
     )
 
 

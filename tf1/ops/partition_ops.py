@@ -15,20 +15,10 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import (
-    operand_list,
-    static_value,
-)
+from globalstep.tf1.ops.building import operand_list, static_value
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
-__all__ = [
-    "Unique",
-    "dynamic_partition",
-    "dynamic_stitch",
-    "invert_permutation",
-    "sequence_mask",
-    "unique",
-]
+__all__ = ["Unique", "dynamic_partition", "dynamic_stitch", "invert_permutation", "sequence_mask", "unique"]
 
 
 def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", name: str | None = None) -> Node:
@@ -143,8 +133,7 @@ def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> Unique:
 
     parts = Node("Unique", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
     return Unique(
-        tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
-        tuple_item(parts, 1, dtype=kind, shape=node.shape),
+        tuple_item(parts, 0, dtype=node.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=node.shape)
     )
 
 

@@ -15,17 +15,9 @@ from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import (
-    operand_list,
-    operands,
-    static_ints,
-)
+from globalstep.tf1.ops.building import operand_list, operands, static_ints
 
-__all__ = [
-    "einsum",
-    "matmul",
-    "tensordot",
-]
+__all__ = ["einsum", "matmul", "tensordot"]
 
 
 def _swap(x: Any) -> Any:

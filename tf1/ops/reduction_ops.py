@@ -195,11 +195,7 @@ def count_nonzero(
 
 def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
     def function(
-        input: Any,
-        axis: Any = None,
-        name: str | None = None,
-        dimension: Any = None,
-        output_type: Any = "int64",
+        input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = "int64"
     ) -> Node:
         node, wanted = as_node(input), as_dtype(output_type)
         chosen = _either(dimension, axis, "dimension", "axis")

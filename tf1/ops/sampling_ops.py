@@ -195,10 +195,7 @@ def _sampled_logits(
         raise ValueError(
             f"The size of the inputs of a sampled loss must be known; {features.name!r} is {features.shape}."
         )
-    products = math_ops.multiply(
-        reshape(features, [-1, 1, size]),
-        reshape(true_rows, [-1, num_true, size]),
-    )
+    products = math_ops.multiply(reshape(features, [-1, 1, size]), reshape(true_rows, [-1, num_true, size]))
     true_scores = math_ops.add(reduce_sum(products, -1), reshape(true_offsets, [-1, num_true]))
     drawn_scores = math_ops.add(matmul(features, drawn_rows, transpose_b=True), drawn_offsets)
     if remove_accidental_hits:

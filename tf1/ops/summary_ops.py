@@ -87,11 +87,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None, 
 
 
 def image(
-    name: str,
-    tensor: Any,
-    max_outputs: int = 3,
-    collections: Sequence[str] | None = None,
-    family: str | None = None,
+    name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Node:
     """Make a summary of pictures.
 

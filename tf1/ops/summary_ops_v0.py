@@ -16,13 +16,7 @@ from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection
 from globalstep.tf1.ops.summary_ops import image_input, merged, serialized, summary_node
 from globalstep.tf1.ops.summary_values import histogram_proto, image_values, scalar_values
 
-__all__ = [
-    "histogram_summary",
-    "image_summary",
-    "merge_all_summaries",
-    "merge_summary",
-    "scalar_summary",
-]
+__all__ = ["histogram_summary", "image_summary", "merge_all_summaries", "merge_summary", "scalar_summary"]
 
 
 def scalar_summary(tags: Any, values: Any, collections: Sequence[str] | None = None, name: str | None = None) -> Node:

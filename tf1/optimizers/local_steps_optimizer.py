@@ -12,13 +12,7 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.optimizers.torch_optimizers import TorchOptimizer
-from globalstep.tf1.execution.graph_rounds import (
-    GraphRounds,
-    InnerSteps,
-    KnownSteps,
-    OuterPush,
-    rounds_in,
-)
+from globalstep.tf1.execution.graph_rounds import GraphRounds, InnerSteps, KnownSteps, OuterPush, rounds_in
 from globalstep.tf1.execution.local_optimizers import own_optimizer_of
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, add_to_collection, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
@@ -73,12 +67,7 @@ class LocalStepsOptimizer(Optimizer):
     """
 
     def __init__(
-        self,
-        inner: Any,
-        outer: Any,
-        every: int,
-        replicas: int | None = None,
-        name: str = "LocalSteps",
+        self, inner: Any, outer: Any, every: int, replicas: int | None = None, name: str = "LocalSteps"
     ) -> None:
         super().__init__(False, name)
         number_of_at_least(1, every=every, replicas=replicas)

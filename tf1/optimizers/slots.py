@@ -19,12 +19,7 @@ __all__ = ["scalar_variable", "slot_variable"]
 
 
 def slot_variable(
-    primary: Variable,
-    name: str,
-    *,
-    initial: float | Node = 0.0,
-    optimizer: str = "",
-    slot: str = "",
+    primary: Variable, name: str, *, initial: float | Node = 0.0, optimizer: str = "", slot: str = ""
 ) -> Variable:
     """Make a slot of a Variable, named "<primary>/<name>", with "_1", "_2", ... where that is taken.
 

@@ -120,11 +120,7 @@ def _step_by_step(cell: Any, inputs: Any, steps: Any, lengths: Node | None, stat
         done = [array.write(at, node) for array, node in zip(written, flat_output, strict=True)]
         return at + 1, done, flat_new
 
-    _, written, ends = while_loop(
-        lambda at, *_: at < last,
-        step,
-        (as_node(0), outputs, states),
-    )
+    _, written, ends = while_loop(lambda at, *_: at < last, step, (as_node(0), outputs, states))
     stacked = [array.stack() for array in written]
     static = static_value(steps)
     for node, array in zip(stacked, written, strict=True):

@@ -124,9 +124,7 @@ def _longer(data: bytes) -> int:
     w = _weak(data, at + 32, (z + w[1]) & _MASK, (y + _word(data, at + 16)) & _MASK)
     z, x = x, z
     return _mixed(
-        (_mixed(v[0], w[0], factor) + _shifted(y) * _K0 + z) & _MASK,
-        (_mixed(v[1], w[1], factor) + x) & _MASK,
-        factor,
+        (_mixed(v[0], w[0], factor) + _shifted(y) * _K0 + z) & _MASK, (_mixed(v[1], w[1], factor) + x) & _MASK, factor
     )
 
 

@@ -489,11 +489,7 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
     """
 
     def __init__(
-        self,
-        initializer: Any,
-        num_oov_buckets: int,
-        lookup_key_dtype: DTypeLike | None = None,
-        name: str | None = None,
+        self, initializer: Any, num_oov_buckets: int, lookup_key_dtype: DTypeLike | None = None, name: str | None = None
     ) -> None:
         if num_oov_buckets <= 0:
             raise ValueError("oov_buckets must be > 0.")

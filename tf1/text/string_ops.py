@@ -115,11 +115,7 @@ def _sparse_rows(op_type: str, node: Node, parts_of: Callable[[bytes], list[byte
 
 
 def string_split(
-    source: Any,
-    sep: Any = None,
-    skip_empty: bool = True,
-    delimiter: Any = None,
-    name: str | None = None,
+    source: Any, sep: Any = None, skip_empty: bool = True, delimiter: Any = None, name: str | None = None
 ) -> SparseTensor:
     """Take strings apart at any of the characters of `sep`.
 

@@ -18,13 +18,7 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.indexing_ops import gather
-from globalstep.tf1.variables.assignments import (
-    NUMBERS,
-    indices_of,
-    operand_of,
-    require_shape,
-    variable_of,
-)
+from globalstep.tf1.variables.assignments import NUMBERS, indices_of, operand_of, require_shape, variable_of
 from globalstep.wire.declarations import OpKind
 
 if TYPE_CHECKING:

@@ -15,11 +15,7 @@ def feature(tf, *values):
 
 def sequence(tf):
     """Give a serialized SequenceExample."""
-    lists = {
-        "words": [[b"a"], [b"bc"], [b""]],
-        "pairs": [[1.0, 2.0], [3.0, 4.0]],
-        "ragged": [[1, 2, 3], [4], [5, 6]],
-    }
+    lists = {"words": [[b"a"], [b"bc"], [b""]], "pairs": [[1.0, 2.0], [3.0, 4.0]], "ragged": [[1, 2, 3], [4], [5, 6]]}
     made = {
         key: tf.train.FeatureList(feature=[feature(tf, *entry) for entry in entries]) for key, entries in lists.items()
     }

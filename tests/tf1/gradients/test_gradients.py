@@ -253,8 +253,7 @@ def test_a_variable_read_in_two_phases_gets_the_sum():
     (slope,) = gradients(first + second, w)
     values = {first: np.float64(3), second: np.float64(4)}
     result, forward = evaluate_gradients(
-        slope.inputs[0],
-        lambda source, consumer: values[consumer] if source is w else source.fn(),
+        slope.inputs[0], lambda source, consumer: values[consumer] if source is w else source.fn()
     )
     assert result[0] == 2 * 3 + 10
     assert forward[first] == 9

@@ -14,10 +14,7 @@ from globalstep.tf1.ops import math_ops as m
 from globalstep.tf1.ops.array_ops import expand_dims, reshape, squeeze, transpose
 from globalstep.tf1.ops.clipping import clip_by_value
 from globalstep.tf1.ops.conv_ops import conv2d, max_pool
-from globalstep.tf1.ops.cross_entropy_ops import (
-    sigmoid_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits_v2,
-)
+from globalstep.tf1.ops.cross_entropy_ops import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.nn_ops import bias_add, dropout, l2_loss, relu, relu6, softmax
 from globalstep.tf1.ops.product_ops import matmul

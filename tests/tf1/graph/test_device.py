@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from globalstep.cluster.cluster import ClusterSpec
-from globalstep.tf1.graph.device import (
-    DeviceSpec,
-    GreedyLoadBalancingStrategy,
-    RandomStrategy,
-    replica_device_setter,
-)
+from globalstep.tf1.graph.device import DeviceSpec, GreedyLoadBalancingStrategy, RandomStrategy, replica_device_setter
 from globalstep.tf1.graph.graph import Graph, Node, control_dependencies, device
 
 JOBS = {"ps": ["a:1", "b:1"], "worker": ["c:1"]}
@@ -108,11 +103,7 @@ class TestScopes:
 class TestReplicaDeviceSetter:
     def test_variables_go_round_the_ps_and_the_rest_to_the_worker(self):
         with device(replica_device_setter(cluster=JOBS, worker_device="/job:worker/task:1")):
-            assert [variable().device for _ in range(3)] == [
-                "/job:ps/task:0",
-                "/job:ps/task:1",
-                "/job:ps/task:0",
-            ]
+            assert [variable().device for _ in range(3)] == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
             assert Node("MatMul").device == "/job:worker/task:1"
 
     def test_the_number_of_ps_may_be_given_alone(self):
@@ -121,8 +112,7 @@ class TestReplicaDeviceSetter:
         assert setter(op("MatMul")) == "/job:worker"
 
     @pytest.mark.parametrize(
-        "arguments",
-        [{}, {"cluster": {"worker": ["c:1"]}}, {"cluster": ClusterSpec(JOBS), "ps_device": "/job:server"}],
+        "arguments", [{}, {"cluster": {"worker": ["c:1"]}}, {"cluster": ClusterSpec(JOBS), "ps_device": "/job:server"}]
     )
     def test_none_without_ps(self, arguments):
         assert replica_device_setter(**arguments) is None

@@ -76,10 +76,7 @@ def test_an_update_is_spread_over_its_variables_and_the_step_waits_for_it(graph)
     assert 0.125 in {attr.f for attr in apply.attr.values()}
     assert found["layer/weights/Adam"].device == "/job:ps/task:1"
     assert found["layer/bias/train/ApplyAdam"].device == "/job:ps/task:0"
-    assert set(found["train/update"].input) == {
-        "^layer/weights/train/ApplyAdam",
-        "^layer/bias/train/ApplyAdam",
-    }
+    assert set(found["train/update"].input) == {"^layer/weights/train/ApplyAdam", "^layer/bias/train/ApplyAdam"}
     step = found[train_op.op.name]
     assert step.op == "AssignAdd"
     assert list(step.input) == ["global_step", "train/value", "^train/update"]

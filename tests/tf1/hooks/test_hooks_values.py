@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.errors import OutOfRangeError
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock

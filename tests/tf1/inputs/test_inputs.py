@@ -137,11 +137,7 @@ def test_batches_of_batches_and_of_what_varies(sess):
     assert rows.shape == [2, 2]
     coord = Coordinator()
     threads = start_queue_runners(sess, coord)
-    assert [sess.run(rows).tolist() for _ in range(3)] == [
-        [[1, 2], [3, 4]],
-        [[5, 6], [1, 2]],
-        [[3, 4], [5, 6]],
-    ]
+    assert [sess.run(rows).tolist() for _ in range(3)] == [[[1, 2], [3, 4]], [[5, 6], [1, 2]], [[3, 4], [5, 6]]]
     coord.request_stop()
     coord.join(threads, stop_grace_period_secs=10)
 

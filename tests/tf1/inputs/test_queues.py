@@ -81,10 +81,7 @@ def test_elements_with_names_are_dicts(sess):
     sess.run(queue.enqueue({"f": 0.5, "i": 1}))
     sess.run(queue.enqueue_many({"f": [1.5], "i": [2]}))
     assert sess.run(queue.dequeue()) == {"i": 1, "f": 0.5}
-    assert {name: rows.tolist() for name, rows in sess.run(queue.dequeue_many(1)).items()} == {
-        "i": [2],
-        "f": [1.5],
-    }
+    assert {name: rows.tolist() for name, rows in sess.run(queue.dequeue_many(1)).items()} == {"i": [2], "f": [1.5]}
     with pytest.raises(ValueError, match="You must enqueue a dictionary in a Queue with names"):
         queue.enqueue([1, 2.0])
     with pytest.raises(ValueError, match="Keys in dictionary to enqueue do not match names of Queue"):

@@ -30,10 +30,7 @@ def test_a_layer_s_activation_by_name_is_the_function_s(session, name, function)
     pairs = [
         (gs.layers.dense(x, 2, activation=name, **options), gs.layers.dense(x, 2, activation=function, **options)),
         *(
-            (
-                layer(images, 2, 1, activation=name, **more),
-                layer(images, 2, 1, activation=function, **more),
-            )
+            (layer(images, 2, 1, activation=name, **more), layer(images, 2, 1, activation=function, **more))
             for layer, more in (
                 (gs.layers.conv2d, options),
                 (gs.layers.conv2d_transpose, options),

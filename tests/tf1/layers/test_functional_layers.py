@@ -168,10 +168,7 @@ IN_EITHER_ORDER = {
         (2, 4, 5, 6, 3),
         lambda x, order: gs.contrib.layers.avg_pool3d(x, 2, data_format=SHORT[order, 5]),
     ),
-    "contrib.batch_norm": (
-        (2, 7, 6, 3),
-        lambda x, order: gs.contrib.layers.batch_norm(x, data_format=SHORT[order, 4]),
-    ),
+    "contrib.batch_norm": ((2, 7, 6, 3), lambda x, order: gs.contrib.layers.batch_norm(x, data_format=SHORT[order, 4])),
 }
 SHORT = {
     ("channels_last", 4): "NHWC",

@@ -206,8 +206,7 @@ def test_check_numerics_fails_the_run():
 
 
 @pytest.mark.parametrize(
-    "index",
-    [0, -1, slice(1, None), slice(None, None, -1), (slice(None), 1), (Ellipsis, 0), (None, 1), (0, 1)],
+    "index", [0, -1, slice(1, None), slice(None, None, -1), (slice(None), 1), (Ellipsis, 0), (None, 1), (0, 1)]
 )
 def test_slices_are_numpys(index):
     x = c.placeholder("float32", [None, 3])

@@ -128,9 +128,7 @@ def test_training_in_a_branch(session):
     one = gs.train.GradientDescentOptimizer(0.01)
     other = gs.train.AdamOptimizer(0.1)
     train = gs.cond(
-        flag,
-        lambda: one.minimize(loss, step, var_list=[first]),
-        lambda: other.minimize(loss, var_list=[second]),
+        flag, lambda: one.minimize(loss, step, var_list=[first]), lambda: other.minimize(loss, var_list=[second])
     )
     session.run(gs.global_variables_initializer())
     session.run(train, {flag: True})
