@@ -530,12 +530,17 @@ def as_node(value: Any, dtype: DTypeLike | None = None, name: str | None = None)
         from globalstep.tf1.ops.joining_ops import stack
         from globalstep.tf1.ops.math_ops import cast
 
-        def part(item: Any) -> Node:
-            # Unlike a node, a list of nodes becomes the dtype that is asked for.
-            whole = isinstance(item, (list, tuple)) or not _holds_node(item)
-            return as_node(item, dtype) if dtype is None or whole else cast(as_node(item), dtype)
-
-        return stack([part(item) for item in value])
+        if dtype is None:
+            # What is plain takes the dtype of the nodes beside it.
+            return stack(value)
+        # Unlike a node, a list of nodes becomes the dtype that is asked for.
+        parts = [
+            cast(as_node(item), dtype)
+            if _holds_node(item) and not isinstance(item, (list, tuple))
+            else as_node(item, dtype)
+            for item in value
+        ]
+        return stack(parts)
     array = constant_array(value, dtype)
     return Node("Const", (), lambda: array, name=name or "Const", dtype=array.dtype, shape=array.shape,
                 attrs={"value": array})  # fmt: skip

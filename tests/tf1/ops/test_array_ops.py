@@ -181,6 +181,8 @@ def test_lists_of_nodes_become_one_value():
     x = c.placeholder("float32", [])
     node = a.identity([[x, 1.0], [2.0, x]])
     np.testing.assert_array_equal(evaluate(node, {x: 5}), [[5, 1], [2, 5]])
+    # Else what is plain takes the dtype of the nodes beside it: sizes of which one is of int64.
+    assert evaluate(c.zeros([a.shape(np.ones(4), out_type="int64")[0], 2])).shape == (4, 2)
     as_integers = c.convert_to_tensor([[x, 1], [2, x]], "int64")
     assert as_integers.dtype.name == "int64"
     np.testing.assert_array_equal(evaluate(as_integers, {x: 5}), [[5, 1], [2, 5]])
