@@ -32,6 +32,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.embedding_ops import safe_embedding_lookup_sparse
+from globalstep.tf1.ops.indexing_ops import one_hot
 from globalstep.tf1.ops.init_ops import truncated_normal_initializer
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.math_ops import cast
@@ -95,19 +96,11 @@ class _BucketizedColumn(BucketColumn):
         )  # fmt: skip
 
     def dense(self, features: Features, trainable: bool = True) -> Node:
-        width, size = len(self.boundaries) + 1, self.size
-
-        def mark(buckets: Any) -> Any:
-            return np.eye(width, dtype=np.float32)[buckets].reshape(len(buckets), size)
-
-        return Node("OneHot", (self._buckets(features),), mark, dtype="float32", shape=TensorShape([None, size]))
+        return reshape(one_hot(self._buckets(features), len(self.boundaries) + 1), [-1, self.size])
 
     def ids_of(self, features: Features) -> Ids:
         steps = np.arange(self.source_column.size) * (len(self.boundaries) + 1)
-        buckets = self._buckets(features)
-        return Ids(
-            sparse_of(Node("AddV2", (buckets,), lambda value: value + steps, dtype="int64", shape=buckets.shape))
-        )
+        return Ids(sparse_of(self._buckets(features) + steps))
 
 
 class _OfIds(DenseColumn, SequenceDenseColumn):

@@ -176,7 +176,7 @@ def test_feature_columns_come_back(tmp_path, column):
         features = {name: gs.placeholder(dtype, [None, 1], name) for name, dtype in kinds.items()}
         y = gs.identity(gs.feature_column.input_layer(features, [column]), name="y")
         sess.run(gs.global_variables_initializer())
-        gs.saved_model.simple_save(sess, str(tmp_path / "model"), features, {"y": y}, onnx=False)
+        gs.saved_model.simple_save(sess, str(tmp_path / "model"), features, {"y": y})
         expected = sess.run(y, feeds)
     with gs.Graph().as_default(), gs.Session() as sess:
         gs.saved_model.loader.load(sess, SERVE, str(tmp_path / "model"))
