@@ -19,6 +19,7 @@ __all__ = [
     "ABSENT_IN_SLIM",
     "ABSENT_IN_TEST",
     "ABSENT_IN_TRAIN",
+    "KERAS_MODELS",
     "WITHOUT_EFFECT",
 ]
 
@@ -26,6 +27,8 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
+#: Instead of tf.keras' models.
+KERAS_MODELS = f"build it of gs.layers; {_MODEL}"
 _FEATURES = "use gs.feature_column, whose columns do the same."
 _HIGH_LEVEL = "use gs.estimator, which has the Estimators of TensorFlow 1.15, or gs.train.MonitoredTrainingSession."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
@@ -39,7 +42,7 @@ _STEP_LOOP = "use gs.losses and gs.train with gs.train.MonitoredTrainingSession.
 
 #: Absent from `globalstep` itself.
 ABSENT = {
-    **dict.fromkeys(("GradientTape", "enable_v2_behavior", "executing_eagerly"), _EAGER),
+    **dict.fromkeys(("GradientTape", "enable_v2_behavior"), _EAGER),
     **dict.fromkeys(("tpu", "xla"), _DEVICES),
     **dict.fromkeys(("audio", "bitwise", "signal", "spectral"), _COMPUTE),
     "autograph": "Python's own loops run while the graph is built; use gs.cond and gs.while_loop.",
@@ -59,7 +62,6 @@ ABSENT = {
     "function": "call a Python function while building the graph.",
     "hessians": "differentiate twice with gs.jax or gs.torch.",
     "inv": "use gs.reciprocal.",
-    "keras": _MODEL,
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "profiler": "use gs.train.ProfilerHook.",
 }
@@ -114,8 +116,8 @@ ABSENT_IN_PYTHON = {
 
 #: Absent from `globalstep.contrib.learn`.
 ABSENT_IN_LEARN = dict.fromkeys(
-    ("DNNClassifier", "DNNLinearCombinedClassifier", "DNNRegressor", "Estimator", "Experiment", "LinearClassifier",
-     "LinearRegressor", "ModeKeys", "RunConfig", "learn_runner", "infer_real_valued_columns_from_input", "monitors",
+    ("DNNClassifier", "DNNLinearCombinedClassifier", "DNNRegressor", "Estimator", "LinearClassifier",
+     "LinearRegressor", "ModeKeys", "infer_real_valued_columns_from_input", "monitors",
      "ModelFnOps", "models", "preprocessing", "SKCompat", "Trainable", "graph_actions"),
     _HIGH_LEVEL,
 )  # fmt: skip

@@ -349,6 +349,7 @@ from globalstep.tf1.ops.summary_ops_v0 import image_summary as image_summary
 from globalstep.tf1.ops.summary_ops_v0 import merge_all_summaries as merge_all_summaries
 from globalstep.tf1.ops.summary_ops_v0 import merge_summary as merge_summary
 from globalstep.tf1.ops.summary_ops_v0 import scalar_summary as scalar_summary
+from globalstep.tf1.sessions.build_info import executing_eagerly as executing_eagerly
 from globalstep.tf1.sessions.session import InteractiveSession as InteractiveSession
 from globalstep.tf1.sessions.session import Session as Session
 from globalstep.tf1.sessions.session import get_default_session as get_default_session
@@ -428,6 +429,7 @@ import globalstep.graph_util as graph_util
 import globalstep.image as image
 import globalstep.initializers as initializers
 import globalstep.io as io
+import globalstep.keras as keras
 import globalstep.layers as layers
 import globalstep.linalg as linalg
 import globalstep.logging as logging

@@ -81,15 +81,8 @@ distributions = nested_namespace(
     },
     like="globalstep.distributions",
 )
-crf = nested_namespace(
-    f"{__name__}.crf",
-    {
-        "globalstep.tf1.contrib.crf": (
-            "crf_binary_score crf_decode crf_log_likelihood crf_log_norm crf_sequence_score crf_unary_score "
-            "viterbi_decode"
-        ),
-    },
-)
+_CRF = "crf_binary_score crf_decode crf_log_likelihood crf_log_norm crf_sequence_score crf_unary_score viterbi_decode"
+crf = nested_namespace(f"{__name__}.crf", {"globalstep.tf1.contrib.crf": _CRF})
 data = nested_namespace(f"{__name__}.data", TRANSFORMATIONS, ABSENT_IN_DATA, like="globalstep.data")
 estimator = nested_namespace(
     f"{__name__}.estimator",
@@ -145,7 +138,11 @@ layers = nested_namespace(
     },
     absent=ABSENT_IN_CONTRIB_LAYERS,
 )
-learn = nested_namespace(f"{__name__}.learn", {}, absent=ABSENT_IN_LEARN)
+learn = nested_namespace(
+    f"{__name__}.learn",
+    {"globalstep.tf1.estimator.experiment": "Experiment learn_runner", "globalstep.estimator": "RunConfig"},
+    absent=ABSENT_IN_LEARN,
+)
 losses = nested_namespace(
     f"{__name__}.losses",
     {"globalstep.tf1.contrib.contrib_losses": _LOSSES, "globalstep.tf1.losses": _TOTAL_LOSSES},
@@ -196,8 +193,7 @@ lookup = nested_namespace(
     absent={"MutableDenseHashTable": "use gs.contrib.lookup.MutableHashTable."},
 )
 predictor = nested_namespace(
-    f"{__name__}.predictor",
-    {"globalstep.tf1.contrib.predictor": "from_estimator from_saved_model"},
+    f"{__name__}.predictor", {"globalstep.tf1.contrib.predictor": "from_estimator from_saved_model"}
 )
 rnn = nested_namespace(
     f"{__name__}.rnn",
@@ -306,6 +302,8 @@ module_paths(
         "learn.datasets": "gs.tf1.mnist.base",
         "learn.datasets.base": "gs.tf1.mnist.base",
         "learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",
+        "learn.python.learn.learn_runner": "gs.tf1.estimator.experiment:run",
+        "learn.python.learn.run_config": "gs.contrib.learn",
         "learn.python.learn.datasets": "gs.tf1.mnist.base",
         "learn.python.learn.datasets.base": "gs.tf1.mnist.base",
         "learn.python.learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",

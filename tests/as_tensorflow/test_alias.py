@@ -118,9 +118,9 @@ def test_python_without_its_environment_is_refused_in_words():
 
 
 HINTS = {
-    "import tensorflow.keras": "No module named 'tensorflow.keras': models with",
-    "from tensorflow import keras": "No module named 'tensorflow.keras': models with",
-    "import tensorflow as tf; tf.keras": "module 'tensorflow' has no attribute 'keras': models with",
+    "import tensorflow.tpu": "No module named 'tensorflow.tpu': computation is",
+    "from tensorflow import lite": "No module named 'tensorflow.lite': use gs.saved_model",
+    "import tensorflow as tf; tf.tpu": "module 'tensorflow' has no attribute 'tpu': computation is",
     "from tensorflow.python import debug": "debug': print values by gs.Print",
     "from tensorflow.python.framework import nosuch": "docs/compatibility.md lists the modules",
     "from tensorflow.python.framework.ops import nosuch": "docs/compatibility.md lists the modules",

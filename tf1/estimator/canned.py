@@ -56,6 +56,7 @@ __all__ = [
     "LinearEstimator",
     "LinearRegressor",
     "classifier_parse_example_spec",
+    "get_optimizer_instance",
     "regressor_parse_example_spec",
 ]
 
@@ -84,18 +85,24 @@ class _ModelPart(NamedTuple):
     rate: float
     logits: Callable[[Any, str, RunConfig, int], Any]
 
-    def made_optimizer(self) -> Any:
-        """Return the optimizer, made now where its name or a function was given."""
-        optimizer = self.optimizer
-        if isinstance(optimizer, str):
-            if optimizer not in _OPTIMIZERS:
-                raise ValueError(f"Unsupported optimizer name: {optimizer}. Supported names are: {sorted(_OPTIMIZERS)}")
-            return _OPTIMIZERS[optimizer](self.rate)
-        if not isinstance(optimizer, Optimizer) and callable(optimizer):
-            optimizer = optimizer()
-        if not isinstance(optimizer, Optimizer):
-            raise ValueError(f"The given object is not an Optimizer instance. Given: {optimizer}")
-        return optimizer
+
+def get_optimizer_instance(opt: Any, learning_rate: Any = None) -> Any:
+    """Return an optimizer: `opt` itself, what it gives as a function, or the one of its name with a rate.
+
+    Raises:
+        ValueError: For another name, a name without a rate, or what is no optimizer.
+    """
+    if isinstance(opt, str):
+        if opt not in _OPTIMIZERS:
+            raise ValueError(f"Unsupported optimizer name: {opt}. Supported names are: {sorted(_OPTIMIZERS)}")
+        if not learning_rate:
+            raise ValueError("learning_rate must be specified when opt is string.")
+        return _OPTIMIZERS[opt](learning_rate)
+    if not isinstance(opt, Optimizer) and callable(opt):
+        opt = opt()
+    if not isinstance(opt, Optimizer):
+        raise ValueError(f"The given object is not an Optimizer instance. Given: {opt}")
+    return opt
 
 
 def _model_fn(head: Any, parts: Sequence[_ModelPart], apart: bool = False) -> Callable[..., EstimatorSpec]:
@@ -112,7 +119,7 @@ def _model_fn(head: Any, parts: Sequence[_ModelPart], apart: bool = False) -> Ca
             raise ValueError(f"features should be a dictionary of `Tensor`s. Given type: {type(features)}")
         optimizers, logits = [], []
         for part in parts:
-            optimizers.append(part.made_optimizer())
+            optimizers.append(get_optimizer_instance(part.optimizer, part.rate))
             logits.append(part.logits(features, mode, config, head.logits_dimension))
 
         def train(loss: Any) -> Any:

@@ -181,6 +181,9 @@ class Variable(Node):
         """Give the node of its value: the Variable itself."""
         return self
 
+    #: What optimizers that programs write ask for.
+    _ref = value
+
     def assign(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Mutation:

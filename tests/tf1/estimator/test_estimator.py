@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import globalstep as tf
+from globalstep.contrib.learn.python.learn import learn_runner
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.python.estimator.canned import head as canned_head
+from globalstep.python.estimator.canned import optimizers
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 TARGETS = ROWS @ np.array([1.0, -2.0], np.float32)
@@ -132,6 +134,15 @@ def test_heads_by_the_names_of_tensorflows_own_module_add_up_losses(head, size, 
         assert session.run(spec.loss) == pytest.approx(4 * loss, rel=1e-5)
 
 
+def test_an_optimizer_by_its_name():
+    made = optimizers.get_optimizer_instance("Adagrad", 0.5)
+    assert isinstance(made, tf.train.AdagradOptimizer)
+    assert optimizers.get_optimizer_instance(lambda: made) is optimizers.get_optimizer_instance(made) is made
+    for wrong, text in (("SGD", "must be specified"), ("Best", "Unsupported optimizer name: Best"), (3, "not an Opt")):
+        with pytest.raises(ValueError, match=text):
+            optimizers.get_optimizer_instance(wrong)
+
+
 def serving():
     inputs = {"x": tf.placeholder(tf.float32, [None, 2]), "kind": tf.placeholder(tf.string, [None])}
     return tf.estimator.export.ServingInputReceiver(inputs, inputs)
@@ -170,6 +181,22 @@ class TestTrainAndEvaluate:
             features = {signature.inputs["x"].name: ROWS, signature.inputs["kind"].name: KINDS}
             theirs = session.run(signature.outputs["logistic"].name, features)
         np.testing.assert_allclose(theirs, [one["logistic"] for one in ours], rtol=1e-4)
+
+    @pytest.mark.parametrize("schedule", [None, "train"])
+    def test_experiments_of_2017(self, tmp_path, schedule):
+        def experiment(run_config, hparams):
+            made = tf.estimator.Estimator(regression, config=run_config, params={"rate": hparams.rate})
+            return tf.contrib.learn.Experiment(made, rows(), rows(1), train_steps=30, eval_steps=None)
+
+        config = tf.contrib.learn.RunConfig(model_dir=str(tmp_path))
+        hparams = tf.contrib.training.HParams(rate=0.1)
+        found = learn_runner.run(experiment, schedule=schedule, run_config=config, hparams=hparams)
+        assert found.latest_checkpoint() if schedule else found[0]["error"] < 0.1
+        assert tf.contrib.learn.learn_runner.run(experiment, None, "evaluate", config, hparams)["global_step"] == 30
+        with pytest.raises(ValueError, match="non-existent task fly"):
+            learn_runner.run(experiment, None, "fly", config, hparams)
+        with pytest.raises(ValueError, match="not both"):
+            learn_runner.run(experiment, str(tmp_path), run_config=config)
 
     def test_features_of_serialized_examples(self, tmp_path):
         made = [
