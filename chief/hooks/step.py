@@ -6,6 +6,7 @@ of StopAtStep is also the parameter servers' (invariant I5).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -20,7 +21,7 @@ class StopAtStep(SessionRunHook):
     """Stops training at a global step, exactly; see `gs.train.StopAtStepHook`.
 
     Args:
-        num_steps: Number of steps from the step at which the session starts.
+        num_steps: Number of steps from the step at which the session starts; a fraction is rounded up.
         last_step: Or the step to stop at.
         step: The global step.
 
@@ -33,8 +34,8 @@ class StopAtStep(SessionRunHook):
             raise ValueError("One of num_steps or last_step must be specified.")
         if num_steps is not None and last_step is not None:
             raise ValueError("Only one of num_steps or last_step can be specified.")
-        self._num_steps = num_steps
-        self._last_step = last_step
+        self._num_steps = None if num_steps is None else math.ceil(num_steps)
+        self._last_step = None if last_step is None else math.ceil(last_step)
         self._step = step
 
     @property

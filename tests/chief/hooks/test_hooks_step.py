@@ -104,8 +104,9 @@ def test_stop_after_num_steps_is_counted_once():
 
 
 def test_the_limit_for_the_parameter_servers():
-    assert StopAtStepHook(last_step=7).store_limit("s") == StopLimit("s", last_step=7)
-    hook = StopAtStepHook(num_steps=3)
+    # Programs divide numbers of examples; TensorFlow stops at the first step that is no less.
+    assert StopAtStepHook(last_step=6.25).store_limit("s") == StopLimit("s", last_step=7)
+    hook = StopAtStepHook(num_steps=3.0)
     assert hook.store_limit("s") == StopLimit("s", num_steps=3)
     hook.adopt_limit(12)
     assert hook.store_limit("s") == StopLimit("s", last_step=12)
