@@ -30,6 +30,7 @@ NAMESPACES = {
         "sparse",
         "strings",
         "initializers",
+        "keras",
         "jax",
         "layers",
         "logging",

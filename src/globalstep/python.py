@@ -128,7 +128,7 @@ _PATHS = {
     "training.checkpoint_management": "gs.train",
     "training.checkpoint_utils": "gs.train",
     "training.coordinator": "gs.train",
-    "training.device_setter": "gs.train",
+    "training.device_setter": "gs.train gs.tf1.graph.device:_RoundRobinStrategy",
     "training.ftrl": _OPTIMIZERS,
     "training.gradient_descent": _OPTIMIZERS,
     "training.input": "gs.train",
