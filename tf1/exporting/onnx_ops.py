@@ -331,6 +331,8 @@ def _select(t: Translation, node: Node) -> str:
 def _pad(t: Translation, node: Node, x: str) -> str:
     if node.attrs["mode"] == "SYMMETRIC":
         raise UntranslatableError("ONNX's Pad has no mode SYMMETRIC")
+    if node.attrs["paddings"] is None:
+        raise UntranslatableError("its paddings are known in a run only")
     before, after = zip(*node.attrs["paddings"], strict=True)
     pads = t.constant([*before, *after], np.int64)
     if node.attrs["mode"] == "REFLECT":

@@ -277,27 +277,31 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
         ValueError: For an unknown mode.
     """
     node = as_node(tensor)
-    static = static_value(paddings)
-    if static is None:
-        raise ValueError("paddings must be known when the graph is built.")
-    widths = [(int(a), int(b)) for a, b in static]
     if mode.upper() not in ("CONSTANT", "REFLECT", "SYMMETRIC"):
         raise ValueError(f"Unknown padding mode: {mode}")
+    known = static_value(paddings)
+    widths = None if known is None else tuple((int(a), int(b)) for a, b in known)
 
-    def widen(value: Any) -> Any:
+    def widen(value: Any, given: Any = widths) -> Any:
+        around = [(int(a), int(b)) for a, b in given]
         if mode.upper() == "CONSTANT":
-            return anp.pad(value, widths, "constant", constant_values=constant_values)
-        for axis, (before, after) in enumerate(widths):
+            return anp.pad(value, around, "constant", constant_values=constant_values)
+        for axis, (before, after) in enumerate(around):
             places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())  # type: ignore[call-overload]
             value = value[(*(slice(None),) * axis, places)]
         return value
 
     sizes = node.shape.as_list() if node.shape.dims is not None else None
-    result = (
-        None if sizes is None else [None if n is None else n + a + b for n, (a, b) in zip(sizes, widths, strict=True)]
-    )
-    attrs = {"paddings": tuple(widths), "mode": mode.upper(), "constant_values": constant_values}
-    return Node("PadV2", (node,), widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(result), attrs=attrs)
+    if sizes is not None:
+        rows = known if known is not None else paddings if isinstance(paddings, (list, tuple)) else [None] * len(sizes)
+        added = [None if row is None else [static_value(n) for n in row] for row in rows]
+        sizes = [
+            None if n is None or more is None or any(m is None for m in more) else n + int(sum(more))
+            for n, more in zip(sizes, added, strict=True)
+        ]
+    inputs = (node,) if known is not None else (node, as_shape_node(paddings))
+    attrs = {"paddings": widths, "mode": mode.upper(), "constant_values": constant_values}
+    return Node("PadV2", inputs, widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:

@@ -254,3 +254,18 @@ def test_slice_checks_its_bounds():
     x = c.placeholder("float32", [None])
     with pytest.raises(InvalidArgumentError, match="Expected begin and size"):
         evaluate(ix.slice(x, [1], [4]), {x: np.zeros(3)})
+
+
+def test_paddings_of_which_a_run_knows_some():
+    x = c.placeholder("float32", [None, 2, 3])
+    padded = j.pad(x, [[0, 0], [1, 5 - a.shape(x)[1]], [0, 0]], constant_values=7)
+    assert padded.shape.as_list() == [None, None, 3]
+    value = np.ones((2, 2, 3), np.float32)
+    expected = np.pad(value, [(0, 0), (1, 3), (0, 0)], constant_values=7)
+    np.testing.assert_array_equal(evaluate(padded, {x: value}), expected)
+    (gradient,) = gradients(reduce_sum(padded * 2.0), [x])
+    np.testing.assert_array_equal(evaluate(gradient, {x: value}), 2 * value)
+    whole = c.placeholder("int32", [3, 2])
+    mirrored = j.pad(x, whole, "REFLECT")
+    np.testing.assert_array_equal(evaluate(mirrored, {x: value, whole: [[0, 0], [1, 0], [0, 0]]}), np.ones((2, 3, 3)))
+    assert mirrored.shape.as_list() == [None, None, None]
