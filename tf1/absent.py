@@ -27,7 +27,6 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
-#: Instead of tf.keras' models.
 KERAS_MODELS = f"build it of gs.layers; {_MODEL}"
 _FEATURES = "use gs.feature_column, whose columns do the same."
 _HIGH_LEVEL = "use gs.estimator, which has the Estimators of TensorFlow 1.15, or gs.train.MonitoredTrainingSession."

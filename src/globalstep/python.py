@@ -10,7 +10,8 @@ _TRAIN = "gs.train gs.tf1.optimizers.moving_averages"
 
 _PATHS = {
     "feature_column": "gs.feature_column",
-    "feature_column.feature_column": "gs.feature_column gs.tf1.feature_columns.column:_LazyBuilder",
+    "feature_column.feature_column": "gs.feature_column gs.tf1.feature_columns.column:_LazyBuilder "
+    "gs.tf1.feature_columns.dense:_SharedEmbeddingColumn",
     "feature_column.feature_column_lib": "gs.feature_column",
     "feature_column.feature_column_v2": "gs.feature_column",
     "feature_column.utils": "gs.tf1.feature_columns.sequences:sequence_length_from_sparse_tensor",
@@ -18,10 +19,10 @@ _PATHS = {
     "client.session": "gs",
     "client.timeline": "gs.tf1.sessions.timeline",
     "eager.context": "gs.tf1.sessions.build_info:executing_eagerly",
-    "estimator.canned.dnn": "gs.estimator",
+    "estimator.canned.dnn": "gs.estimator gs.tf1.estimator.canned:_dnn_logit_fn_builder",
     "estimator.canned.dnn_linear_combined": "gs.estimator",
     "estimator.canned.head": "gs.tf1.estimator.canned_heads",
-    "estimator.canned.linear": "gs.estimator",
+    "estimator.canned.linear": "gs.estimator gs.tf1.estimator.canned:_linear_logit_fn_builder",
     "estimator.canned.optimizers": "gs.tf1.estimator.canned:get_optimizer_instance",
     "estimator.estimator": "gs.estimator",
     "estimator.estimator_lib": "gs.estimator",
@@ -67,6 +68,7 @@ _PATHS = {
     "ops.distributions.normal": "gs.distributions",
     "ops.embedding_ops": "gs.nn gs",
     "ops.functional_ops": _OPS,
+    "ops.gen_array_ops": _OPS,
     "ops.gradients": _OPS,
     "ops.gradients_impl": _OPS,
     "ops.init_ops": "gs gs.initializers",

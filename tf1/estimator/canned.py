@@ -160,28 +160,42 @@ def _deep_part(
     """Return dense layers on columns, whose Variables are in the scope "dnn"."""
 
     def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
-        initializer = init_ops.glorot_uniform_initializer()
-        training = mode == ModeKeys.TRAIN
+        divided = _partitioner(config, partitioner, 64 << 20)
+        made = _dnn_logit_fn_builder(units, hidden_units, columns, activation_fn, dropout, divided, batch_norm)
         with variable_scope("dnn", partitioner=_partitioner(config, None, 256 << 10)):
-            with variable_scope("input_from_feature_columns", partitioner=_partitioner(config, partitioner, 64 << 20)):
-                net = input_layer(features, columns)
-            for number, size in enumerate(hidden_units):
-                name = f"hiddenlayer_{number}"
-                net = functional_layers.dense(
-                    net, size, activation=activation_fn or nn_ops.relu, kernel_initializer=initializer, name=name
-                )
-                if dropout is not None and training:
-                    net = functional_layers.dropout(net, rate=dropout, training=True)
-                if batch_norm:
-                    net = functional_layers.batch_normalization(
-                        net, momentum=0.999, training=training, name=f"{name}/batchnorm_{number}"
-                    )
-                _summarize(name, net)
-            logits = functional_layers.dense(net, units, kernel_initializer=initializer, name="logits")
-            _summarize("logits", logits)
-            return logits
+            return made(features, mode)
 
     return _ModelPart("dnn", optimizer, 0.05, logits_of)
+
+
+def _dnn_logit_fn_builder(
+    units: int, hidden_units: Sequence[int], feature_columns: Any, activation_fn: Any, dropout: float | None,
+    input_layer_partitioner: Any = None, batch_norm: bool = False, shared_state_manager: Any = None,
+) -> Callable[[Any, str], Any]:  # fmt: skip
+    """Return what gives the logits of features in a mode by dense layers; models copied from TensorFlow call it."""
+
+    def logits_of(features: Any, mode: str) -> Any:
+        initializer = init_ops.glorot_uniform_initializer()
+        training = mode == ModeKeys.TRAIN
+        with variable_scope("input_from_feature_columns", partitioner=input_layer_partitioner):
+            net = input_layer(features, feature_columns)
+        for number, size in enumerate(hidden_units):
+            name = f"hiddenlayer_{number}"
+            net = functional_layers.dense(
+                net, size, activation=activation_fn or nn_ops.relu, kernel_initializer=initializer, name=name
+            )
+            if dropout is not None and training:
+                net = functional_layers.dropout(net, rate=dropout, training=True)
+            if batch_norm:
+                net = functional_layers.batch_normalization(
+                    net, momentum=0.999, training=training, name=f"{name}/batchnorm_{number}"
+                )
+            _summarize(name, net)
+        logits = functional_layers.dense(net, units, kernel_initializer=initializer, name="logits")
+        _summarize("logits", logits)
+        return logits
+
+    return logits_of
 
 
 def _summarize(layer: str, value: Any) -> None:
@@ -195,24 +209,31 @@ def _linear_part(optimizer: Any, columns: Sequence[Any], most: float, combiner: 
 
     def logits_of(features: Any, mode: str, config: RunConfig, units: int) -> Any:
         with variable_scope("linear", partitioner=_partitioner(config, partitioner, 64 << 20)):
-            weights: dict[Any, list[Any]] = {}
-            logits = linear_model(features, columns, units=units, sparse_combiner=combiner, cols_to_vars=weights)
-            bias = weights.pop("bias")[0]
-            if units > 1:
-                summary_ops.histogram("bias", bias)
-            else:
-                summary_ops.scalar("bias", array_ops.reshape(bias, []))
-            every = [
-                array_ops.reshape(part, [-1])
-                for parts in weights.values()
-                for whole in parts
-                for part in _parts_of(whole)
-            ]
-            summary_ops.scalar("fraction_of_zero_weights", nn_ops.zero_fraction(joining_ops.concat(every, 0)))
-            return logits
+            return _linear_logit_fn_builder(units, columns, combiner)(features)
 
     # Smaller, the more columns there are.
     return _ModelPart("linear", optimizer, min(most, 1.0 / math.sqrt(len(columns))), logits_of)
+
+
+def _linear_logit_fn_builder(units: int, feature_columns: Any, sparse_combiner: str = "sum") -> Callable[[Any], Any]:
+    """Return what gives the logits of features by a linear model; models copied from TensorFlow call it."""
+
+    def logits_of(features: Any) -> Any:
+        weights: dict[Any, list[Any]] = {}
+        logits = linear_model(
+            features, feature_columns, units=units, sparse_combiner=sparse_combiner, cols_to_vars=weights
+        )
+        bias = weights.pop("bias")[0]
+        if units > 1:
+            summary_ops.histogram("bias", bias)
+        else:
+            summary_ops.scalar("bias", array_ops.reshape(bias, []))
+        wholes = [whole for parts in weights.values() for whole in parts]
+        every = [array_ops.reshape(part, [-1]) for whole in wholes for part in _parts_of(whole)]
+        summary_ops.scalar("fraction_of_zero_weights", nn_ops.zero_fraction(joining_ops.concat(every, 0)))
+        return logits
+
+    return logits_of
 
 
 def _parts_of(variable: Any) -> list[Any]:

@@ -212,6 +212,9 @@ class _EmbeddingColumn(_OfIds):
         return reshape(rows, [-1, self.dimension])
 
 
+_SharedEmbeddingColumn = _EmbeddingColumn  # By which models copied from TensorFlow know it.
+
+
 def numeric_column(
     key: str,
     shape: Any = (1,),

@@ -14,7 +14,7 @@ from globalstep.tf1.optimizers.slots import slot_variable
 from globalstep.tf1.variables.assignments import assign, assign_add, assign_sub
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["apply_gradient_descent", "apply_rms_prop", "create_slot", "create_zeros_slot"]
+__all__ = ["apply_rms_prop", "create_slot", "create_zeros_slot"]
 
 
 def create_slot(primary: Variable, val: Any, name: str, colocate_with_primary: bool = True) -> Variable:
@@ -25,13 +25,6 @@ def create_slot(primary: Variable, val: Any, name: str, colocate_with_primary: b
 def create_zeros_slot(primary: Variable, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Variable:
     """Make a Variable of zeros like `primary`, on its PS and named after it; its dtype is that of `primary`."""
     return slot_variable(primary, name)
-
-
-def apply_gradient_descent(
-    var: Variable, alpha: Any, delta: Any, use_locking: bool = False, name: str | None = None
-) -> Mutation:
-    """Take `delta`, times `alpha`, from a Variable."""
-    return assign_sub(var, math_ops.multiply(alpha, delta), name=name)
 
 
 def apply_rms_prop(

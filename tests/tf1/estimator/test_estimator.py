@@ -9,8 +9,8 @@ import pytest
 import globalstep as tf
 from globalstep.contrib.learn.python.learn import learn_runner
 from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.python.estimator.canned import dnn, linear, optimizers
 from globalstep.python.estimator.canned import head as canned_head
-from globalstep.python.estimator.canned import optimizers
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
 TARGETS = ROWS @ np.array([1.0, -2.0], np.float32)
@@ -141,6 +141,20 @@ def test_an_optimizer_by_its_name():
     for wrong, text in (("SGD", "must be specified"), ("Best", "Unsupported optimizer name: Best"), (3, "not an Opt")):
         with pytest.raises(ValueError, match=text):
             optimizers.get_optimizer_instance(wrong)
+
+
+def test_logits_that_models_copied_from_tensorflow_build():
+    parts = [
+        dnn._dnn_logit_fn_builder(1, [4], [NUMBERS], tf.nn.relu, 0.5),
+        linear._linear_logit_fn_builder(1, [NUMBERS]),
+    ]
+    logits = [parts[0](features={"x": ROWS}, mode="eval"), parts[1](features={"x": ROWS})]
+    assert [one.shape.as_list() for one in logits] == [[200, 1]] * 2
+    assert [one.op.name for one in tf.global_variables()][::2] == [
+        "hiddenlayer_0/kernel",
+        "logits/kernel",
+        "linear_model/x/weights",
+    ]
 
 
 def serving():
