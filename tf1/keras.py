@@ -122,7 +122,6 @@ class _Loss:
         self._options, self._reduction, self.name = (from_logits, label_smoothing), self._REDUCTIONS[reduction], name
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Node:
-        """Give the loss, one number unless there is no reduction."""
         labels, predictions = as_node(y_true), as_node(y_pred)
         ranks = labels.shape.ndims, predictions.shape.ndims
         if ranks[0] is not None and ranks[1] == ranks[0] + 1 and predictions.shape.as_list()[-1] == 1:

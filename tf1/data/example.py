@@ -37,7 +37,6 @@ def _add_list(file: descriptor_pb2.FileDescriptorProto, name: str, kind: Any, pa
 
 
 def _add_message(message: Any, name: str, number: int, kind: str, label: Any = _FieldProto.LABEL_OPTIONAL) -> None:
-    """Add a field that is a message."""
     message.field.add(
         name=name, number=number, label=label, type=_FieldProto.TYPE_MESSAGE, type_name=f".tensorflow.{kind}"
     )

@@ -37,8 +37,6 @@ __all__ = ["Iterator", "make_initializable_iterator", "make_one_shot_iterator"]
 
 
 class _Place:
-    """The position of an iterator."""
-
     def __init__(self) -> None:
         # Guards _elements; held while the next one is made, for only then is it known.
         self._lock = threading.Lock()
@@ -52,7 +50,6 @@ class _Place:
                 self._elements = dataset.elements(run)
 
     def next(self) -> tuple[Any, ...]:
-        """Give the next element."""
         with self._lock:
             if self._elements is None:
                 raise FailedPreconditionError(

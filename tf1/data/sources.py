@@ -36,8 +36,6 @@ __all__ = ["from_generator", "from_tensor_slices", "from_tensors", "list_files",
 
 
 class _Source(NamedTuple):
-    """The arguments of a Pipeline."""
-
     element: Any
     captures: Sequence[Node]
     make: Make
@@ -69,7 +67,6 @@ def from_tensor_slices(tensors: Any) -> _Source:
 
 
 def _values(leaves: Sequence[Any], run: Pass) -> list[Any]:
-    """Return the values of components."""
     kinds = [component_of(leaf) for leaf in leaves]
     parts = [part for kind in kinds for part in parts_of(kind)]
     nodes = nodes_of(leaves)

@@ -407,7 +407,6 @@ class Estimator:
                 yield from _examples(predictions) if yield_single_examples else [predictions]
 
     def _checkpoint_or_none(self, checkpoint_path: str | None, purpose: str) -> str | None:
-        """Return the given checkpoint, or the newest; None, and log it, where there is none."""
         checkpoint = checkpoint_path or self.latest_checkpoint()
         if checkpoint is None:
             _log.info(
@@ -548,7 +547,6 @@ def _check_arguments(model_fn: Callable[..., Any], params: Any) -> None:
 
 
 def _with_model_dir(config: RunConfig | None, model_dir: Any) -> RunConfig:
-    """Return a configuration that says where the model is saved."""
     if config is None:
         config = RunConfig()
     if not isinstance(config, RunConfig):
@@ -573,7 +571,6 @@ def _target_of(config: RunConfig) -> str:
 
 
 def _saved_step(model_dir: str) -> int:
-    """Return the step of the newest checkpoint; 0 where there is none."""
     checkpoint = latest_checkpoint(model_dir)
     if checkpoint is None:
         return 0
@@ -596,7 +593,6 @@ def _chosen(predictions: Any, keys: Any) -> Any:
 
 
 def _examples(batch: Any) -> Iterator[Any]:
-    """Yield the examples of a batch of predictions."""
     if not isinstance(batch, dict):
         yield from batch
         return

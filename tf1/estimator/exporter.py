@@ -78,7 +78,6 @@ class _Saving(Exporter):
 
     @property
     def name(self) -> str:
-        """See Exporter."""
         return self._name
 
     def _save(self, estimator: Any, export_path: str, checkpoint_path: str) -> Any:

@@ -134,7 +134,6 @@ def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
             return f"ClipByNorm{optimizer.get_name()}"
 
         def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
-            """See Optimizer."""
             gradients, variables = zip(*grads_and_vars, strict=True)
             clipped, _ = clipping.clip_by_global_norm(gradients, clip_norm)
             return super().apply_gradients(list(zip(clipped, variables, strict=True)), global_step, name)

@@ -347,17 +347,14 @@ class _ClassHead(Head):
 
     @property
     def logits_dimension(self) -> int:
-        """See Head."""
         return self._classes
 
     def _ids_of(self, labels: Any) -> Any:
-        """Return labels as numbers."""
         if self._vocabulary is None:
             return labels
         return index_table_from_tensor(constant_ops.constant(list(self._vocabulary))).lookup(labels)
 
     def _texts_of(self, ids: Any) -> Any:
-        """Return the names of classes."""
         if self._vocabulary is None:
             return as_string(ids)
         return index_to_string_table_from_tensor(constant_ops.constant(list(self._vocabulary))).lookup(ids)
@@ -648,7 +645,6 @@ class MultiLabelHead(_ClassHead):
 
 
 def _areas(labels: Any, scores: Any, weights: Any) -> dict[str, Any]:
-    """Return the areas under both curves."""
     precision_recall = auc(labels, scores, weights, curve="PR")
     return {"auc": auc(labels, scores, weights), "auc_precision_recall": precision_recall}
 

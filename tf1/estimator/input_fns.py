@@ -24,11 +24,9 @@ class _Initializer(SessionRunHook):
         self._iterator = iterator
 
     def begin(self) -> None:
-        """Make the operation."""
         self._operation = self._iterator.initializer
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Run it."""
         session.run(self._operation)
 
 

@@ -202,7 +202,6 @@ class _EvaluateCheckpoints(CheckpointSaverListener):
         self._throttle_secs = throttle_secs
 
     def begin(self) -> None:
-        """See CheckpointSaverListener."""
         self._timer = SecondOrStepTimer(every_secs=self._throttle_secs)
         self._is_first = True
 

@@ -46,7 +46,6 @@ def evaluation_order(
 
 
 def _reading(nodes: Sequence[Node], rows: Set[Node], reads: Collection[Node]) -> set[Node]:
-    """The nodes that depend on what the round reads."""
     readers: set[Node] = set()
     for node in nodes:
         itself = node in rows or node.op_type in ("Gradients", "InitializedValue")

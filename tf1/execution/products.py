@@ -50,7 +50,6 @@ class _Blas:
         self._configured = 1
 
     def threads(self) -> int:
-        """Give how many threads were configured."""
         if self._get is None:
             return 1
         with self._lock:

@@ -85,7 +85,6 @@ class PlanRun:
             evaluate(steps, self.values, self._plan, executor)
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
-        """Read what the round needs, apart from what came with the push before it."""
         values, executor = self.values, self._executor
         for variable, slot in current.local_reads:
             values[slot] = executor.local.read(variable)
@@ -110,7 +109,6 @@ class PlanRun:
                 values[row.out] = value.reshape(*np.shape(values[row.ids]), *value.shape[1:])
 
     def _lookups(self, current: Round) -> list[Lookup]:
-        """Give the rows that the round looks up."""
         return [
             (row.variable, np.asarray(self.values[row.ids]).astype(np.int64, copy=False).reshape(-1))
             for row in current.row_reads

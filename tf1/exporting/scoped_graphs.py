@@ -68,7 +68,6 @@ class _Part:
         return name.startswith(self._scope)
 
     def inner(self, name: str) -> str:
-        """Give the name of a node in the part."""
         return name.removeprefix(self._scope) if self.has(name) else _PREFIX + name
 
     def is_whole(self, node: NodeDef) -> bool:

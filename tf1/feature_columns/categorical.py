@@ -45,8 +45,6 @@ def _with_values(sparse: SparseTensor, values: Node) -> SparseTensor:
 
 @dataclass(frozen=True)
 class _HashedColumn(KeyedColumn):
-    """See `categorical_column_with_hash_bucket`."""
-
     hash_bucket_size: int
     dtype: Any
 
@@ -66,8 +64,6 @@ class _HashedColumn(KeyedColumn):
 
 @dataclass(frozen=True)
 class _IdentityColumn(KeyedColumn):
-    """See `categorical_column_with_identity`."""
-
     number: int
     default_value: int | None
 
@@ -101,8 +97,6 @@ class _IdentityColumn(KeyedColumn):
 
 @dataclass(frozen=True)
 class _WeightedColumn(CategoricalColumn):
-    """See `weighted_categorical_column`."""
-
     categorical_column: CategoricalColumn
     weight_feature_key: str
     dtype: Any
@@ -135,8 +129,6 @@ class _WeightedColumn(CategoricalColumn):
 
 @dataclass(frozen=True)
 class _CrossedColumn(CategoricalColumn):
-    """See `crossed_column`."""
-
     keys: tuple[Any, ...]
     hash_bucket_size: int
     hash_key: int

@@ -45,8 +45,6 @@ __all__ = ["bucketized_column", "embedding_column", "indicator_column", "numeric
 
 @dataclass(frozen=True)
 class _NumericColumn(NumericFeature, DenseColumn):
-    """See `numeric_column`."""
-
     @property
     def parse_example_spec(self) -> dict[str, Any]:
         return {self.key: FixedLenFeature(list(self.shape), as_dtype(self.dtype), self.default_value)}
@@ -65,8 +63,6 @@ class _NumericColumn(NumericFeature, DenseColumn):
 
 @dataclass(frozen=True)
 class _BucketizedColumn(BucketColumn):
-    """See `bucketized_column`."""
-
     source_column: _NumericColumn
     boundaries: tuple[float, ...]
 
@@ -138,8 +134,6 @@ class _OfIds(DenseColumn, SequenceDenseColumn):
 
 @dataclass(frozen=True)
 class _IndicatorColumn(_OfIds):
-    """See `indicator_column`."""
-
     categorical_column: CategoricalColumn
 
     @property
@@ -172,8 +166,6 @@ class _IndicatorColumn(_OfIds):
 
 @dataclass(frozen=True)
 class _EmbeddingColumn(_OfIds):
-    """See `embedding_column`."""
-
     categorical_column: CategoricalColumn
     dimension: int
     combiner: str

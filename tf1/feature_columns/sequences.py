@@ -88,7 +88,6 @@ class _SequenceColumn(CategoricalColumn):
         return self.of_step.num_buckets
 
     def ids_of(self, features: Features) -> Ids:
-        """Give the ids, [batch, steps, ids of a step]."""
         ids, weights = features.ids(self.of_step)
 
         def by_step(sparse: SparseTensor) -> SparseTensor:
@@ -100,8 +99,6 @@ class _SequenceColumn(CategoricalColumn):
 
 @dataclass(frozen=True)
 class _SequenceNumericColumn(NumericFeature, SequenceDenseColumn):
-    """See `sequence_numeric_column`."""
-
     @property
     def parse_example_spec(self) -> dict[str, Any]:
         return {self.key: VarLenFeature(as_dtype(self.dtype))}

@@ -66,8 +66,6 @@ def node_def(node: Node) -> NodeDef:
 
 
 class _Builder:
-    """One conversion."""
-
     def __init__(self, graph: Graph, where: Mapping[str, int], whole: bool) -> None:
         self._graph = graph
         self._whole = whole
@@ -76,7 +74,6 @@ class _Builder:
 
     @functools.cached_property
     def _names(self) -> set[str]:
-        """Names that are taken."""
         return {node.op_name for node in self._graph.nodes}
 
     def build(self) -> GraphDef:
@@ -92,7 +89,6 @@ class _Builder:
             self._add_plain(node)
 
     def named(self, name: str) -> NodeDef:
-        """Give what was added under a name."""
         return next(written for written in self._def.node if written.name == name)
 
     def _add_plain(self, node: Node) -> None:

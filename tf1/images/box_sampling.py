@@ -120,7 +120,6 @@ class _Limits:
     whole_image: bool
 
     def check(self) -> None:
-        """Refuse ranges that no box can be in."""
         for what, bounds in (("Aspect ratio", self.aspect), ("Area", self.area)):
             if len(bounds) != 2:
                 raise InvalidArgumentError(f"{what} range field must specify 2 dimensions, got {list(bounds)}")
@@ -132,7 +131,6 @@ class _Limits:
             raise InvalidArgumentError(f"Max attempts must be positive: {self.attempts}")
 
     def frames(self, boxes: Any, shape: tuple[int, int]) -> list[_Frame]:
-        """Give the objects in pixels."""
         if boxes.ndim != 3 or boxes.shape[-1] != 4:
             raise InvalidArgumentError(f"bounding boxes must have shape [batch, num_boxes, 4], got {boxes.shape}")
         if not boxes.size:

@@ -80,7 +80,6 @@ def _pixels(image: Any, channels: int) -> Any:
 
 
 def _wide_pixels(image: Any, channels: int) -> Any:
-    """Give pixels of 16 bits."""
     if image.mode.startswith("I"):
         grey = np.asarray(image).astype(np.uint16)[:, :, None]
         if channels in (0, 1):

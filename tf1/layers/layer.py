@@ -296,7 +296,6 @@ class Layer:
         return sum(int(np.prod(variable.shape.as_list())) for variable in self._weights)
 
     def _open(self, scope: str | VariableScope | None) -> None:
-        """Choose the scope of the Variables."""
         if isinstance(scope, VariableScope):
             self._scope = scope
             return

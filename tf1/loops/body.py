@@ -191,7 +191,6 @@ class Record:
 
 
 def _is_nothing(node: Node) -> bool:
-    """Whether a node only orders other nodes."""
     return node.op_type == "NoOp"
 
 

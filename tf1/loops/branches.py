@@ -56,8 +56,6 @@ def taken_only(condition: Node, expected: bool, results: Sequence[Node], start: 
 
 
 class _Branch:
-    """See `taken_only`."""
-
     def __init__(self, condition: Node, expected: bool, results: Sequence[Node], start: int) -> None:
         self._condition, self._expected, self._results, self._start = condition, expected, results, start
         self._graph = condition.graph
@@ -297,7 +295,6 @@ def _looks_up(node: Node) -> bool:
 
 
 def _is_external(node: Node) -> bool:
-    """Whether the executor evaluates a node."""
     if isinstance(node, Mutation):
         return True
     if node.fn is None:

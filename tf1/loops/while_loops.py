@@ -186,8 +186,6 @@ def _require_shape(node: Node, shape: TensorShape, first: Node) -> None:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop of `count` variables."""
-
     count: int
     condition: Body
     body: Body

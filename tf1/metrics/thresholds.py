@@ -271,7 +271,6 @@ def recall_at_thresholds(
 
 
 def _evenly(count: int) -> list[float]:
-    """Give the thresholds between 0 and 1."""
     return [(i + 1) * 1.0 / (count - 1) for i in range(count - 2)]
 
 

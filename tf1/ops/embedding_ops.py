@@ -86,12 +86,10 @@ _PlaceOf = Callable[[Any], tuple[Any, Any]]
 
 
 def _alternating(count: int) -> _PlaceOf:
-    """Say where a row is if rows go to the tables in turn."""
     return lambda ids: (ids % count, ids // count)
 
 
 def _contiguous(tables: list[Node]) -> _PlaceOf:
-    """Say where a row is if tables hold contiguous ranges."""
     sizes = [None if t.shape.dims is None else t.shape.as_list()[0] for t in tables]
     if any(size is None for size in sizes):
         raise ValueError("partition_strategy 'div' needs tables whose number of rows is known.")

@@ -168,7 +168,6 @@ def product(x: Any, axis: tuple[int, ...]) -> Any:
 
 
 def _product_of_others(x: Any, axis: tuple[int, ...]) -> Any:
-    """Give, for each element, the product of the other elements over `axis`."""
     moved = np.moveaxis(x, axis, tuple(range(-len(axis), 0)))
     flat = moved.reshape((*moved.shape[: moved.ndim - len(axis)], -1))
     one = np.ones_like(flat[..., :1])

@@ -52,12 +52,10 @@ class Fit(NamedTuple):
 
 
 def _padded_size(shape: tuple[int, ...], fit: Fit) -> tuple[int, int]:
-    """Give height and width of padded images."""
     return shape[1] + sum(fit.rows), shape[2] + sum(fit.columns)
 
 
 def _padded(images: Any, fit: Fit, fill: float) -> Any:
-    """Put `fill` around images."""
     if not any(fit.rows) and not any(fit.columns):
         return images
     out = np.full((len(images), *_padded_size(images.shape, fit), images.shape[3]), fill, images.dtype)
@@ -170,7 +168,6 @@ def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
 
 @primitive
 def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> Any:
-    """Give the gradient of a convolution at its kernels."""
     channels, outputs = images.shape[3], gradient.shape[3]
     tiles = _tiles(images, (*size, channels, outputs), fit)
     if tiles is not None:

@@ -303,7 +303,6 @@ class _NothingToRun(QueueRunner):
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """No threads."""
         return []
 
 
@@ -316,14 +315,12 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
         self._num_tokens = num_tokens
 
     def begin(self) -> None:
-        """See SessionRunHook."""
         if not self._opt.is_applied:
             raise ValueError("SyncReplicasOptimizer.apply_gradient should be called before using the hook.")
         if self._is_chief:
             self._opt.get_init_tokens_op(self._num_tokens)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See SessionRunHook."""
         init_op = self._opt.chief_init_op if self._is_chief else self._opt.local_step_init_op
         missing = session.run(self._opt.ready_for_local_init_op)
         if len(missing):

@@ -58,7 +58,6 @@ class _Linear:
             self._biases = get_variable("bias", [output_size], kind, bias_initializer or zeros_initializer(dtype=kind))
 
     def __call__(self, args: Any) -> Node:
-        """Give the product, [batch, output_size]."""
         nodes = _listed(args)
         product = matmul(nodes[0] if len(nodes) == 1 else concat(nodes, 1), self._weights)
         return product if self._biases is None else bias_add(product, self._biases)

@@ -523,7 +523,6 @@ class _Others(OtherTasks):
     _gone_since: float | None = None
 
     def look(self) -> bool:
-        """See OtherTasks."""
         try:
             moved = super().look()
         except UnavailableError:
