@@ -96,7 +96,8 @@ def _records_of(filenames: Any, read: Callable[[str], Iterator[bytes]]) -> Pipel
     )
 
 
-def _read(path: str) -> Any:
+def open_to_read(path: str) -> Any:
+    """Open a file, or say why that fails."""
     try:
         return storage_for(path).open_read(path)
     except OSError as error:
@@ -104,7 +105,7 @@ def _read(path: str) -> Any:
 
 
 def _lines(path: str, compression: str) -> Iterator[bytes]:
-    with _read(path) as file:
+    with open_to_read(path) as file:
         for line in _uncompressed(file, compression):
             yield line.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -116,7 +117,7 @@ def _uncompressed(file: Any, compression: str) -> Any:
 
 
 def _equal_records(path: str, size: int, header: int, footer: int) -> Iterator[bytes]:
-    with _read(path) as file:
+    with open_to_read(path) as file:
         data = file.read()
     body = len(data) - header - footer
     if body % size:

@@ -201,17 +201,8 @@ def _of_bernoullis(a: Bernoulli, b: Bernoulli, name: str | None = None) -> Node:
         return sigmoid(a.logits) * ones + sigmoid(-a.logits) * zeros
 
 
-def _of_classes(a: Node, b: Node) -> Node:
-    return reduce_sum(softmax(a) * (log_softmax(a) - log_softmax(b)), axis=-1)
-
-
 @RegisterKL(Categorical, Categorical)
-def _of_categoricals(a: Categorical, b: Categorical, name: str | None = None) -> Node:
-    with name_scope(name or "kl_categorical_categorical"):
-        return _of_classes(a.logits, b.logits)
-
-
 @RegisterKL(OneHotCategorical, OneHotCategorical)
-def _of_one_hots(a: OneHotCategorical, b: OneHotCategorical, name: str | None = None) -> Node:
+def _of_classes(a: Any, b: Any, name: str | None = None) -> Node:
     with name_scope(name or "kl_categorical_categorical"):
-        return _of_classes(a.logits, b.logits)
+        return reduce_sum(softmax(a.logits) * (log_softmax(a.logits) - log_softmax(b.logits)), axis=-1)

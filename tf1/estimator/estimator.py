@@ -407,6 +407,7 @@ class Estimator:
                 yield from _examples(predictions) if yield_single_examples else [predictions]
 
     def _checkpoint_or_none(self, checkpoint_path: str | None, purpose: str) -> str | None:
+        """Return the given checkpoint, or the newest; None, and log it, where there is none."""
         checkpoint = checkpoint_path or self.latest_checkpoint()
         if checkpoint is None:
             _log.info(

@@ -85,6 +85,7 @@ class PlanRun:
             evaluate(steps, self.values, self._plan, executor)
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
+        """Read what the round needs, apart from what came with the push before it."""
         values, executor = self.values, self._executor
         for variable, slot in current.local_reads:
             values[slot] = executor.local.read(variable)

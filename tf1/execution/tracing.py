@@ -112,8 +112,8 @@ class Trace:
         """Give the trace as a file's content."""
         pid = os.getpid()
         with self._lock:
-            names = [_named("process_name", pid, 0, self.process)] if self.process else []
-            names += [_named("thread_name", pid, tid, name) for tid, name in sorted(self._threads.items())]
+            names = [named_row("process_name", pid, 0, self.process)] if self.process else []
+            names += [named_row("thread_name", pid, tid, name) for tid, name in sorted(self._threads.items())]
             return json.dumps({"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"})
 
 
@@ -152,5 +152,6 @@ def _fill(run_metadata: Any, trace: Trace) -> None:
         )
 
 
-def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def named_row(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    """Give the event that names a process or thread."""
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}

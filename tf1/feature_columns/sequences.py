@@ -88,6 +88,7 @@ class _SequenceColumn(CategoricalColumn):
         return self.of_step.num_buckets
 
     def ids_of(self, features: Features) -> Ids:
+        """Give the ids, [batch, steps, ids of a step]."""
         ids, weights = features.ids(self.of_step)
 
         def by_step(sparse: SparseTensor) -> SparseTensor:

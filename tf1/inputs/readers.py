@@ -15,7 +15,8 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.records import TFRecordOptions, read_records
-from globalstep.files.storage import path_error, storage_for
+from globalstep.tf1.data.elements import text_of
+from globalstep.tf1.data.files import open_to_read
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_state import QueueState
@@ -152,7 +153,7 @@ class ReaderBase:
             while not pairs:
                 if self._records is None:
                     (work,) = state.dequeue(1)[0]
-                    self._records = self.records(_text(work))
+                    self._records = self.records(text_of(work))
                 try:
                     for pair in self._records:
                         pairs.append(pair)
@@ -218,7 +219,7 @@ class TextLineReader(ReaderBase):
 
     def records(self, work: str) -> Iterator[Pair]:
         """See ReaderBase."""
-        with _open(work) as file:
+        with open_to_read(work) as file:
             for number, line in enumerate(file, start=1):
                 if number > self._skipped:
                     yield f"{work}:{number}", line.removesuffix(b"\n").removesuffix(b"\r")
@@ -229,7 +230,7 @@ class WholeFileReader(ReaderBase):
 
     def records(self, work: str) -> Iterator[Pair]:
         """See ReaderBase."""
-        with _open(work) as file:
+        with open_to_read(work) as file:
             yield work, file.read()
 
 
@@ -272,7 +273,7 @@ class FixedLengthRecordReader(ReaderBase):
         Raises:
             InvalidArgumentError: If the records do not fill the file.
         """
-        with _open(work) as file:
+        with open_to_read(work) as file:
             data = file.read()
         body = len(data) - self._header - self._footer
         if body < self._size or (body - self._size) % self._hop:
@@ -292,17 +293,5 @@ class IdentityReader(ReaderBase):
         yield work, work.encode()
 
 
-def _open(path: str) -> Any:
-    try:
-        return storage_for(path).open_read(path)
-    except OSError as error:
-        raise path_error(error, path, "read") from error
-
-
 def _ref(queue: QueueBase | Node) -> Node:
     return queue if isinstance(queue, Node) else queue.queue_ref
-
-
-def _text(work: Any) -> str:
-    plain = work.item() if isinstance(work, np.ndarray) else work
-    return plain.decode() if isinstance(plain, bytes) else str(plain)

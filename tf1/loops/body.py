@@ -20,7 +20,7 @@ from globalstep.tf1.gradients.gradient_plan import GradientPlan
 from globalstep.tf1.gradients.gradients import evaluate_gradients
 from globalstep.tf1.gradients.tape import vjp_by_tape
 from globalstep.tf1.gradients.vjps import vjp_of
-from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
@@ -203,14 +203,8 @@ def _sources(node: Node) -> tuple[Node, ...]:
 
 def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
     """The nodes of the body that its results need, in order of creation."""
-    reached: set[Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node in reached or node not in within or isinstance(node, Variable):
-            continue
-        reached.add(node)
-        waiting.extend((*_sources(node), *node.control_inputs))
+    inner = {node for node in within if not isinstance(node, Variable)}
+    reached = closure_of(inner.intersection(results), lambda node: inner & {*_sources(node), *node.control_inputs})
     return sorted(reached, key=within.__getitem__)
 
 

@@ -21,7 +21,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.gradient_plan import GradientPlan
 from globalstep.tf1.gradients.gradients import evaluate_gradients
 from globalstep.tf1.gradients.tape import call_on_tape
-from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.graph import Node, closure_of, tuple_item
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import raise_named
@@ -308,14 +308,8 @@ def _only_orders(node: Node) -> bool:
 
 def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
     """The nodes of the branch that its results need, in order of creation."""
-    reached: set[Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node in reached or node not in within or isinstance(node, Variable) or node.op_type == "Placeholder":
-            continue
-        reached.add(node)
-        waiting.extend((*_sources(node), *node.control_inputs))
+    inner = {node for node in within if not isinstance(node, Variable) and node.op_type != "Placeholder"}
+    reached = closure_of(inner.intersection(results), lambda node: inner & {*_sources(node), *node.control_inputs})
     return sorted(reached, key=within.__getitem__)
 
 

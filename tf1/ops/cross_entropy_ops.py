@@ -46,9 +46,9 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-def _traced_log_softmax(x: Any, axis: int) -> Any:
-    plain = getval(x)
-    shifted = x - np.max(plain, axis=axis, keepdims=True)
+def traced_log_softmax(x: Any, axis: int) -> Any:
+    """Give log(softmax(x)) by functions that autograd follows."""
+    shifted = x - np.max(getval(x), axis=axis, keepdims=True)
     return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
 
 
@@ -61,9 +61,9 @@ def _cross_entropy(logits: Any, labels: Any, axis: int) -> Any:
 defvjp(
     _cross_entropy,
     lambda ans, logits, labels, axis: (
-        lambda g: anp.expand_dims(g, axis) * (anp.exp(_traced_log_softmax(logits, axis)) - labels)
+        lambda g: anp.expand_dims(g, axis) * (anp.exp(traced_log_softmax(logits, axis)) - labels)
     ),
-    lambda ans, logits, labels, axis: lambda g: -anp.expand_dims(g, axis) * _traced_log_softmax(logits, axis),
+    lambda ans, logits, labels, axis: lambda g: -anp.expand_dims(g, axis) * traced_log_softmax(logits, axis),
 )
 
 

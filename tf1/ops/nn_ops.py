@@ -19,6 +19,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
+from globalstep.tf1.ops.cross_entropy_ops import traced_log_softmax
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.primitives import maximum as maximum_array
 from globalstep.tf1.ops.primitives import minimum as minimum_array
@@ -158,12 +159,6 @@ def _one_axis(axis: Any, dim: Any, node: Node) -> int:
     return normal_axes(place, node)[0]
 
 
-def _log_softmax(x: Any, axis: int) -> Any:
-    peak = getval(x)
-    shifted = x - np.max(peak, axis=axis, keepdims=True)
-    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
-
-
 @primitive
 def _softmax(x: Any, axis: int) -> Any:
     powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
@@ -203,7 +198,7 @@ def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, d
     """Give log(softmax(logits)) without overflow; the arguments are those of `softmax`."""
     node = require_float("LogSoftmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("LogSoftmax", node, lambda x: _log_softmax(x, place), name or "LogSoftmax", axis=place)
+    return elementwise("LogSoftmax", node, lambda x: traced_log_softmax(x, place), name or "LogSoftmax", axis=place)
 
 
 def _half_of_squares(x: Any) -> Any:

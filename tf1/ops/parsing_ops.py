@@ -487,6 +487,7 @@ def dense_of(columns: list[list[Any] | None], key: str, feature: FixedLenFeature
 
 
 def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequenceFeature, batched: bool) -> Any:
+    """Give the entries of each example, the shorter ones filled up."""
     dtype = as_dtype(feature.dtype).as_numpy_dtype
     sizes = [int(size) for size in TensorShape(feature.shape)]
     each = int(np.prod(sizes))

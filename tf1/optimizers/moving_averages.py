@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
+from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, closure_of, get_default_graph
 from globalstep.tf1.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.ops.constant_ops import zeros
 from globalstep.tf1.ops.math_ops import add, cast, divide, minimum, multiply
@@ -262,14 +262,5 @@ def _follow(parts: Sequence[MutationPart], *, name: str, value_of: Variable | No
 
 def _moves_a_step(nodes: Sequence[Node]) -> bool:
     """Whether a control input is, or depends on, a push that moves a step on."""
-    seen: set[Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Mutation) and node.moves:
-            return True
-        waiting += [*node.inputs, *node.control_inputs]
-    return False
+    needed = closure_of(nodes, lambda node: (*node.inputs, *node.control_inputs))
+    return any(isinstance(node, Mutation) and node.moves for node in needed)

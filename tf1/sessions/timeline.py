@@ -2,13 +2,15 @@
 
 Follows TensorFlow 1.15, python/client/timeline.py: the JSON has the same fields, so what reads TensorFlow's reads it.
 
-Layer: tf1. Imports nothing of globalstep.
+Layer: tf1.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+from globalstep.tf1.execution.tracing import named_row
 
 __all__ = ["Timeline"]
 
@@ -33,9 +35,9 @@ class Timeline:
         """
         events: list[dict[str, Any]] = []
         for process, device in enumerate(self._step_stats.dev_stats, 1):
-            events.append(_named("process_name", process, 0, device.device))
+            events.append(named_row("process_name", process, 0, device.device))
             for thread, name in sorted(device.thread_names.items()):
-                events.append(_named("thread_name", process, thread, name))
+                events.append(named_row("thread_name", process, thread, name))
             for span in device.node_stats:
                 events.append(
                     {
@@ -50,7 +52,3 @@ class Timeline:
                     }
                 )
         return json.dumps({"traceEvents": events}, indent=4)
-
-
-def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
