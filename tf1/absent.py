@@ -32,7 +32,6 @@ _FEATURES = "use gs.feature_column, whose columns do the same."
 _HIGH_LEVEL = "use gs.estimator, which has the Estimators of TensorFlow 1.15, or gs.train.MonitoredTrainingSession."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
 _EXPORT = "use gs.saved_model.simple_save: it writes ONNX, which onnxruntime serves, and safetensors."
-_DATA_SETS = "read the data with any Python library (scikit-learn, numpy) and feed it through placeholders."
 
 _EAGER = "graphs are built first and run by a session, as in TensorFlow 1.x."
 _DEVICES = "computation is numpy's, on the CPU; for other devices use gs.torch or gs.jax."

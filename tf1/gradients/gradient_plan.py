@@ -21,10 +21,6 @@ def _is_float(node: Node) -> bool:
     return node.attrs.get("tuple", False) or (not node.is_operation and node.dtype.is_floating)
 
 
-def _is_variable(node: Node) -> bool:
-    return node.op_type == "VariableV2"
-
-
 class GradientPlan:
     """The nodes on the tape of one Gradients node, and what they need.
 
@@ -101,7 +97,7 @@ class GradientPlan:
 
     def _sparse_reads(self, x: Node, readers: Sequence[Node]) -> tuple[Node, ...]:
         """The gathers of a Variable, if the gradient reaches it through nothing else."""
-        if not _is_variable(x) or x in self._ends or x not in self.reached:
+        if x.op_type != "VariableV2" or x in self._ends or x not in self.reached:
             return ()
         only_rows = all(
             node.op_type == "GatherV2" and node.inputs[0] is x and node.attrs.get("axis", 0) == 0 for node in readers

@@ -153,16 +153,12 @@ def ssim_multiscale(
             if min(_known(x)[:2]) < filter_size:
                 raise ValueError(f"Size {number} of the images, {x.shape}, is less than the window, {filter_size}.")
             similarity, contrast = _per_channel(x, y, largest, (filter_size, filter_sigma), (k1, k2))
-            parts.append(_not_negative(contrast if number < len(power_factors) - 1 else similarity))
+            parts.append(math_ops.maximum(contrast if number < len(power_factors) - 1 else similarity, 0.0))
         total = parts[0] ** float(power_factors[0])
         for part, power in zip(parts[1:], power_factors[1:], strict=True):
             total = total * part ** float(power)
         made = reshape(reduce_mean(total, [-1]), lead)
     return _with_shape(made, one)
-
-
-def _not_negative(node: Node) -> Node:
-    return math_ops.maximum(node, 0.0)
 
 
 def _halved(images: Node) -> Node:

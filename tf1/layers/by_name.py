@@ -6,6 +6,7 @@ Layer: tf1. Source: TensorFlow 1.15 `python/keras/activations.py`, `python/keras
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from globalstep.tf1.graph.graph import Node
@@ -39,18 +40,6 @@ _ACTIVATIONS: dict[str, Callable[..., Any] | None] = {
 
 
 # Keras' random ones are narrower than those of `gs.initializers`.
-def _normal() -> Any:
-    return init_ops.RandomNormal(stddev=0.05)
-
-
-def _uniform() -> Any:
-    return init_ops.RandomUniform(-0.05, 0.05)
-
-
-def _truncated() -> Any:
-    return init_ops.TruncatedNormal(stddev=0.05)
-
-
 _INITIALIZERS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("constant", "Constant"), init_ops.Constant),
     **dict.fromkeys(("glorot_normal", "GlorotNormal"), init_ops.glorot_normal_initializer),
@@ -60,11 +49,11 @@ _INITIALIZERS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("identity", "Identity"), init_ops.Identity),
     **dict.fromkeys(("lecun_normal", "LecunNormal"), init_ops.lecun_normal),
     **dict.fromkeys(("lecun_uniform", "LecunUniform"), init_ops.lecun_uniform),
-    **dict.fromkeys(("normal", "random_normal", "RandomNormal"), _normal),
+    **dict.fromkeys(("normal", "random_normal", "RandomNormal"), partial(init_ops.RandomNormal, stddev=0.05)),
     **dict.fromkeys(("one", "ones", "Ones"), init_ops.Ones),
     **dict.fromkeys(("orthogonal", "Orthogonal"), init_ops.Orthogonal),
-    **dict.fromkeys(("truncated_normal", "TruncatedNormal"), _truncated),
-    **dict.fromkeys(("uniform", "random_uniform", "RandomUniform"), _uniform),
+    **dict.fromkeys(("truncated_normal", "TruncatedNormal"), partial(init_ops.TruncatedNormal, stddev=0.05)),
+    **dict.fromkeys(("uniform", "random_uniform", "RandomUniform"), partial(init_ops.RandomUniform, -0.05, 0.05)),
     **dict.fromkeys(("variance_scaling", "VarianceScaling"), init_ops.VarianceScaling),
     **dict.fromkeys(("zero", "zeros", "Zeros"), init_ops.Zeros),
 }

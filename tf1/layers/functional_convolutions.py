@@ -10,6 +10,7 @@ from typing import Any
 
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.layers.convolution_layers import Conv2DTranspose, Conv3D, Conv3DTranspose
+from globalstep.tf1.layers.layer import made_by
 from globalstep.tf1.layers.pooling_layers import AveragePooling3D, MaxPooling3D
 from globalstep.tf1.layers.separable_layers import SeparableConv1D, SeparableConv2D
 
@@ -79,8 +80,7 @@ def conv3d(
         bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
         bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def conv2d_transpose(
@@ -136,8 +136,7 @@ def conv2d_transpose(
         bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
         bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def conv3d_transpose(
@@ -169,8 +168,7 @@ def conv3d_transpose(
         bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
         bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def separable_conv2d(
@@ -237,8 +235,7 @@ def separable_conv2d(
         bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint, bias_constraint,
         trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def separable_conv1d(
@@ -276,8 +273,7 @@ def separable_conv1d(
         bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint, bias_constraint,
         trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def max_pooling3d(
@@ -298,8 +294,7 @@ def max_pooling3d(
         data_format: As for `conv2d`.
         name: Name of the node.
     """
-    result: Node = MaxPooling3D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(MaxPooling3D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
 
 
 def average_pooling3d(
@@ -311,5 +306,4 @@ def average_pooling3d(
     name: str | None = None,
 ) -> Node:
     """Give the mean of each window of `inputs`; `pool_size`, `strides` and the others are those of `max_pooling3d`."""
-    result: Node = AveragePooling3D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(AveragePooling3D(pool_size, strides, padding, data_format, name, _scope=name), inputs)

@@ -14,6 +14,7 @@ from typing import Any
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.layers.convolution_layers import Conv1D, Conv2D
 from globalstep.tf1.layers.core_layers import Dense, Dropout, Flatten
+from globalstep.tf1.layers.layer import made_by
 from globalstep.tf1.layers.normalization_layers import BatchNormalization
 from globalstep.tf1.layers.pooling_layers import AveragePooling1D, AveragePooling2D, MaxPooling1D, MaxPooling2D
 
@@ -80,8 +81,7 @@ def dense(
         units, activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
         activity_regularizer, kernel_constraint, bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def conv2d(
@@ -139,8 +139,7 @@ def conv2d(
         bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
         bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def conv1d(
@@ -198,8 +197,7 @@ def conv1d(
         bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
         bias_constraint, trainable, name, _scope=name, _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs)
-    return result
+    return made_by(layer, inputs)
 
 
 def max_pooling2d(
@@ -220,8 +218,7 @@ def max_pooling2d(
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
-    result: Node = MaxPooling2D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(MaxPooling2D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
 
 
 def average_pooling2d(
@@ -242,8 +239,7 @@ def average_pooling2d(
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
-    result: Node = AveragePooling2D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(AveragePooling2D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
 
 
 def max_pooling1d(
@@ -264,8 +260,7 @@ def max_pooling1d(
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
-    result: Node = MaxPooling1D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(MaxPooling1D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
 
 
 def average_pooling1d(
@@ -286,8 +281,7 @@ def average_pooling1d(
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
-    result: Node = AveragePooling1D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(AveragePooling1D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
 
 
 def dropout(
@@ -308,8 +302,7 @@ def dropout(
         training: Bool or boolean node; otherwise the result is `inputs`.
         name: Name of the nodes.
     """
-    result: Node = Dropout(rate, noise_shape, seed, name, _scope=name).apply(inputs, training=training)
-    return result
+    return made_by(Dropout(rate, noise_shape, seed, name, _scope=name), inputs, training=training)
 
 
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Node:
@@ -323,8 +316,7 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
     Returns:
         A node [batch, the rest].
     """
-    result: Node = Flatten(data_format, name, _scope=name).apply(inputs)
-    return result
+    return made_by(Flatten(data_format, name, _scope=name), inputs)
 
 
 def batch_normalization(
@@ -401,5 +393,4 @@ def batch_normalization(
         renorm_clipping, renorm_momentum, fused, trainable, virtual_batch_size, adjustment, name, _scope=name,
         _reuse=reuse,
     )  # fmt: skip
-    result: Node = layer.apply(inputs, training=training)
-    return result
+    return made_by(layer, inputs, training=training)

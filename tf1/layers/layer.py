@@ -31,6 +31,7 @@ __all__ = [
     "is_channels_first",
     "known_rank",
     "last_size",
+    "made_by",
     "pair",
     "snake_case",
     "triple",
@@ -330,6 +331,12 @@ def _numbered(base: str) -> str:
     counts: dict[str, int] = get_default_graph().extras.setdefault(__name__, {})
     counts[base] = counts.get(base, 0) + 1
     return f"{base}_{counts[base]}"
+
+
+def made_by(layer: Layer, inputs: Any, **options: Any) -> Node:
+    """Give the node that a layer makes."""
+    made: Node = layer.apply(inputs, **options)
+    return made
 
 
 def chosen(choice: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
