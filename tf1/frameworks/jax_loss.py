@@ -57,12 +57,7 @@ def jax_loss(
 
 
 def _variable_of(jax: Any, path: str, leaf: Any) -> Any:
-    """Make the Variable of a leaf, or give the node that it is.
-
-    Args:
-        jax: jax.
-        path: The leaf's path, which becomes its name.
-        leaf: An array, or a node.
+    """Make the Variable of an array, named by its path, or give the node that the leaf is.
 
     Raises:
         TypeError: If it has a dtype that no Variable can have.

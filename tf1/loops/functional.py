@@ -202,14 +202,7 @@ def _fold(
 
 
 class _Slices:
-    """The slices of a nest of nodes along the first dimension.
-
-    Args:
-        elems: The nest.
-
-    Attributes:
-        count: How many there are.
-    """
+    """The slices of a nest of nodes along the first dimension, `count` of them."""
 
     def __init__(self, elems: Any) -> None:
         nodes = [as_node(item) for item in nest.flatten(elems)]

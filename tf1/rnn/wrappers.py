@@ -123,11 +123,7 @@ def _runs_sequences(cell: Any) -> bool:
 
 
 class _Wrapper(RNNCell):
-    """A cell around another one. It adds no level to names.
-
-    Args:
-        cell: The cell inside.
-    """
+    """A cell around another one. It adds no level to names."""
 
     def __init__(self, cell: Any) -> None:
         super().__init__()

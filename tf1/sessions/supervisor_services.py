@@ -24,12 +24,7 @@ _log = logging.getLogger("globalstep")
 
 
 class _Service(LooperThread):
-    """One of the threads.
-
-    Args:
-        sv: The Supervisor.
-        sess: The session.
-    """
+    """One of the threads."""
 
     NAME, INTERVAL = "", "save_summaries_secs"
 
