@@ -24,7 +24,12 @@ _log = logging.getLogger("globalstep")
 
 
 class _Service(LooperThread):
-    """One of the threads."""
+    """One of the threads.
+
+    Args:
+        sv: The Supervisor.
+        sess: The session.
+    """
 
     NAME, INTERVAL = "", "save_summaries_secs"
 
