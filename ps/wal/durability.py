@@ -98,7 +98,14 @@ class Durability:
         most_bytes: Beyond it a log asks for a checkpoint, which makes it shorter; 0 for no limit.
     """
 
-    def __init__(self, handler: Handler, clock: Clock, log_dir: str, files: LogFiles, changing: threading.Lock) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        clock: Clock,
+        log_dir: str,
+        files: LogFiles,
+        changing: threading.Lock,
+    ) -> None:
         self._handler = handler
         self._clock = clock
         self.most_bytes = 0
