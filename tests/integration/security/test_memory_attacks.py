@@ -167,6 +167,7 @@ def test_replies_that_nobody_reads(task, kind):
     assert task.chief.pull([Read("table")])[0].size == 1 << 18
 
 
+@pytest.mark.timeout(600)  # a PS task computes for 10 s on 300 long answers, and shares its processor
 def test_statuses_that_nobody_reads(task):
     task.chief.declare([VariableDecl(f"variable{at}", "float32", ()) for at in range(10_000)], [])
     asked, most = pb.StatusRequest(protocol=own_protocol()).SerializeToString(), 0
@@ -174,7 +175,7 @@ def test_statuses_that_nobody_reads(task):
         calls = []
         for _ in range(6):
             channel = stack.enter_context(grpc.insecure_channel(task.address, [*_OWN_CONNECTION, _NO_PROBE]))
-            calls += [channel.unary_stream(SERVICE + "Status")(asked, timeout=120) for _ in range(50)]
+            calls += [channel.unary_stream(SERVICE + "Status")(asked, timeout=600) for _ in range(50)]
         while task.status().load.sent_away < 150:
             most = max(most, task.grown)
     print(f"{most >> 20} MiB more")
