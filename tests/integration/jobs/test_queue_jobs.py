@@ -50,8 +50,7 @@ def test_ps_tasks_end_by_a_queue_that_the_workers_fill(processes, tmp_path, sess
     printed = {name: processes.output(name) for name in tasks}
     assert codes == dict.fromkeys(tasks, 0), "\n".join(printed.values())
     for index in range(2):
-        # gRPC may log between the lines.
-        own = [line for line in printed[f"ps:{index}"].splitlines() if line.startswith("ps ")]
+        own = [line for line in printed[f"ps:{index}"].splitlines() if line.startswith("ps ")]  # gRPC logs between them
         assert own[-2:] == [f"ps {index} received done 1", f"ps {index}: quitting"]
     # A worker that comes after the last step trains no more, but says that it is done.
     assert any("losses" in printed[f"worker:{index}"] for index in range(2))
