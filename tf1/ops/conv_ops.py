@@ -30,22 +30,29 @@ __all__ = [
     "max_pool",
     "output_shape",
     "prepared",
+    "spatial_sizes",
     "to_channels_first",
     "to_channels_last",
     "two_sizes",
 ]
 
 
+def spatial_sizes(values: Any, what: str, rank: int) -> list[int]:
+    """Take the `rank` spatial sizes, two or three, out of TensorFlow's, between those of batch and channels."""
+    sizes = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * rank
+    if len(sizes) == rank + 2:
+        if sizes[0] != 1 or sizes[-1] != 1:
+            raise ValueError(f"{what} over batch or channels are not supported: {sizes}.")
+        sizes = sizes[1:-1]
+    if len(sizes) != rank:
+        raise ValueError(f"{what} must be {'four' if rank == 2 else 'five'} numbers, got {sizes}.")
+    return sizes
+
+
 def two_sizes(values: Any, what: str) -> tuple[int, int]:
     """Take the two spatial sizes out of TensorFlow's four."""
-    sizes = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 2
-    if len(sizes) == 4:
-        if sizes[0] != 1 or sizes[3] != 1:
-            raise ValueError(f"{what} over batch or channels are not supported: {sizes}.")
-        sizes = sizes[1:3]
-    if len(sizes) != 2:
-        raise ValueError(f"{what} must be four numbers, got {list(sizes)}.")
-    return sizes[0], sizes[1]
+    height, width = spatial_sizes(values, what, 2)
+    return height, width
 
 
 def margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:

@@ -55,14 +55,8 @@ defvjp(_overlay, lambda ans, w, size, strides, shape: lambda g: _cubes(g, size, 
 
 def _three(values: Any, what: str) -> _Sizes:
     """Take the three spatial sizes out of TensorFlow's five."""
-    sizes = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 3
-    if len(sizes) == 5:
-        if sizes[0] != 1 or sizes[4] != 1:
-            raise ValueError(f"{what} over batch or channels are not supported: {sizes}.")
-        sizes = sizes[1:4]
-    if len(sizes) != 3:
-        raise ValueError(f"{what} must be five numbers, got {sizes}.")
-    return sizes[0], sizes[1], sizes[2]
+    depth, height, width = conv_ops.spatial_sizes(values, what, 3)
+    return depth, height, width
 
 
 def _last_order(values: Any) -> Any:
