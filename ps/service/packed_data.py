@@ -5,9 +5,6 @@ Layer: ps. Threads: any number at once, each with its stream's memory. Kernels a
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -45,11 +42,11 @@ def unpack_request(
         copy = memory.account.take(data.nbytes)
         copy[:] = np.frombuffer(data, np.uint8)
         return copy.data
-    packing: Any = importlib.import_module("globalstep.wire.packing")
+    from globalstep.wire import packing
+
     # Zeros take no bytes on the wire, but are of some Variable.
     most = min(limit_bytes, _MOST_TIMES * (data.nbytes + value_bytes))
-    unpacked: memoryview = packing.unpack(request.spans, data, memory.account.take, most)
-    return unpacked
+    return packing.unpack(request.spans, data, memory.account.take, most)
 
 
 def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: Pool) -> list[memoryview]:
@@ -59,7 +56,8 @@ def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memo
     """
     if request.reply_form == pb.FORM_RAW or not tensors.pieces:
         return tensors.pieces
-    packing: Any = importlib.import_module("globalstep.wire.packing")
+    from globalstep.wire import packing
+
     pieces = list(zip(tensors.pieces, tensors.dtypes, strict=True))
 
     def take(nbytes: int) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,6 @@ when there is something to round.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,7 +78,8 @@ class ErrorFeedback:
             # Not `>=`: what is no number is to be sent, and seen, as without thinning.
             sent = np.where(size < self._threshold(size.reshape(-1)), np.float32(0), whole)
         if self._form != pb.FORM_RAW:
-            packing: Any = importlib.import_module("globalstep.wire.packing")
+            from globalstep.wire import packing
+
             sent = packing.rounded(sent, self._form)
         with np.errstate(invalid="ignore"):
             left = np.asarray(whole - sent)

@@ -11,7 +11,6 @@ when rows are first worth merging.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -203,4 +202,6 @@ def _are_ids(ids: Array) -> bool:
 
 @functools.cache
 def _kernels() -> Any:
-    return importlib.import_module("globalstep.wire.sparse_rows")
+    from globalstep.wire import sparse_rows
+
+    return sparse_rows

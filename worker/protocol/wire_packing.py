@@ -9,7 +9,6 @@ pack.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -90,12 +89,12 @@ class WirePacking:
         else:
             dtypes = [dtype for op in message.ops for dtype in _dtypes_of(op)]
             dtypes += [read.indices.dtype for read in message.reads if _has_bytes(read.indices)]
-        packing: Any = importlib.import_module("globalstep.wire.packing")
+        from globalstep.wire import packing
+
         form = _FORMS[self.options.dtype]
         typed = list(zip(pieces, dtypes, strict=True))
         thinned = self.options.top_k < 1.0
-        packed: list[memoryview] = packing.pack(typed, form, request.spans, self._memory.take, thinned)
-        return packed
+        return packing.pack(typed, form, request.spans, self._memory.take, thinned)
 
     def ask(self, request: pb.Request) -> None:
         """Say how the values of the reply are to be packed."""
@@ -107,7 +106,8 @@ class WirePacking:
         """Give a reply with its data as it was before it was packed."""
         if message.reply is None or not message.reply.spans:
             return message
-        packing: Any = importlib.import_module("globalstep.wire.packing")
+        from globalstep.wire import packing
+
         data = packing.unpack(message.reply.spans, message.data, self._memory.take, REPLY_LIMIT_BYTES)
         return Message(message.call, message.request, message.reply, data)
 

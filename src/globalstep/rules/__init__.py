@@ -140,4 +140,6 @@ def merge_rows(indices: Array, rows: Array) -> tuple[Array, Array]:
     Returns:
         (ids, sums), no id twice.
     """
-    return cast("tuple[Array, Array]", importlib.import_module("globalstep.wire.sparse_rows").merge_rows(indices, rows))
+    from globalstep.wire import sparse_rows
+
+    return sparse_rows.merge_rows(indices, rows)
