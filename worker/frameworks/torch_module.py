@@ -74,8 +74,7 @@ class TorchModule:
                 sources = [tensors[i] for i in wanted]
                 found = torch.autograd.grad(result, sources, allow_unused=True)
                 gradients = self._to_host(found, [values[i] for i in wanted])
-                if None in found:
-                    unused = [at for at, grad in enumerate(found) if grad is None]
+                unused = [at for at, grad in enumerate(found) if grad is None]
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
         return Evaluation(_on_host(result), gradients, updates, unused)
 
