@@ -1,6 +1,6 @@
 """The other tasks of a run, for one whose own loop is over: who still trains, and whether the last step is safe.
 
-Layer: chief. Loaded by who has to wait for others.
+Layer: chief. Only a task that waits for others loads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Closing of aggregates: a step is made of all its contributions, or, where no more will come, of those that are there.
+"""Closing of aggregates: a step takes all its contributions, or those that have come where no more will.
 
 docs/design/steps-of-several-workers.md, "Aggregates", is the specification. A step waits for contributors that are
 here, so it is looked at only for a push that asks to close; what such a push led to is in the log.

@@ -34,7 +34,7 @@ class OpenAggregate:
     most_of_client: int = 1
     #: Client -> how many it has given.
     given: dict[str, int] = field(default_factory=dict[str, int])
-    #: Whether they are units of work, each of which counts once, from any client.
+    #: Whether they are units of work: each counts once, from any client.
     of_units: bool = False
     #: Those that are in.
     units: set[int] = field(default_factory=set[int])
@@ -112,8 +112,8 @@ class Aggregates:
             return
         if aggregate.wanted != wanted.contributions:
             raise InvalidArgumentError(
-                f"Step {wanted.step!r} is to be made of {wanted.contributions} contributions, by this one, and of "
-                f"{aggregate.wanted} by those that are there: every worker's program must name the same number "
+                f"This worker wants {wanted.contributions} contributions in a step of {wanted.step!r}, and the workers "
+                f"that have contributed want {aggregate.wanted}: every worker's program must name the same number "
                 "(replicas_to_aggregate)."
             )
         if not wanted.closes and aggregate.of_units != bool(wanted.unit):
