@@ -112,8 +112,8 @@ class Aggregates:
             return
         if aggregate.wanted != wanted.contributions:
             raise InvalidArgumentError(
-                f"This worker wants {wanted.contributions} contributions in a step of {wanted.step!r}, and the workers "
-                f"that have contributed want {aggregate.wanted}: every worker's program must name the same number "
+                f"Step {wanted.step!r} is to be made of {wanted.contributions} contributions, by this one, and of "
+                f"{aggregate.wanted} by those that are there: every worker's program must name the same number "
                 "(replicas_to_aggregate)."
             )
         if not wanted.closes and aggregate.of_units != bool(wanted.unit):
