@@ -179,7 +179,7 @@ class Client:
         if both := sorted(set(whole) & set(ids)):
             raise InvalidArgumentError(f"pull: {both[0]!r} is asked for as a whole and by rows: give one of them.")
         reads = [Read(name) for name in whole] + [Read(name, some) for name, some in ids.items()]
-        *values, step = self._cluster.pull([*reads, Read(self._step)])
+        *values, step = self._cluster.pull([*reads, Read(self._step)], (self, *whole, None, *ids))
         self._seen = int(step)
         return dict(zip([*whole, *ids], values, strict=True))
 

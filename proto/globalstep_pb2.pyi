@@ -3178,9 +3178,15 @@ class PullRequest(_message.Message):
     FLOORS_FIELD_NUMBER: _builtins.int
     CUT_WITH_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     """Who asks: during initialization only its owner is served."""
+    layout: _builtins.int
+    """As in PushRequest: what is read again and again is told once."""
+    known_layout: _builtins.bool
     @_builtins.property
     def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
     @_builtins.property
@@ -3197,6 +3203,8 @@ class PullRequest(_message.Message):
     def snapshot(self) -> Global___PushId:
         """The values are those of this snapshot, which is the chief's. For no reads the answer has the ledger."""
 
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -3206,10 +3214,13 @@ class PullRequest(_message.Message):
         floors: _abc.Iterable[Global___Floor] | None = ...,
         cut_with: _abc.Iterable[_builtins.int] | None = ...,
         snapshot: Global___PushId | None = ...,
+        layout: _builtins.int = ...,
+        known_layout: _builtins.bool = ...,
+        rows: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "floors", b"floors", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "reads", b"reads", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3243,9 +3254,12 @@ class PullReply(_message.Message):
     APPLIED_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
+    BARE_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     ledger: _builtins.bytes
     """On the sequencer: the ledger as of the snapshot (JSON)."""
+    bare: _builtins.bool
+    """As in PushReply."""
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
         """In the order of the reads."""
@@ -3263,10 +3277,11 @@ class PullReply(_message.Message):
         applied: _builtins.int = ...,
         last: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         ledger: _builtins.bytes = ...,
+        bare: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "last", b"last", "ledger", b"ledger", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "bare", b"bare", "last", b"last", "ledger", b"ledger", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3321,7 +3336,7 @@ class PushRequest(_message.Message):
     known_layout: _builtins.bool
     """The layout was sent before: ops, increments, uses and reads are absent, the data is laid out alike.
     A receiver that does not know it answers with the error type "LayoutUnknownError"; tell it in full.
-    Of rows see "Layouts of rows" in docs/design/push-protocol.md.
+    Of rows see "Layouts" in docs/design/push-protocol.md.
     """
     patience_ms: _builtins.int
     """Of a contribution: how long the answer may wait for its step to be made, if the connection can have a call wait."""

@@ -125,7 +125,6 @@ PURE = (
         "ps.ledger.push_table",
         "ps.members.presence",
         "ps.members.chief_lease",
-        "ps.store.hypers",
         "ps.ledger.journal",
     ),
     *("tf1.execution.plan", "tf1.execution.planner", "worker.protocol.splitting", "chief.sessions.coordinator"),

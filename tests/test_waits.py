@@ -109,7 +109,9 @@ ALLOWED = {
     },
     "worker/client/client.py": {
         "ClusterClient.push": "pushes in flight say whom they wait for",
-        "ClusterClient._wait_for_pushes": "pushes in flight say whom they wait for",
+        "ClusterClient._ask_steps": "pushes in flight say whom they wait for",
+        "ClusterClient.pull": "pushes in flight say whom they wait for",
+        "ClusterClient.snapshot": "pushes in flight say whom they wait for",
     },
     "worker/step/stepping.py": {
         "Stepper.wait": "pushes in flight say whom they wait for",

@@ -22,7 +22,6 @@ from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull, ReadMade
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer, Packing, StepWait, bytes_of
 from globalstep.ps.shard.shard import Shard
-from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Increment, Read
 
@@ -280,8 +279,8 @@ class StepWaits:
         if wait.steps.get(asked.step) == asked.base:
             return
         steps.update(wait.steps)
-        values, _ = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, memory.buffer))
-        codec.encode_values(values, reply.push.values, tensors)
+        answer = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, memory.buffer))
+        self._encode_answer(answer, reply.push, tensors)
 
 
 def _encode(wait: StepWait, found: pb.AwaitReply) -> None:

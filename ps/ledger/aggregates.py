@@ -14,7 +14,7 @@ from typing import Any
 from globalstep.errors import InvalidArgumentError
 from globalstep.wire.declarations import Increment
 
-__all__ = ["MOST_CONTRIBUTIONS", "Aggregates", "OpenAggregate", "contribution_in"]
+__all__ = ["MOST_CONTRIBUTIONS", "Aggregates", "OpenAggregate", "check_contribution"]
 
 #: Of one step.
 MOST_CONTRIBUTIONS = 1 << 16
@@ -45,17 +45,17 @@ class OpenAggregate:
         return sum(self.given.values())
 
 
-def contribution_in(increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> Increment | None:
-    """Give the increment by which a push is a contribution, or closes an aggregate; None for any other push.
+def check_contribution(wanted: Increment, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> None:
+    """Refuse a push that cannot be a contribution, or close an aggregate.
+
+    Args:
+        wanted: The increment by which it would be one.
+        increments: All of the push.
+        seen_steps: See Push.
 
     Raises:
-        InvalidArgumentError: If the push cannot be one. Nothing is changed.
+        InvalidArgumentError: If it cannot. Nothing is changed.
     """
-    for wanted in increments:
-        if wanted.contributions:
-            break
-    else:
-        return None
     if len(increments) != 1 or wanted.by != 1:
         moved = ", ".join(f"{item.step} by {item.by}" for item in increments)
         raise InvalidArgumentError(f"A contribution moves one step on, by one; this one moves {moved}.")
@@ -72,7 +72,6 @@ def contribution_in(increments: Sequence[Increment], seen_steps: Mapping[str, in
         raise InvalidArgumentError(
             f"{wanted.contributions} contributions for one value of {wanted.step!r}; {MOST_CONTRIBUTIONS} are the most."
         )
-    return wanted
 
 
 class Aggregates:

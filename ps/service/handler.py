@@ -20,7 +20,7 @@ from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.service.packed_data import pack_reply, unpack_request
-from globalstep.ps.service.push_decoding import Decision, check_counts, counting_push, decision_of, parts_of
+from globalstep.ps.service.push_decoding import Decision, counting_push, decision_of, parts_of
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory, PushParts
@@ -237,22 +237,22 @@ class Handler:
     def _pull(
         self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        check_counts(self.shard.now.store.variable_count, reads=message.reads)
-        reads = codec.decode_reads(message.reads, data)
+        parts = parts_of(message, data, memory, self.shard)
         if message.HasField("snapshot"):
-            _pull_snapshot(self.shard, message, reads, reply.pull, tensors)
+            _pull_snapshot(self.shard, message, parts.reads, reply.pull, tensors)
             return
         floors = floors_of(message.floors) if message.floors else None
-        who = message.incarnation, message.client
-        memory.account.name = message.client or memory.account.name
+        buffer, layout = memory.buffer, parts.layout
+        pull = events.Pull(message.incarnation, message.client, parts.reads, floors, buffer, layout, parts.known)
         if message.cut_with:
-            pull = events.ConsistentPull(*who, reads, message.cut_with, floors, memory.buffer)
-            values, applied, last = self.shard.handle(pull)
-            reply.pull.last.update(last)
-        else:
-            values, applied = self.shard.handle(events.Pull(*who, reads, floors, memory.buffer))
-        reply.pull.applied = applied
-        codec.encode_values(values, reply.pull.values, tensors)
+            pull.shards = message.cut_with
+        answer = self.shard.handle(pull)
+        if answer.last:
+            reply.pull.last.update(answer.last)
+        if memory.told is not None:
+            memory.remember()
+        reply.pull.applied = answer.applied
+        _encode_answer(answer, reply.pull, tensors)
 
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
@@ -278,7 +278,7 @@ class Handler:
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         for shard, pending in admission.pending.items():
             reply.push.pending.add(shard=shard, entries=map(entries.encode, pending))
-        reply.push.as_of = admission.answer.as_of
+        reply.push.as_of, reply.push.apply_micros = admission.answer.as_of, admission.answer.apply_secs * 1e6
         _encode_answer(admission.answer, reply.push, tensors)
         if message.patience_ms:
             self.step_waits.await_made(increments, parts, reply, tensors, call)
@@ -300,7 +300,7 @@ class Handler:
         found = [entries.decode(entry) for entry in message.entries]
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
         reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
-        reply.commit.signature = answer.signature
+        reply.commit.signature, reply.commit.apply_micros = answer.signature, answer.apply_secs * 1e6
         _encode_answer(answer, reply.commit, tensors)
 
 
@@ -335,7 +335,6 @@ def encode_error(error: Exception) -> pb.Error:
 
 def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
     """Write the reads of a push: listed, or only their bytes where the receiver knows their places."""
-    into.apply_micros = answer.apply_secs * 1e6
     if answer.packing is None:
         codec.encode_values(answer.values, into.values, tensors)
         return

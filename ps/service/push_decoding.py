@@ -58,13 +58,13 @@ def check_counts(variables: int, **lists: Sequence[Any]) -> None:
 
 
 def parts_of(
-    message: pb.PushRequest | pb.StageRequest,
+    message: pb.PushRequest | pb.StageRequest | pb.PullRequest,
     data: memoryview,
     memory: LayoutMemory,
     shard: Shard,
     decision: Decision | None = None,
 ) -> PushParts:
-    """Decode a push's part, or recall it where its layout is known.
+    """Decode a push's part, or what a pull reads, or recall it where its layout is known.
 
     Args:
         message: What holds it.
@@ -82,32 +82,41 @@ def parts_of(
         # A client whose contributions were answered without values knows the layout, and not where they would lie.
         known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
         return PushParts((), layout.reads, data, layout, known, account=memory.account)
-    memory.account.name = message.id.client
-    check_counts(shard.now.store.variable_count, changes=message.ops, reads=message.reads)
+    ops: Sequence[pb.Op] = ()
+    if isinstance(message, pb.PullRequest):
+        memory.account.name = message.client or memory.account.name
+    else:
+        ops, memory.account.name = message.ops, message.id.client
+    check_counts(shard.now.store.variable_count, changes=ops, reads=message.reads)
     reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])
-    layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes)
-    dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
+    layout = Layout(ops, codec.decode_op, reads, increments, uses, data.nbytes)
+    dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in ops)
     if dense and layout.may_be_remembered:
         # A copy, without what else the message has: it is kept.
         message.DiscardUnknownFields()
-        layout.ops = pb.StageRequest(ops=message.ops).ops
+        layout.ops = pb.StageRequest(ops=ops).ops
         memory.tell(message.layout, layout, message.ByteSize())
         return PushParts((), layout.reads, data, layout, account=memory.account)
     parts = PushParts(layout.bind(data), layout.reads, data, account=memory.account)
-    if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses)):
+    if message.layout and (rows := _row_layout(ops, message.reads, data.nbytes, increments, uses)):
         memory.tell(message.layout, rows, message.ByteSize())
         parts.rows = rows
     return parts
 
 
 def _row_layout(
-    message: pb.PushRequest | pb.StageRequest, nbytes: int, increments: list[Increment], uses: list[OptimizerUse]
+    ops: Sequence[pb.Op],
+    reads: Sequence[pb.Read],
+    nbytes: int,
+    increments: list[Increment],
+    uses: list[OptimizerUse],
 ) -> RowLayout | None:
-    """Give the layout of a push of rows that was decoded; None where it has no rows, or later ones may lie otherwise.
+    """Return the layout of a push of rows that was decoded; None where it has no rows, or later ones may lie otherwise.
 
     Args:
-        message: What holds it.
+        ops: Its changes.
+        reads: Its reads.
         nbytes: Of its data.
         increments: See RowLayout.
         uses: See RowLayout.
@@ -116,7 +125,7 @@ def _row_layout(
 
     at = 0
     changes: list[RowChange] = []
-    for op in message.ops:
+    for op in ops:
         sparse = op.HasField("indices")
         shape = tuple(op.value.shape)
         # What has not a row for each id is going to be refused for that.
@@ -143,19 +152,19 @@ def _row_layout(
                 codec.DTYPES[op.indices.dtype] if sparse else None,
             )
         )
-    reads: list[tuple[str, np.dtype[Any] | None]] = []
-    for read in message.reads:
+    told: list[tuple[str, np.dtype[Any] | None]] = []
+    for read in reads:
         if not read.HasField("indices"):
-            reads.append((read.variable, None))
+            told.append((read.variable, None))
             continue
         if read.indices.offset != at or len(read.indices.shape) != 1 or read.indices.dtype not in _IDS:
             return None
         at += padded(_nbytes(read.indices))
-        reads.append((read.variable, codec.DTYPES[read.indices.dtype]))
-    of_rows = any(change.ids is not None for change in changes) or any(ids is not None for _, ids in reads)
+        told.append((read.variable, codec.DTYPES[read.indices.dtype]))
+    of_rows = any(change.ids is not None for change in changes) or any(ids is not None for _, ids in told)
     if at != nbytes or not of_rows or any(use.overrides for use in uses):
         return None
-    return RowLayout(changes, reads, increments, uses)
+    return RowLayout(changes, told, increments, uses)
 
 
 def _nbytes(ref: pb.TensorRef) -> int:

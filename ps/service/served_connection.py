@@ -394,8 +394,14 @@ class ServedConnection:
         self._send(outgoing, flags, placed.descriptor)
 
     def _send(self, outgoing: Outgoing, flags: int, descriptor: int | None = None) -> None:
-        self._unsent.append((outgoing, descriptor))
-        self._send_rest(flags)
+        if self._unsent or descriptor is not None:
+            self._unsent.append((outgoing, descriptor))
+            self._send_rest(flags)
+            return
+        try:
+            outgoing.send(self._socket, flags)
+        except BlockingIOError:
+            self._unsent.append((outgoing, None))
 
     def _send_rest(self, flags: int = 0) -> bool:
         """Send what has not been sent; gives whether there is some left."""

@@ -14,6 +14,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from globalstep.wire.socket_messages import Place, SocketMessage
 __all__ = ["Placed", "SharedBlocks"]
 
 Array = npt.NDArray[np.uint8]
+_NBYTES = attrgetter("nbytes")
 
 
 @dataclass(slots=True)
@@ -185,10 +187,10 @@ class SharedBlocks:
         Returns:
             Where they are; None where they are to be sent.
         """
+        if sum(map(_NBYTES, pieces)) < SHARED_FROM_BYTES:
+            return None
         sizes = [padded(piece.nbytes) for piece in pieces]
         total = sum(sizes)
-        if total < SHARED_FROM_BYTES:
-            return None
         arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
         addresses = list(map(address_of, arrays))
         if self._taken and self._lie_there(addresses, sizes):

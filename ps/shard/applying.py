@@ -20,7 +20,7 @@ from globalstep.ps.shard.replies import Answer, Kept, Packing, bytes_of
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.arena import Total
 from globalstep.ps.store.finite import ignoring_float_errors
-from globalstep.ps.store.hypers import advance_scalars, check_covered
+from globalstep.ps.store.optimizer_table import advance_scalars, check_covered
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
@@ -73,7 +73,7 @@ class Applier:
         done: list[Entry] = []
         fail_stop = self._resources.fail_stop
         for entry in new:
-            with fail_stop.during(entry.push):
+            try:
                 if entry.kind is not EntryKind.SNAPSHOT and not self._can_apply(now, entry):
                     if now.staged.pop(entry.push, None) is not None:
                         now.log.append(Applied(entry.push, (), (entry.push,)))
@@ -84,11 +84,17 @@ class Applier:
                     now.log.append(Applied(brought_by, done))
                     now.log.begin_base(entry.push, now.image())
                     done = []
+            except BaseException as error:
+                fail_stop.failed(entry.push, error)
+                raise
         for push in dropped:
             now.staged.pop(push, None)
         if done or dropped:
-            with fail_stop.during(brought_by):
+            try:
                 now.log.append(Applied(brought_by, done, dropped))
+            except BaseException as error:
+                fail_stop.failed(brought_by, error)
+                raise
 
     def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
@@ -160,9 +166,11 @@ class Applier:
             changes, plan, total = self._contributed(now, entry, entry.place, parts, plan)
             if not entry.kind.closes:
                 parts = _NO_PARTS  # what it reads is what its step makes
-        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+        hypers: dict[tuple[str, bool], Mapping[str, float]] = {}
+        for item in entry.hypers:
+            hypers[item.optimizer, item.after_increment] = item.values
         apply_secs = None
-        if changes.changes:
+        if changes.ops or (changes.layout is not None and changes.layout.ops):
             clock = self._resources.clock
             began = clock.monotonic()
             # What overflows becomes inf, as in TensorFlow; it must not stop midway.

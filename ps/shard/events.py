@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
-    "LOGGED", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
+    "LOGGED", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit",
     "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
     "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
     "Release", "Resolve", "Resolved", "Resume", "Stage",
@@ -308,8 +308,13 @@ class DropShort(Event[bool]):
 
 
 @dataclass(slots=True)
-class Pull(Event[tuple[list[Array], int]]):
-    """Read values in one piece; replies with copies, and the last entry that they include."""
+class Pull(Event[Answer]):
+    """Read values in one piece; replies with copies, as of the last entry that they include.
+
+    The steps are those that are visible; where the values are to be consistent with those of other shards, as admitted.
+    On the sequencer the answer has the last entry of each of these shards among those included, then: if that is just
+    the last entry that the shard's values include, the read is consistent. None of them while pushes race.
+    """
 
     incarnation: int
     client: str
@@ -317,24 +322,12 @@ class Pull(Event[tuple[list[Array], int]]):
     floors: Mapping[int, Floor] | None = None
     #: Where values are to be put.
     buffer: ReplyBuffer | None = None
-
-
-@dataclass(slots=True)
-class ConsistentPull(Event[tuple[list[Array], int, dict[int, int]]]):
-    """Read values that may turn out to be consistent with those of other shards; steps are as admitted.
-
-    Replies with copies of the values, the last entry that they include, and, on the sequencer, the last entry of each
-    of `shards` among those: if that is just the last entry that the shard's values include, the read is
-    consistent. None of them while pushes race.
-    """
-
-    incarnation: int
-    client: str
-    reads: Sequence[Read]
-    #: The other shards.
-    shards: Sequence[int]
-    floors: Mapping[int, Floor] | None = None
-    buffer: ReplyBuffer | None = None
+    #: The reads', where their stream remembers it.
+    layout: Layout | None = None
+    #: The worker knows where the values of the layout lie.
+    known: bool = False
+    #: The shards with whose values these are to be consistent; none for values by themselves.
+    shards: Sequence[int] = ()
 
 
 @dataclass(slots=True)

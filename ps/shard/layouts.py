@@ -50,6 +50,8 @@ class Layout:
     data_bytes: int
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
+    #: The version of the store by which its uses were found to have the numbers that its changes are made with.
+    covered: int = -1
     #: Where its gradients lie, once they were looked at for values that are not finite: see ps/store/finite.py.
     gradients: Sequence[tuple[Any, int, int, Sequence[int], Sequence[str]]] | None = None
     #: Its changes and reads as the write-ahead log has them, once it does.

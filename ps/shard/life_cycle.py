@@ -70,11 +70,14 @@ class LifeCycle:
         for decl in event.variables:
             now.check_place(decl)
         now.store.declare(event.variables, event.optimizers, event.nothing_new)
-        with self._resources.fail_stop.during("A declaration"):
+        try:
             for decl in event.variables:
                 if decl.is_step and now.ledger is not None:
                     now.ledger.declare_step(decl.name)
             now.log.append(event)
+        except BaseException as error:
+            self._resources.fail_stop.failed("A declaration", error)
+            raise
 
     def open(self, now: Incarnation, event: Open) -> dict[str, int]:
         """See Open."""

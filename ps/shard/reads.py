@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
-from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadMade, ReadSnapshot, Release
+from globalstep.ps.shard.events import GetSteps, Pull, ReadJournal, ReadMade, ReadSnapshot, Release
 from globalstep.ps.shard.incarnation import Incarnation
-from globalstep.ps.shard.replies import StepMade
+from globalstep.ps.shard.replies import Answer, Packing, StepMade
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.store.store import read_now
 
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 __all__ = ["StateReader", "prepare_room_for_made"]
 
 Array = npt.NDArray[Any]
+_NO_DATA = memoryview(b"")
+
+
+def _read(now: Incarnation, event: Pull) -> Answer:
+    """Read the values as they are; by the layout's plan, where there is one."""
+    layout, packing = event.layout, None
+    if layout is None:
+        values = now.store.read(event.reads, event.buffer)
+    else:
+        plan = layout.plan
+        if plan is None or plan.version != now.store.version:
+            plan = layout.plan = now.store.plan((), event.reads, _NO_DATA)
+        values = read_now(plan, event.buffer)
+        packing = Packing(plan.places, event.known)
+    return Answer(event.reads, values, packing, now.applied, now.applied)
 
 
 def prepare_room_for_made(event: ReadMade) -> None:
@@ -43,18 +58,24 @@ class StateReader:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
 
-    def pull(self, now: Incarnation, event: Pull) -> tuple[list[Array], int]:
-        """See Pull: the steps are those that are visible."""
+    def pull(self, now: Incarnation, event: Pull) -> Answer:
+        """See Pull."""
         now.check(event.incarnation, event.client)
         if event.floors:
             self._sequencer.raise_floors(now, event.floors)
+        ledger = now.ledger
+        if event.shards:
+            answer = _read(now, event)
+            if ledger is not None:
+                answer.last = {shard: ledger.last_of(shard) for shard in event.shards}
+            return answer
+        if ledger is None or ledger.visible == ledger.steps:
+            return _read(now, event)
         values = now.store.read(event.reads, event.buffer)
-        if now.ledger is not None:
-            visible = now.ledger.visible
-            for at, read in enumerate(event.reads):
-                if read.variable in visible:
-                    values[at] = np.asarray(visible[read.variable], values[at].dtype)
-        return values, now.applied
+        for at, read in enumerate(event.reads):
+            if read.variable in ledger.visible:
+                values[at] = np.asarray(ledger.visible[read.variable], values[at].dtype)
+        return Answer(event.reads, values, None, now.applied, now.applied)
 
     def made(self, now: Incarnation, event: ReadMade) -> StepMade | None:
         """See ReadMade."""
@@ -66,15 +87,6 @@ class StateReader:
         if plan is None or plan.version != now.store.version:
             return None
         return StepMade(dict(visible), read_now(plan, event.buffer), plan.places)
-
-    def consistent_pull(self, now: Incarnation, event: ConsistentPull) -> tuple[list[Array], int, dict[int, int]]:
-        """See ConsistentPull."""
-        now.check(event.incarnation, event.client)
-        self._sequencer.raise_floors(now, event.floors)
-        last = {}
-        if now.ledger is not None:
-            last = {shard: now.ledger.last_of(shard) for shard in event.shards}
-        return now.store.read(event.reads, event.buffer), now.applied, last
 
     def steps(self, now: Incarnation, event: GetSteps) -> dict[str, int]:
         """See GetSteps.

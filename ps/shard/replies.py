@@ -158,6 +158,8 @@ class Answer:
     apply_secs: float = 0.0
     #: Of `applied`, in the reply to a COMMIT.
     signature: bytes = b""
+    #: See Pull.
+    last: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(slots=True)

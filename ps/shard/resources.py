@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from globalstep.errors import InternalError, LostStateError, OpError
 from globalstep.ps.budget import Budget
@@ -76,8 +75,10 @@ class FailStop:
 
     >>> lost = []
     >>> stop = FailStop(lambda: lost.append("all"))
-    >>> with stop.during("push 1"):  # doctest: +ELLIPSIS
+    >>> try:  # doctest: +ELLIPSIS
     ...     raise ValueError("no such operation")
+    ... except BaseException as error:
+    ...     stop.failed("push 1", error)
     Traceback (most recent call last):
     globalstep.errors.LostStateError: ...
     >>> lost, len(stop.reports)
@@ -97,33 +98,22 @@ class FailStop:
         self.reports: deque[str] = deque(maxlen=16)
         self._lose = lose
         self._seen: Counter[str] = Counter()
-        self._what: object = ""
 
-    def during(self, what: object) -> FailStop:
-        """Give a context for a `with` block that makes a change; `what` names it. Not to be nested.
+    def failed(self, what: object, error: BaseException) -> None:
+        """Drop the state, since a change was not carried out as a whole; `what` names the change.
 
-        Within it any exception but one that ends the program (KeyboardInterrupt, ...) becomes:
+        Any exception but one that ends the program (KeyboardInterrupt, ...) becomes:
 
         Raises:
             LostStateError: The state is gone: the client waits until it is recovered, or restored, and tries again.
             InternalError: As above, where the same has failed before again and again: trying once more is no use.
         """
-        self._what = what
-        return self
+        if self.armed:
+            lost = self._lost(what, error)
+            if isinstance(error, Exception):
+                raise lost from error
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or not self.armed:
-            return
-        lost = self._failed(self._what, error)
-        if isinstance(error, Exception):
-            raise lost from error
-
-    def _failed(self, what: object, error: BaseException) -> OpError:
+    def _lost(self, what: object, error: BaseException) -> OpError:
         """Drop the state; gives the error for the caller."""
         self._lose()
         name = type(error).__name__

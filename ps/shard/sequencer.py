@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from globalstep.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 from globalstep.ps.budget import RETRY_SECS, Account, Kind, MemoryClaim
-from globalstep.ps.ledger.aggregates import contribution_in
+from globalstep.ps.ledger.aggregates import check_contribution
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger, refusal, scaled
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.shard.applying import Applier, no_ledger
@@ -23,7 +23,7 @@ from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Admission, OpenStep
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.checking import check_step
-from globalstep.ps.store.hypers import check_covered, evaluate_use
+from globalstep.ps.store.optimizer_table import check_covered, evaluate_use
 from globalstep.wire.declarations import Increment, Op, OpKind, Outcome, OutcomeKind, PushId
 from globalstep.wire.names import shown
 
@@ -208,7 +208,7 @@ class Sequencer:
             raise
         # A snapshot holds the ledger as it was before.
         dumped = no_ledger if is_push else ledger.dumped_later()
-        with self._resources.fail_stop.during(push):
+        try:
             outcome, entry = self._accept(now, ledger, event, participants, examined)
             if claim is not None and entry is not None:
                 ledger.hold(claim)
@@ -219,6 +219,9 @@ class Sequencer:
                 self._log(now, event, outcome, raised, event.parts if is_push and entry is not None else None)
                 if not is_push:
                     now.log.begin_base(push, now.image())
+        except BaseException as error:
+            self._resources.fail_stop.failed(push, error)
+            raise
         return Admission(outcome) if entry is None else self._admission(now, ledger, outcome, event)
 
     def count(self, now: Incarnation, event: CountTogether) -> list[Outcome | Exception]:
@@ -232,8 +235,11 @@ class Sequencer:
                     done.append(error)
         finally:
             if now.ledger is not None:
-                with self._resources.fail_stop.during("A push that counts"):
+                try:
                     now.store.set_steps(now.ledger.steps)
+                except BaseException as error:
+                    self._resources.fail_stop.failed("A push that counts", error)
+                    raise
         return done
 
     def _count_one(self, now: Incarnation, item: Push) -> Outcome:
@@ -245,7 +251,7 @@ class Sequencer:
             self._count_again(ledger, item.push, earlier)
             return earlier
         examined = self._examine(now, ledger, item, (now.shard,))
-        with self._resources.fail_stop.during(item.push):
+        try:
             outcome, _ = self._accept(now, ledger, item, (now.shard,), examined)
             if outcome.kind is OutcomeKind.ACCEPTED:
                 now.applied = outcome.index
@@ -253,6 +259,9 @@ class Sequencer:
                 now.replies.drop(item.push.client)
             if now.log is not NO_LOG:
                 self._log(now, item, outcome, {}, None)
+        except BaseException as error:
+            self._resources.fail_stop.failed(item.push, error)
+            raise
         return outcome
 
     def decide_again(self, now: Incarnation, event: Decided) -> Outcome:
@@ -287,7 +296,11 @@ class Sequencer:
         if asked.kind is EntryKind.SNAPSHOT and not self._resources.replaying:
             clients = self._resources.members.presence.clients()
             now.snapshots.check_count({push.client, *(view.client for view in clients)}, _MOST_SNAPSHOTS)
-        contribution = contribution_in(increments, asked.seen_steps)
+        contribution = None
+        for item in increments:
+            if item.contributions:
+                check_contribution(item, increments, asked.seen_steps)
+                contribution = item
         # One that is late need not be like those that are there: another step may be of other Variables.
         joins = contribution is not None and asked.seen_steps[contribution.step] == ledger.steps[contribution.step]
         if contribution is not None and joins:
@@ -311,7 +324,11 @@ class Sequencer:
         for use in asked.uses:
             hypers += (evaluate_use(use, after if use.after_increment else ledger.steps, store),)
         if staged is not None:
-            check_covered(staged.parts.optimizers, hypers, store)
+            layout = staged.parts.layout
+            if layout is None or layout.covered != store.version or layout.uses is not asked.uses:
+                check_covered(staged.parts.optimizers, hypers, store)
+            if layout is not None and layout.uses is asked.uses:
+                layout.covered = store.version
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:
@@ -439,10 +456,13 @@ class Sequencer:
         ledger = now.sequencing()
         if ledger.raise_floor(event.shard, event.applied):
             now.raised[event.shard] = event.applied
-        with self._resources.fail_stop.during("Settling"):
+        try:
             settled = ledger.settle(event.pushes, event.shard, event.applied)
             if event.pushes:
                 now.log.append(event)
+        except BaseException as error:
+            self._resources.fail_stop.failed("Settling", error)
+            raise
         return settled
 
 

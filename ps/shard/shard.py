@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
+from globalstep.cluster.run_policy import LOOKS_AT_GRADIENTS
 from globalstep.ps.budget import SMALL_BYTES, Budget, Kind
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
@@ -88,7 +88,6 @@ class Shard:
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,
             events.ReadMade: reader.made,
-            events.ConsistentPull: reader.consistent_pull,
             events.GetSteps: reader.steps,
             events.ReadJournal: reader.journal,
             events.ReadSnapshot: reader.snapshot,
@@ -115,7 +114,6 @@ class Shard:
             events.Begin: load_ledger,
             events.Declare: self._prepare_kernels,
             events.Pull: self._prepare_room,
-            events.ConsistentPull: self._prepare_room,
             events.ReadMade: prepare_room_for_made,
         }
 
@@ -165,7 +163,7 @@ class Shard:
             self._prepare_memory([event.push])
             return
         policy, parts, account = self.now.policy, event.parts, event.parts.account
-        if policy.on_nan and policy.looks_at_gradients and not event.not_finite:
+        if policy.on_nan in LOOKS_AT_GRADIENTS and not event.not_finite:
             event.not_finite = find_not_finite(parts)
         if parts.reads and account is not None:
             plan, store = parts.layout.plan if parts.layout is not None else None, self.now.store
@@ -176,11 +174,11 @@ class Shard:
             if nbytes >= SMALL_BYTES and not account.budget.has_room(Kind.REPLY, account, nbytes):
                 raise account.budget.refusal(Kind.REPLY, account, nbytes)
 
-    def _prepare_room(self, event: events.Pull | events.ConsistentPull) -> None:
-        """Have room ready for what is read."""
-        if event.buffer is not None:
-            store = self.now.store
-            event.buffer.prepare(partial(store.bytes_of, event.reads))
+    def _prepare_room(self, event: events.Pull) -> None:
+        """Have room ready for what is read, if that is much."""
+        plan, store = event.layout.plan if event.layout is not None else None, self.now.store
+        if event.buffer is not None and (plan is None or plan.read_bytes >= SMALL_BYTES):
+            event.buffer.prepare(lambda: store.bytes_of(event.reads) if plan is None else plan.read_bytes)
 
     def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:

@@ -1,6 +1,6 @@
 """Pushes of rows that are laid out alike: only the number of rows and the bytes of each differ from push to push.
 
-What a client told of the first such push serves the later ones (docs/design/push-protocol.md, "Layouts of rows").
+What a client told of the first such push serves the later ones (docs/design/push-protocol.md, "Layouts").
 How many rows a push has is the client's word: it is held against the bytes that have come. The rows themselves are
 looked at in every push.
 

@@ -19,7 +19,17 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 from globalstep.ps.budget import ReplyBuffer
-from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, copies, lay_out, plan_reads, plan_runs
+from globalstep.ps.store.arena import (
+    ApplySpan,
+    Held,
+    PushPlan,
+    Total,
+    copies,
+    flat_copies,
+    lay_out,
+    plan_reads,
+    plan_runs,
+)
 from globalstep.ps.store.checking import (
     check_indices,
     check_memory,
@@ -281,8 +291,9 @@ class VariableStore:
             ResourceExhaustedError: If there is no memory for them now.
         """
         if data.readonly:
-            return copies([(piece.view, None) for piece in plan.reads], buffer)
-        copied = iter(copies([(piece.view, None) for piece in plan.copied], buffer) if plan.copied else ())
+            return flat_copies(plan.views, plan.read_bytes, buffer)
+        views = [piece.view for piece in plan.copied] if plan.copied else ()
+        copied = iter(flat_copies(views, plan.copied_bytes, buffer) if views else ())
         values: list[Array] = []
         for piece in plan.reads:
             if piece.left_at is None:
@@ -471,7 +482,7 @@ def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
         ResourceExhaustedError: If there is no memory for them now.
     """
     try:
-        return copies([(piece.view, None) for piece in plan.reads], buffer)
+        return flat_copies(plan.views, plan.read_bytes, buffer)
     except MemoryError:
         raise no_memory_to_read(len(plan.places)) from None
 

@@ -31,7 +31,7 @@ from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.wal import durability, write_ahead_log
 from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
-from globalstep.wire.declarations import OutcomeKind, padded
+from globalstep.wire.declarations import OutcomeKind, Push, padded
 from globalstep.worker.client import membership
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
@@ -131,7 +131,7 @@ def _values_of_two_places() -> Patch:
     def torn(self: Any, push: Any, *known: Any) -> Any:
         result = push_once(self, push, *known)
         if result.values:
-            result.values[:] = [self.pull([read])[0] for read in push.reads]
+            result.values[:] = [self.pull(Push(reads=[read]))[0] for read in push.reads]
         return result
 
     return PushProtocol, "push", torn
@@ -414,15 +414,10 @@ def _a_gap_is_passed_over() -> Patch:
 
 
 def _cuts_that_do_not_fit() -> Patch:
-    def trusting(self: Any, reads: Any, shards: Any) -> Any:
-        asked = sorted(shards | {self.run.sequencer})
-        wanted: dict[int, list[Any]] = {shard: [] for shard in asked}
-        for read in reads:
-            wanted[self.run.where[read.variable]].append(read)
-        replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
-        return self.messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+    def trusting(self: Any, shards: Any, replies: Any) -> bool:
+        return True
 
-    return PushProtocol, "_pull_at_once", trusting
+    return PushProtocol, "_are_consistent", trusting
 
 
 def _newest_first() -> Patch:

@@ -378,7 +378,7 @@ class Program:
     def pull(self, names: list[str]) -> list[Any]:
         """Read Variables in one cut."""
         with self.job.history.operation(self.client.client_id, "read", incarnation=self.client.incarnation) as told:
-            values = self.client.pull([Read(name) for name in names])
+            values = self.client.pull([Read(name) for name in names], layout=("reads", *names))
             told["read"] = seen_values(names, values)
             if len({self.client.where[name] for name in names}) == 1:
                 told["read"].pop(STEP, None)

@@ -355,15 +355,12 @@ class Judge:
 
     # ---- Reads --------------------------------------------------------------------------------
 
-    def _pull(self, shard, seen, incarnation, client, reads, floors):
-        shard = self._raised(shard, floors)
-        self._same(seen, lambda: (spec.pull(shard, reads), shard.applied))
-        return shard
-
-    def _consistentpull(self, shard, seen, incarnation, client, reads, floors, shards):
+    def _pull(self, shard, seen, incarnation, client, reads, floors, shards):
         shard = self._raised(shard, floors)
 
         def right() -> Any:
+            if not shards:
+                return spec.pull(shard, reads), shard.applied, {}
             values, last = spec.pull_together(shard, reads)
             return values, shard.applied, {at: last.get(at, 0) for at in shards} if shard.book else {}
 

@@ -172,12 +172,8 @@ class _Recorder:
 
     def _pull(self, event: events.Pull) -> Any:
         said = {"incarnation": event.incarnation, "client": event.client, "reads": _reads(event.reads)}
-        return said | {"floors": _floors(event.floors)}, lambda found: (_tensors(found[0]), found[1])
-
-    def _consistentpull(self, event: events.ConsistentPull) -> Any:
-        said = {"incarnation": event.incarnation, "client": event.client, "reads": _reads(event.reads)}
         said |= {"floors": _floors(event.floors), "shards": tuple(event.shards)}
-        return said, lambda found: (_tensors(found[0]), found[1], dict(found[2]))
+        return said, lambda found: (_answer(found).values, found.applied, dict(found.last))
 
     def _getsteps(self, event: events.GetSteps) -> Any:
         return {"incarnation": event.incarnation, "floors": _floors(event.floors)}, dict
@@ -341,8 +337,10 @@ def recording() -> Iterator[list[Seen]]:
         trace.append(Seen(self.client_id, "pushed", said))
         return result
 
-    def pulled(self: ClusterClient, reads: Any) -> Any:
-        values = pull(self, reads)
+    def pulled(self: ClusterClient, reads: Any, *options: Any, **named: Any) -> Any:
+        values = pull(self, reads, *options, **named)
+        if named.get("at_once"):
+            return values
         said = {"incarnation": self.incarnation, "reads": _reads(reads), "values": _tensors(values)}
         trace.append(Seen(self.client_id, "pulled", said))
         return values

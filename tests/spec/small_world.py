@@ -348,8 +348,8 @@ def _commit(setting: Setting, shard: Shard, at: int, who: str, number: int, entr
 
 
 def _floor(setting: Setting, shard: Shard, at: int, who: str, floor: int) -> Any:
-    values, _ = shard.handle(events.Pull(1, who, [Read(STEP)], _floors(floor, who != LIAR)))
-    return ("steps", int(values[0]))
+    answer = shard.handle(events.Pull(1, who, [Read(STEP)], _floors(floor, who != LIAR)))
+    return ("steps", int(answer.values[0]))
 
 
 def _settle(setting: Setting, shard: Shard, at: int, who: str, pushes: Any, of: int, applied: int) -> Any:

@@ -45,7 +45,7 @@ MOST_SEEDS = 100
 _CHANGED = {
     "Push": lambda reply: ((reply[0][0], reply[0][1] + 1, reply[0][2]), *reply[1:]),
     "Commit": lambda reply: (reply[0], reply[1] + 1, reply[2]),
-    "Pull": lambda reply: (reply[0], reply[1] + 1),
+    "Pull": lambda reply: (reply[0], reply[1] + 1, reply[2]),
     "GetSteps": lambda reply: {name: step + 1 for name, step in reply.items()},
 }
 

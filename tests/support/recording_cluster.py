@@ -21,9 +21,9 @@ class RecordingCluster:
         self.pushes = []
         self.results = []
 
-    def pull(self, reads):
+    def pull(self, reads, layout=None):
         self.pulls.append([read.variable if read.indices is None else f"{read.variable}[...]" for read in reads])
-        return self.client.pull(reads)
+        return self.client.pull(reads, layout)
 
     def push(self, push):
         self.pushes.append(push)

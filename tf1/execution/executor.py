@@ -89,7 +89,7 @@ class Executor:
         # Names that the graph declares as the run of this incarnation has them. Replaced as a whole, never changed.
         self._alike: tuple[int, frozenset[str]] = (0, frozenset())
         #: Layout of a push -> the incarnation in which what it changes was found declared.
-        self._pushed: dict[object, int] = {}
+        self._declared: dict[object, int] = {}
         # Guards _position, _announced and the counting of _writes, and what is put into _plans; a leaf: nothing is
         # evaluated or sent under it.
         self._lock = threading.Lock()
@@ -210,15 +210,24 @@ class Executor:
             self._writes += 1
             return self._writes
 
-    def pull(self, reads: Sequence[Read]) -> list[Any]:
+    def pull(self, reads: Sequence[Read], layout: object = None) -> list[Any]:
         """Read Variables in one cut.
+
+        Args:
+            reads: They.
+            layout: See ClusterClient.pull.
 
         Raises:
             FailedPreconditionError: If one has no value.
         """
-        self._require_declared([read.variable for read in reads])
-        with self.span("pull", variables=len(reads)):
-            return _frozen(self.cluster.pull(reads))
+        if layout is None or self._declared.get(layout) != self.cluster.incarnation:
+            self._require_declared([read.variable for read in reads])
+            if layout is not None:
+                self._declared[layout] = self.cluster.incarnation
+        with self.span("pull", variables=len(reads)) if self.trace is not None else _NO_SPAN:
+            values = self.cluster.pull(reads, layout)
+        seal(values)  # other nodes, and later runs, see the same arrays
+        return values
 
     def push(
         self,
@@ -258,7 +267,7 @@ class Executor:
             reads: What it reads, whole.
         """
         write, incarnation = self.begin_write(), self.cluster.incarnation
-        if self._pushed.get(push.layout) != incarnation:
+        if self._declared.get(push.layout) != incarnation:
             self.push(push, {}, write, reads)
             return
         result = self.cluster.push(push)
@@ -272,12 +281,12 @@ class Executor:
 
         One that was refused, or given up, is an outcome here and no error.
         """
-        if shapes or push.layout is None or self._pushed.get(push.layout) != self.cluster.incarnation:
+        if shapes or push.layout is None or self._declared.get(push.layout) != self.cluster.incarnation:
             self._declarer.declare(shapes, push.uses)
             self._require_declared([op.variable for op in push.ops])
             self._require_declared([increment.step for increment in push.increments])
             if push.layout is not None:
-                self._pushed[push.layout] = self.cluster.incarnation
+                self._declared[push.layout] = self.cluster.incarnation
         result = self.cluster.push(push) if self.trace is None else self._traced(push, self.trace)
         self.last_outcome = result.outcome
         return result
@@ -286,7 +295,8 @@ class Executor:
         """Give the values that came with a push; see push, which raises the same."""
         outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
-            return _frozen(result.values)
+            seal(result.values)
+            return result.values
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
@@ -347,9 +357,3 @@ class Executor:
         check_variables([program_variable(item) for item in self._shared() if item.op_name in wanted], run)
         checked = alike if incarnation == self.cluster.incarnation else frozenset[str]()
         self._alike = (self.cluster.incarnation, checked | wanted)
-
-
-def _frozen(values: list[Any]) -> list[Any]:
-    """Forbid writing into values read: other nodes, and later runs, see the same arrays."""
-    seal(values)
-    return values

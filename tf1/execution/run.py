@@ -100,7 +100,7 @@ class PlanRun:
         if fresh is None:
             asked = [Read(variable.op_name) for variable in reads]
             asked += [Read(variable.op_name, rows) for variable, rows in lookups]
-            pulled = executor.pull(asked)
+            pulled = executor.pull(asked, (self._plan, number, carried))
             fresh = pulled[: len(reads)], pulled[len(reads) :]
         whole, rows = fresh
         # Whole Variables lie side by side.
@@ -270,7 +270,7 @@ class SteadyRun:
             reuses = executor.reuse_values
             if self._reads:
                 fresh = executor.fresh_values(self._reads) if reuses else None
-                values[self._read_slots] = executor.pull(self._asked) if fresh is None else fresh[0]
+                values[self._read_slots] = executor.pull(self._asked, self) if fresh is None else fresh[0]
             if self._late is not None:
                 self._late(values, plan, executor)
             push = self._form.push(values)

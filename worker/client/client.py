@@ -43,6 +43,7 @@ from globalstep.worker.protocol.splitting import Join
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
     from globalstep.worker.client.snapshot import Snapshot
+    from globalstep.worker.protocol.push_messages import Split
     from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
     from globalstep.worker.waits.asking import Ways
     from globalstep.worker.waits.bounded_lead import BoundedLead
@@ -189,7 +190,8 @@ class ClusterClient:
 
     def _ask_steps(self, task: str) -> pb.GetGlobalStepReply:
         self._joined.check_process()
-        self._wait_for_pushes()
+        if self._later is not None:
+            self._later.wait()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -225,11 +227,13 @@ class ClusterClient:
 
     # ---- Values ---------------------------------------------------------------------------------
 
-    def pull(self, reads: Sequence[Read]) -> list[Array]:
+    def pull(self, reads: Sequence[Read], layout: object = None, at_once: bool = False) -> list[Array]:
         """Read values, all in one consistent read.
 
         Args:
             reads: Variables, or rows of them.
+            layout: See Push: of reads that come again and again, so that they are described once.
+            at_once: Wait for no push that was not waited for.
 
         Returns:
             Arrays, in order; not to be written to.
@@ -238,24 +242,31 @@ class ClusterClient:
             FailedPreconditionError: For a Variable that has no value yet.
             AbortedError: If the run's incarnation is over.
         """
-        self._joined.check_process()
-        self._wait_for_pushes()
-        return self._pull_once(reads)
-
-    def _wait_for_pushes(self) -> None:
-        """Wait for the pushes that nobody waits for: what is read next comes after them."""
-        if self._later is not None:
+        if os.getpid() != self._joined.pid:
+            self._joined.check_process()
+        if self._later is not None and not at_once:  # what is read comes after the pushes that nobody waits for
             self._later.wait()
-
-    def _pull_once(self, reads: Sequence[Read]) -> list[Array]:
-        """Read values as `pull` does, without a wait for pushes that were not waited for."""
+        wanted = Push(reads=reads, layout=layout)
         with self._lock:
-            self.run.require([read.variable for read in reads])
-            merged, joins = self._rows.merge_reads(reads), None
-            stored = reads if merged is None else merged.sent
-            if self._splitter.wholes:
-                stored, joins = self._splitter.split_reads(stored)
-            return self._asked(self._protocol.pull(stored), joins, merged)
+            stored, split, joins, merged = self._stored(wanted)
+            values = self._protocol.pull(stored, split)
+            return values if joins is None and merged is None else self._asked(values, joins, merged)
+
+    def _stored(self, push: Push) -> tuple[Push, Split | None, Sequence[Join] | None, MergedReads | None]:
+        """Give a push as the PS tasks store its Variables: rows named once, Variables in parts. Caller holds the lock.
+
+        Returns:
+            It; how it divides among the tasks, where that is known; what makes the values of its reads.
+        """
+        stored, merged, joins = push, None, None
+        split = self._protocol.messages.known(push)
+        if split is None:
+            self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
+        if split is None or split.named is not None:
+            stored, merged = self._rows.merge(push)
+        if self._splitter.wholes:
+            stored, joins = self._splitter.split_push(stored)
+        return stored, split if stored is push else None, joins, merged
 
     def _asked(self, values: Sequence[Array], joins: Sequence[Join] | None, merged: MergedReads | None) -> list[Array]:
         """Give the values of the original reads, from the values of Variables as the PS tasks store them."""
@@ -286,7 +297,8 @@ class ClusterClient:
         Raises:
             OpError: What went wrong with it; without `wait`, with an earlier one whose ticket was not asked.
         """
-        self._joined.check_process()
+        if os.getpid() != self._joined.pid:
+            self._joined.check_process()
         if not wait:
             if self._later is None:
                 from globalstep.worker.client.causes import why_pushes_wait
@@ -301,17 +313,9 @@ class ClusterClient:
             for item in push.increments:
                 if item.contributions:
                     return self.contributing.contribute(push)
-        merged = joins = None
-        stored = push
         with self._lock:
-            split = self._protocol.messages.known(push)
-            if split is None:
-                self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
-            if split is None or split.named is not None:
-                stored, merged = self._rows.merge(push)
-            if self._splitter.wholes:
-                stored, joins = self._splitter.split_push(stored)
-            result = self._protocol.push(stored, split if stored is push else None)
+            stored, split, joins, merged = self._stored(push)
+            result = self._protocol.push(stored, split)
             if result.values and (joins is not None or merged is not None):
                 result.values = self._asked(result.values, joins, merged)
         if at_once or self._joined.max_lead is None:
@@ -368,7 +372,7 @@ class ClusterClient:
         """Give the calls that wait for no other worker."""
         from globalstep.worker.waits.asking import Ways
 
-        return Ways(partial(self.push, at_once=True), self._pull_once, self._call, self._shards_of)
+        return Ways(partial(self.push, at_once=True), partial(self.pull, at_once=True), self._call, self._shards_of)
 
     def _part(self, name: str, make: Callable[[], _P]) -> _P:
         """Give a part of the client, made now if nobody has asked for it; of two that threads make the first counts."""
@@ -383,7 +387,8 @@ class ClusterClient:
         """
         from globalstep.worker.client.snapshot import Releases, Snapshot
 
-        self._wait_for_pushes()
+        if self._later is not None:
+            self._later.wait()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()

@@ -198,6 +198,7 @@ class RunView:
             self.variables.clear()
             self.splitter.clear()
             self._protocol.start_over()
+            joined.known_progress.take_in()
         joined.incarnation = incarnation
         joined.known_progress.newest = max(joined.known_progress.newest, incarnation)
         joined.identity = self._heartbeat.run = run

@@ -114,18 +114,20 @@ class PushMessages:
         return shard
 
     def encode(self, message: Any, push: Push, shard: int, part: Part, afresh: bool) -> Sequence[memoryview]:
-        """Write a shard's part into a PUSH or STAGE; gives its bytes.
+        """Write a shard's part into a PUSH, STAGE or PULL; gives its bytes.
 
         A part whose layout the shard knows is only named, unless it is to be sent `afresh`.
         """
         split = self._splits.get(push.layout)
         known = split.known.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
-            values: list[Any] = push.values
+            values: list[Any] = push.values if known.sizes else []
             if not known.is_all:
                 values = list(map(values.__getitem__, known.order))
             if list(map(_NBYTES, values)) == known.sizes:
                 message.layout, message.known_layout = known.number, True
+                if not values:
+                    return ()
                 if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
                     return [memoryview(joined_bytes(values))]
                 if known.is_of_many_small and not self.packing.active:
@@ -412,7 +414,7 @@ def _in_arena_order(ops: Sequence[Op], wanted: Sequence[int], where: Mapping[str
 class KnownRows:
     """What one shard and a client both know of pushes of rows that are laid out alike.
 
-    docs/design/push-protocol.md, "Layouts of rows", is the specification; `globalstep.ps.store.row_layouts` is the
+    docs/design/push-protocol.md, "Layouts", is the specification; `globalstep.ps.store.row_layouts` is the
     other side.
 
     Args:

@@ -25,8 +25,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
-from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
+from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId
 from globalstep.wire.message import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
@@ -154,50 +153,66 @@ class PushProtocol:
         finally:
             del failed, replies, tickets  # see ControlCalls.each
 
-    def pull(self, reads: Sequence[Read]) -> list[Array]:
-        """Read values of all shards in one consistent read."""
-        shards = {self.messages.shard_of(read.variable) for read in reads}
-        if not shards:
-            return []
-        if len(shards) > 1:
-            for _ in range(_READ_TRIES):
-                if values := self._pull_at_once(reads, shards):
-                    return values
-            return self.push(Push(reads=list(reads))).values
-        shard = shards.pop()
-        return self._pulled(self.call({shard: self._pulling(reads)})[shard])
+    def pull(self, wanted: Push, known: Split | None = None) -> list[Array]:
+        """Read values of all shards in one consistent read.
 
-    def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
-        """Ask all shards at the same time; gives None where pushes came between, and the values are not consistent."""
-        asked = sorted(shards | {self.run.sequencer})
-        wanted: dict[int, list[Read]] = {shard: [] for shard in asked}
-        for read in reads:
-            wanted[self.run.where[read.variable]].append(read)
-        replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
-        decided = replies[self.run.sequencer].reply
-        assert decided is not None
-        for shard in shards - {self.run.sequencer}:
-            reply = replies[shard].reply
-            assert reply is not None
-            if shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]:
-                return None
-        return self.messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+        Args:
+            wanted: A push that changes nothing.
+            known: How such reads divide, where the caller has found that already.
+        """
+        parts = self.messages.split(wanted) if known is None else known.parts
+        # Values of one shard are consistent by themselves.
+        asked = sorted({*parts, self.run.sequencer}) if len(parts) > 1 else []
+        tries = 0
+        while parts:
+            try:
+                replies = self.call(self._pulling(wanted, parts, asked))
+            except LayoutUnknownError:
+                replies = self.call(self._pulling(wanted, parts, asked, afresh=True))
+            found: dict[int, list[Array]] = {}
+            for shard in parts:
+                message = replies[shard]
+                assert message.reply is not None
+                found[shard] = self.messages.values(wanted, shard, message.reply.pull, message.data)
+            if not asked:
+                return found[shard]
+            if self._are_consistent(parts, replies):
+                return self.messages.gather(wanted, found)
+            tries += 1
+            if tries == _READ_TRIES:
+                return self.push(Push(reads=wanted.reads)).values
+        return []
 
-    def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
-        """Write a PULL for one shard."""
-        tensors, request = TensorWriter(), pb.Request()
-        pull, run = request.pull, self.run
-        pull.incarnation, pull.client = run.incarnation, run.client
-        pull.cut_with.extend(cut_with)
-        if not cut_with:  # its steps are as admitted, whatever is known to be applied
-            pull.floors.extend(self._floors.values())
-        codec.encode_reads(reads, pull.reads, tensors)
-        return request, tensors.pieces
+    def _are_consistent(self, shards: Iterable[int], replies: Mapping[int, Message]) -> bool:
+        """Whether the values of several shards are of one moment: no push came between."""
+        sequencer = self.run.sequencer
+        pulled = {shard: message.reply.pull for shard, message in replies.items() if message.reply is not None}
+        last = pulled[sequencer].last
+        return all(at == sequencer or (at in last and pulled[at].applied == last[at]) for at in shards)
 
-    def _pulled(self, message: Message) -> list[Array]:
-        """Read the answer to one."""
-        assert message.reply is not None
-        return [codec.decode_tensor(value, message.data) for value in message.reply.pull.values]
+    def _pulling(
+        self, wanted: Push, parts: Mapping[int, Part], cut_with: Sequence[int] = (), afresh: bool = False
+    ) -> dict[int, _Sent]:
+        """Write a PULL for each shard.
+
+        Args:
+            wanted: What is read.
+            parts: Shard -> its part.
+            cut_with: Whose values are to be consistent; empty for those of one shard.
+            afresh: Whether to tell layouts anew.
+        """
+        requests: dict[int, _Sent] = {}
+        run = self.run
+        for shard in cut_with or parts:
+            request, part = pb.Request(), parts.get(shard, _NO_PART)
+            pull = request.pull
+            pull.incarnation, pull.client = run.incarnation, run.client
+            if cut_with:  # its steps are as admitted, whatever is known to be applied
+                pull.cut_with.extend(cut_with)
+            elif self._floors:
+                pull.floors.extend(self._floors.values())
+            requests[shard] = request, self.messages.encode(pull, wanted, shard, part, afresh) if part.reads else ()
+        return requests
 
     # ---- Pushes -------------------------------------------------------------------------------
 
@@ -254,7 +269,8 @@ class PushProtocol:
                 self._packing.keep(rest)
             # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
-                self.run.known_progress.outcome(self.run.incarnation, result.outcome.index, result.outcome.steps)
+                if result.outcome.index:
+                    self.run.known_progress.own = self.run.incarnation, result.outcome.index, result.outcome.steps
                 return result
 
     def _whole(
@@ -422,7 +438,8 @@ class PushProtocol:
                 self._floors[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
         if replies:
             # Every later message says what is applied; an empty read says it now, and is not answered.
-            self.run.transports[self.run.sequencer].tell(self._pulling(())[0])
+            sequencer = self.run.sequencer
+            self.run.transports[sequencer].tell(self._pulling(Push(), {sequencer: _NO_PART})[sequencer][0])
         return replies
 
     def _withdraw(self, push_id: PushId, participants: Iterable[int]) -> None:

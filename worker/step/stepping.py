@@ -201,7 +201,7 @@ class Stepper:
         name = self._trained.name
         reads = [Read(self._trained.declared.step), *map(Read, self._reads)]
         reads += [Read(name(table), ids) for table, ids in lookups.ids.items()]
-        step, *found = self._cluster.pull(reads)
+        step, *found = self._cluster.pull(reads, (self, *lookups.ids))
         seal(found)
         self.seen, count = int(step), len(self._reads)
         if self._in_flight:

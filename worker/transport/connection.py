@@ -116,28 +116,19 @@ class Connection(abc.ABC):
     def _end(self) -> None:
         """Make `_transmit` and `_receive` of other threads return soon. May be called twice."""
 
-    def send(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> ConnectionTicket:
+    def send(
+        self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float, load: Any = None
+    ) -> ConnectionTicket:
         """Send a request; gives the ticket for its reply.
 
         Args:
             request: The message.
             pieces: Bytes of its tensors.
             overdue_at: When to break the call off, by the clock of who asks `overdue`.
+            load: What `_prepare` would make of them, where the caller has made it.
         """
-        load = self._prepare(request, pieces, overdue_at)
-        return self._call(request, load, overdue_at)
-
-    def tell(self, request: pb.Request) -> None:
-        """Send a request without tensors that is not answered."""
-        load = self._prepare(request, (), math.inf)
-        try:
-            with self._sending:
-                self._transmit(NO_CALL, request, load)
-        except OpError as error:
-            self.break_off(error)
-
-    def _call(self, request: pb.Request, load: Any, overdue_at: float) -> ConnectionTicket:
-        """Send a request with what `_prepare` has made; gives the ticket for its reply."""
+        if load is None:
+            load = self._prepare(request, pieces, overdue_at)
         with self._state:
             self._calls += 1
             ticket = ConnectionTicket(self, self._calls, load, overdue_at)
@@ -152,6 +143,15 @@ class Connection(abc.ABC):
             self.break_off(error)
         ticket.awaited = False
         return ticket
+
+    def tell(self, request: pb.Request) -> None:
+        """Send a request without tensors that is not answered."""
+        load = self._prepare(request, (), math.inf)
+        try:
+            with self._sending:
+                self._transmit(NO_CALL, request, load)
+        except OpError as error:
+            self.break_off(error)
 
     def read(self) -> None:
         """Read once, and hand a reply to its ticket. Caller holds `reading`."""

@@ -327,7 +327,8 @@ class GrpcTransport:
         self._secured = SecureChannel(address, credentials, clock)
         # No server is asked for a certificate before the first call.
         self._link = _Link(self._secured, look=False)
-        # Guards the attributes below; taken before a connection's own locks. No call is made under it.
+        # Guards the attributes below, but for a look at _connection; taken before a connection's own locks. No call is
+        # made under it.
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         # Channels with certificates that were renewed since: a stream may still go on there.
@@ -352,7 +353,10 @@ class GrpcTransport:
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
         """See transports.Transport. Opens a new connection if the last one broke."""
-        return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
+        connection = self._connection
+        if connection is None or connection.broken is not None:
+            connection = self._connect(connection)
+        return connection.send(request, pieces, self._clock.monotonic() + CALL_SECS)
 
     def tell(self, request: pb.Request) -> None:
         """See transports.Transport."""
@@ -367,8 +371,7 @@ class GrpcTransport:
 
     def _connected(self) -> Connection:
         """Give the connection; open a new one if there is none, or it broke."""
-        with self._lock:
-            connection = self._connection
+        connection = self._connection
         if connection is None or connection.broken is not None:
             connection = self._connect(connection)
         return connection

@@ -84,7 +84,7 @@ class SharedConnection(SocketConnection):
             return taken
         wish = Load((), Place(dropped=self._pool.dropped(), new_bytes=block_bytes(nbytes)))
         try:
-            self._call(pb.Request(), wish, overdue_at).result()
+            self.send(pb.Request(), (), overdue_at, wish).result()
         except UnavailableError:
             return None  # the connection is broken; the request will say so
         except OpError as error:

@@ -28,6 +28,8 @@ _WORDS = {
     "staleness": ("accept", "drop", "scale", "wait"),
     "on_nan": ("", "apply", "drop", "stop"),
 }
+#: Words of `on_nan` by which a gradient that is not finite keeps its push from being accepted.
+LOOKS_AT_GRADIENTS = ("drop", "stop")
 
 
 #: Options of earlier versions, and what to do instead.
@@ -91,11 +93,6 @@ class RunPolicy:
             if getattr(self, field.name) != field.default
         ]
         return f"RunPolicy({', '.join(changed)})"
-
-    @property
-    def looks_at_gradients(self) -> bool:
-        """Whether a gradient that is not finite keeps its push from being accepted."""
-        return self.on_nan in ("drop", "stop")
 
     @classmethod
     def from_text(cls, text: str) -> RunPolicy:

@@ -187,7 +187,7 @@ class Push:
     ops: Sequence[Op] = field(default_factory=list[Op])
     increments: list[Increment] = field(default_factory=list[Increment])
     uses: list[OptimizerUse] = field(default_factory=list[OptimizerUse])
-    reads: list[Read] = field(default_factory=list[Read])
+    reads: Sequence[Read] = field(default_factory=list[Read])
     #: Step name -> value that the worker computed from, for staleness.
     seen_steps: Mapping[str, int] = field(default_factory=dict[str, int])
     #: Any hashable: pushes of the same one have the same ops, increments, uses and reads, and values of the
@@ -203,7 +203,7 @@ class Push:
         self,
         values: list[Array | None],
         uses: list[OptimizerUse] | None = None,
-        reads: list[Read] | None = None,
+        reads: Sequence[Read] | None = None,
         seen_steps: Mapping[str, int] | None = None,
     ) -> Push:
         """Give the push of the same ops with other values, which takes much less than to make all its ops anew.
@@ -229,7 +229,7 @@ optimizer='Adam', unique=False, after_increment=False)
             self.beside,
         )
 
-    def of_ops(self, ops: Sequence[Op], reads: list[Read]) -> Push:
+    def of_ops(self, ops: Sequence[Op], reads: Sequence[Read]) -> Push:
         """Give the push with other changes and reads."""
         return Push(
             ops,

@@ -52,18 +52,13 @@ class KnownProgress:
         #: has a greater number, wherever the clocks of PS tasks stand. What others say does not count.
         self.newest = 0
         self._known: dict[int, Known] = {}
-        # The last outcome of one's own: it is noted for every push, and taken in when it is read.
-        self._latest: tuple[int, int, Mapping[str, int]] = (0, 0, {})
+        #: The last accepted push of one's own: incarnation, index, steps after it. Noted for every push; it is taken
+        #: in when it is read, and before one of another incarnation is noted.
+        self.own: tuple[int, int, Mapping[str, int]] = (0, 0, {})
 
-    def outcome(self, incarnation: int, index: int, steps: Mapping[str, int]) -> None:
-        """Take note of the outcome of a push of one's own; `index` 0 for one that was not accepted."""
-        if incarnation != self._latest[0]:
-            self._take_in()
-        if index:
-            self._latest = incarnation, index, steps
-
-    def _take_in(self) -> None:
-        incarnation, index, steps = self._latest
+    def take_in(self) -> None:
+        """Take in the last accepted push of one's own."""
+        incarnation, index, steps = self.own
         if incarnation:
             self.hear(incarnation, Known(index, steps, index))
 
@@ -93,17 +88,17 @@ class KnownProgress:
 
     def of(self, incarnation: int) -> Known | None:
         """Give what is known of an incarnation."""
-        self._take_in()
+        self.take_in()
         return self._known.get(incarnation)
 
     def before(self, incarnation: int) -> Mapping[int, Known]:
         """Give all that is known of incarnations before one."""
-        self._take_in()
+        self.take_in()
         return {number: known for number, known in list(self._known.items()) if number < incarnation}
 
     def all(self) -> Mapping[int, Known]:
         """Give all that is known, by incarnation."""
-        self._take_in()
+        self.take_in()
         return dict(self._known)
 
     def hear_all(self, other: KnownProgress) -> None:

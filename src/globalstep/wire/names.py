@@ -28,9 +28,10 @@ _NAME_SAYS = r"letters, digits and _.\/>#:-"
 _ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
 #: Controls of C0 and C1, ends of lines, and marks that change the direction of writing.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f]")
-#: Ids that have been found to be good: a push bears one.
+#: Ids, and names, that have been found to be good: a push bears some.
 GOOD_IDS: set[str] = set()
-_MOST_GOOD_IDS = 4096
+GOOD_NAMES: set[str] = set()
+_MOST_GOOD = 4096
 _SHOWN_CHARACTERS = 80
 
 
@@ -67,8 +68,19 @@ def check_name(name: str, what: str) -> None:
 
 def check_name_if_any(name: str, field: str) -> None:
     """Refuse what cannot be such a name; none at all may be. Raises as `check_name`."""
-    if name and (len(name) > NAME_CHARACTERS or _NAME.fullmatch(name) is None):
+    if name in GOOD_NAMES or not name:
+        return
+    if len(name) > NAME_CHARACTERS or _NAME.fullmatch(name) is None:
         raise _refusal(name, field, NAME_CHARACTERS, _NAME_SAYS)
+    if len(name) <= ID_CHARACTERS:  # longer ones are looked at each time
+        _remember(name, GOOD_NAMES)
+
+
+def _remember(text: str, good: set[str]) -> None:
+    # Adding and clearing are atomic each; one too many does no harm.
+    if len(good) >= _MOST_GOOD:
+        good.clear()
+    good.add(text)
 
 
 def check_task(name: str, field: str = "") -> None:
@@ -91,10 +103,7 @@ def check_id(name: str, field: str = "") -> None:
         return
     if len(name) > ID_CHARACTERS or _ID.fullmatch(name) is None:
         raise _refusal(name, "a client", ID_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
-    # Adding and clearing are atomic each; one too many does no harm.
-    if len(GOOD_IDS) >= _MOST_GOOD_IDS:
-        GOOD_IDS.clear()
-    GOOD_IDS.add(name)
+    _remember(name, GOOD_IDS)
 
 
 def check_queue_name(name: str, field: str = "") -> None:

@@ -14,8 +14,8 @@ import importlib.metadata
 from globalstep.errors import FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 
-OLDEST = 4
-NEWEST = 4
+OLDEST = 5
+NEWEST = 5
 
 
 def own_protocol() -> pb.Protocol:

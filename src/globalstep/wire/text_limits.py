@@ -15,7 +15,16 @@ from typing import Any, Protocol
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.wire.names import check_id, check_name_if_any, check_queue_name, check_task, printable, shown
+from globalstep.wire.names import (
+    GOOD_IDS,
+    GOOD_NAMES,
+    check_id,
+    check_name_if_any,
+    check_queue_name,
+    check_task,
+    printable,
+    shown,
+)
 
 #: Most characters of a word (a dtype, a rule, an operation), of a text, and of a path or URL.
 WORD_CHARACTERS = 64
@@ -141,8 +150,12 @@ LIMITS: dict[str, _Check] = {
 #: Bytes that are data: the limits of messages and of memory are theirs. `ledger` is the chief's.
 DATA = {"BeginRequest.ledger", "QueueRequest.elements"}
 
+#: Texts that a check has found good already.
+_GOOD: dict[_Check, set[str]] = {check_id: GOOD_IDS, check_name_if_any: GOOD_NAMES}
+_NONE_GOOD: set[str] = set()
+
 #: What looks at each field of a kind of message that has texts, by name; by the message's class, once one has come.
-_LOOKS: dict[type[Any], dict[str, _Look]] = {}
+_LOOKS: dict[type[Any], dict[str, tuple[set[str] | None, _Look]]] = {}
 
 
 def check_texts(message: Any) -> None:
@@ -157,18 +170,25 @@ def check_texts(message: Any) -> None:
         looks = _LOOKS[kind] = looks_of(message.DESCRIPTOR)
     for field, value in message.ListFields():
         look = looks.get(field.name)
-        if look is not None:
-            look(value)
+        if look is not None and (look[0] is None or value not in look[0]):
+            look[1](value)
 
 
-def looks_of(kind: Descriptor) -> dict[str, _Look]:
+def looks_of(kind: Descriptor) -> dict[str, tuple[set[str] | None, _Look]]:
     """Give what looks at the values of a kind of message's fields that are texts, or have some, by name.
+
+    Returns:
+        Name -> the values that need no look any more, if there may be some; and what looks at the others.
 
     Raises:
         KeyError: If the table has no limit for one.
     """
-    looks = {field.name: _look_at(field) for field in kind.fields}
-    return {name: look for name, look in looks.items() if look is not None}
+    looks = {field: _look_at(field) for field in kind.fields}
+    return {
+        field.name: (None if field.message_type or _is_repeated(field) else _good_of(field), look)
+        for field, look in looks.items()
+        if look is not None
+    }
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -183,10 +203,11 @@ def _look_at(field: FieldDescriptor) -> _Look | None:
     check = _check_of(field)
     if inner is not None and inner.GetOptions().map_entry:
         of_keys, of_values = (_check_of(inner.fields_by_name[part]) for part in ("key", "value"))
+        good = _good_of(inner.fields_by_name["key"])
 
         def look_at_items(items: Any) -> None:
             for key in items:
-                if of_keys is not None:
+                if of_keys is not None and key not in good:
                     of_keys(key)
                 if of_values is not None:
                     of_values(items[key])
@@ -200,6 +221,12 @@ def _look_at(field: FieldDescriptor) -> _Look | None:
             check(value)
 
     return look_at_each
+
+
+def _good_of(field: FieldDescriptor) -> set[str]:
+    """Give the texts that need no look any more as values of a field."""
+    limit = LIMITS.get(field.full_name.removeprefix("globalstep.v1."))
+    return _NONE_GOOD if limit is None else _GOOD.get(limit, _NONE_GOOD)
 
 
 def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:

@@ -8,21 +8,20 @@ from dataclasses import replace
 import pytest
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps.ledger.aggregates import Aggregates, contribution_in
+from globalstep.ps.ledger.aggregates import Aggregates, check_contribution
 from globalstep.wire.declarations import Increment
 
 STEP = Increment("step", contributions=3)
 
 
 def test_a_push_is_a_contribution_by_its_one_increment():
-    assert contribution_in([Increment("step")], {}) is None
-    assert contribution_in([STEP], {"step": 4}) is STEP
+    check_contribution(STEP, [STEP], {"step": 4})
     with pytest.raises(InvalidArgumentError, match="moves one step on, by one; this one moves step by 1, other by 1"):
-        contribution_in([STEP, Increment("other")], {"step": 4})
+        check_contribution(STEP, [STEP, Increment("other")], {"step": 4})
     with pytest.raises(InvalidArgumentError, match="does not say from which value"):
-        contribution_in([STEP], {})
+        check_contribution(STEP, [STEP], {})
     with pytest.raises(InvalidArgumentError, match="65536 are the most"):
-        contribution_in([Increment("step", contributions=1 << 20)], {"step": 0})
+        check_contribution(many := Increment("step", contributions=1 << 20), [many], {"step": 0})
 
 
 def test_contributions_are_counted_and_the_last_one_is_known():

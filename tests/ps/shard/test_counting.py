@@ -48,7 +48,7 @@ def told(outcomes):
 
 
 def values(shard):
-    return [int(value) for value in shard.handle(events.Pull(1, "chief", [Read(name) for name in STEPS]))[0]]
+    return [int(value) for value in shard.handle(events.Pull(1, "chief", [Read(name) for name in STEPS])).values]
 
 
 def some_pushes(rng, sequences, count):

@@ -306,14 +306,14 @@ def test_what_fails_again_and_again_is_said_to_be_hopeless():
     stop = FailStop(lambda: lost.append(1))
     told = []
     for number in range(4):
-        with pytest.raises(OpError) as caught, stop.during(PushId("worker", number)):
-            raise ValueError("a rule's own")
+        with pytest.raises(OpError) as caught:
+            stop.failed(PushId("worker", number), ValueError("a rule's own"))
         told.append(type(caught.value))
     assert told == [LostStateError, LostStateError, InternalError, InternalError]
     assert len(lost) == 4
     for _ in range(4):  # which may be over any time
-        with pytest.raises(LostStateError), stop.during("a push"):
-            raise MemoryError
+        with pytest.raises(LostStateError):
+            stop.failed("a push", MemoryError())
 
 
 # ---- Memory -----------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 import pytest
 
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Unfinished
+from globalstep.ps.ledger.signatures import Floor, Signer
 from globalstep.ps.shard import events
-from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.layouts import Layout, PushParts
 from globalstep.ps.shard.replies import Kept
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, PushId, State, VariableDecl
+from globalstep.wire.declarations import Increment, Op, OpKind, PushId, Read, State, VariableDecl
 
 PUSH = PushId("w", 1)
 
@@ -57,6 +58,15 @@ def test_a_state_that_can_be_has_no_problems():
     shard = running()
     assert problems(shard.now) == []
     assert (shard.now.ledger.steps, shard.now.ledger.visible) == ({"step": 1}, {"step": 0})
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": Layout((), None, [Read("step")], [], [], 0), "known": True}])
+def test_a_pull_shows_a_step_as_all_tasks_have_it(options):
+    shard = running()
+    for _ in range(2):
+        assert shard.handle(events.Pull(1, "worker", [Read("step")], **options)).values[0] == 0
+    floor = Signer(b"", 1).floor(1, 2)
+    assert shard.handle(events.Pull(1, "worker", [Read("step")], {1: Floor(2, floor)}, **options)).values[0] == 1
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -100,7 +100,7 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
     initialize(client)
     with pytest.raises(InvalidArgumentError, match="no shard 2"):
         ps.controls[client.sequencer].handler.shard.handle(
-            events.ConsistentPull(client.incarnation, client.client_id, [], [2])
+            events.Pull(client.incarnation, client.client_id, [], shards=[2])
         )
 
 
@@ -539,6 +539,44 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
         transport._memory._layouts.clear()
     client.push(step_push(reads=("e", "w")))
     assert state(client) == expected(4)
+
+
+def test_reads_that_come_again_are_told_once_and_again_to_a_stream_that_does_not_know_them(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    names = ["e", "w", "global_step"]
+    whole, rows = [Read(name) for name in names], [Read("e", np.array([1, 0]))]
+    sent = watched(client)
+    for count in range(1, 5):
+        client.push(step_push())
+        wanted = expected(count)
+        assert [value.tolist() for value in client.pull(whole, "whole")] == [wanted["e"], wanted["w"], count]
+        assert client.pull(rows, "rows")[0].tolist() == [wanted["e"][1], wanted["e"][0]]
+        if count == 3:
+            for transport in client.run.transports:
+                transport._memory._layouts.clear()
+                transport._memory._row_layouts.clear()
+    told = [request.pull for request in sent if request.pull.layout]
+    known = [pull for pull in told if pull.known_layout]
+    assert not any(pull.reads for pull in known)
+    assert 2 * len(known) == 3 * (len(told) - len(known)) > 0, "told, named twice, named in vain, told again"
+
+
+def test_reads_that_come_again_are_read_as_declared_since(connected):
+    ps = LocalPS(1)
+    client, other = connected(ps), connected(ps)
+    initialize(client)
+    other.run.refresh()
+    for _ in range(2):
+        assert other.pull([Read("b")], "b")[0].tolist() == expected(0)["b"]
+    client.declare([VariableDecl("late", "float32", (2,))], [])
+    other.run.refresh()
+    with pytest.raises(FailedPreconditionError, match="uninitialized value late"):
+        other.pull([Read("late")], "late")
+    client.push(Push(ops=[Op(OpKind.ASSIGN, "late", fill=2.0)]))
+    for _ in range(2):
+        assert other.pull([Read("late")], "late")[0].tolist() == [2.0, 2.0]
+        assert other.pull([Read("b")], "b")[0].tolist() == expected(0)["b"]
 
 
 def test_a_push_that_brings_no_tensors_is_told_once_too(shards, connected):
