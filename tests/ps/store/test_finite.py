@@ -15,6 +15,7 @@ from globalstep.wire.declarations import Op, OpKind
 def test_one_element_is_enough(dtype, at):
     value = np.ones(100_000, dtype)
     parts = PushParts([Op(OpKind.APPLY, "v", value)])
+    value[at] = np.finfo(dtype).max
     assert find_not_finite(parts) == ""
     value[at] = np.inf
     assert find_not_finite(parts) == "v"
