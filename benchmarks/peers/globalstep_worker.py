@@ -150,7 +150,7 @@ class GlobalstepWorker:
             else:
                 mine = [np.flatnonzero(ids % count == at) for at in range(count)]
                 parts = [(f"{_TABLE}_{at}", ids[mine[at]] // count, mine[at]) for at in range(count)]
-            found = client.pull([Read(table, part) for table, part, _ in parts])
+            found = client.pull([Read(table, part) for table, part, _ in parts], "rows")
             if count > 1:
                 values = np.empty_like(rows)
                 for (_, _, places), value in zip(parts, found, strict=True):
