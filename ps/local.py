@@ -111,7 +111,7 @@ class LocalTransport:
         for piece in answer:
             data += piece
             data += bytes(-len(data) % 8)
-        return _Done(Message(0, None, reply, memoryview(data)))
+        return _Done(Message(0, None, reply, memoryview(data).toreadonly()))
 
     def tell(self, request: pb.Request) -> None:
         """See Transport."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.memory import seal
 from globalstep.tf1.execution.local_variables import LocalVariables
 from globalstep.tf1.execution.plan import Plan
 from globalstep.tf1.execution.planner import make_plan
@@ -225,9 +224,7 @@ class Executor:
             if layout is not None:
                 self._declared[layout] = self.cluster.incarnation
         with self.span("pull", variables=len(reads)) if self.trace is not None else _NO_SPAN:
-            values = self.cluster.pull(reads, layout)
-        seal(values)  # other nodes, and later runs, see the same arrays
-        return values
+            return self.cluster.pull(reads, layout)
 
     def push(
         self,
@@ -295,7 +292,6 @@ class Executor:
         """Give the values that came with a push; see push, which raises the same."""
         outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
-            seal(result.values)
             return result.values
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))

@@ -23,6 +23,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import planned_faults
 from globalstep.runtime.log_format import write_to_stderr
+from globalstep.runtime.memory import seal
 from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 from globalstep.security.client_ids import new_client_id
 from globalstep.wire.declarations import Push, Read
@@ -273,7 +274,9 @@ class ClusterClient:
         if joins is not None:
             stored = iter(values)
             values = [join(stored) for join in joins]
-        return list(values) if merged is None else self._rows.answers(merged, values)
+        asked = list(values) if merged is None else self._rows.answers(merged, values)
+        seal(asked)
+        return asked
 
     @overload
     def push(self, push: Push, wait: Literal[True] = True, at_once: bool = False) -> PushResult: ...

@@ -109,7 +109,7 @@ class WirePacking:
         from globalstep.wire import packing
 
         data = packing.unpack(message.reply.spans, message.data, self._memory.take, REPLY_LIMIT_BYTES)
-        return Message(message.call, message.request, message.reply, data)
+        return Message(message.call, message.request, message.reply, data.toreadonly())
 
 
 def _dtypes_of(op: pb.Op) -> list[str]:

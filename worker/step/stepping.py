@@ -20,7 +20,6 @@ import numpy as np
 from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError, NotFiniteGradientError
 from globalstep.optimizers.declared import DeclaredModel
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.memory import seal
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Read
 from globalstep.worker.protocol.push_result import DroppedPushes, PushResult
 from globalstep.worker.step.model import Array, Lookups, Model, MoreLookupsError, Rows, StepResult, Values
@@ -202,7 +201,6 @@ class Stepper:
         reads = [Read(self._trained.declared.step), *map(Read, self._reads)]
         reads += [Read(name(table), ids) for table, ids in lookups.ids.items()]
         step, *found = self._cluster.pull(reads, (self, *lookups.ids))
-        seal(found)
         self.seen, count = int(step), len(self._reads)
         if self._in_flight:
             self._fresh = self._run.incarnation, self._clock.monotonic(), self.seen, found[:count]
@@ -255,7 +253,6 @@ class Stepper:
         step = self._trained.declared.step
         if outcome.kind is OutcomeKind.ACCEPTED:
             if result.values and len(result.values) == len(self._reads) and step in outcome.steps:
-                seal(result.values)
                 self._fresh = self._run.incarnation, self._clock.monotonic(), outcome.steps[step], result.values
         elif outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))

@@ -252,8 +252,8 @@ class SocketConnection(Connection):
             raise UnavailableError(f"{self._label}: {error}") from None
 
     def _data_of(self, message: SocketMessage) -> memoryview:
-        """Give the bytes of a reply's tensors."""
-        return message.data
+        """Give the bytes of a reply's tensors, which are not to be written to."""
+        return message.data.toreadonly()
 
     def _wait_for_space(self) -> None:
         """Wait until more can be sent, or read a reply that may be in the way. Caller holds _sending.
