@@ -3,10 +3,10 @@
 The PS tasks are in one namespace and the workers in another: no shared memory and no unix socket reaches across, and
 every byte takes TCP over a pair of virtual links. The forms take turns in one run, on the same PS tasks: "auto", which
 is the default, beside "grpc"; a ratio is taken within a round; steps and values are checked, and that "auto" has taken
-the socket. With --tls there is a second cluster with certificates. Prints a line for every row: the rates, the median
-ratio of "auto" over "grpc", its quarters; and the processor time that a step takes of both sides, which a busy machine
-disturbs less, in ms, and the ratio of "grpc" over "auto". With --peers there are other systems' processes in the same
-two namespaces, over TCP as well, and for each a line: the rates, and the ratio of "auto" over it.
+the socket. Prints a line for every row: the rates, the median ratio of "auto" over "grpc", its quarters; and the
+processor time that a step takes of both sides, which a busy machine disturbs less, in ms, and the ratio of "grpc" over
+"auto". With --peers there are other systems' processes in the same two namespaces, over TCP as well, and for each a
+line: the rates, and the ratio of "auto" over it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from benchmarks.reports import bars
 __all__ = ["connections_at", "main", "ratios"]
 
 FORMS = ("auto", "grpc")
-_PLAIN = "plain"
+_OURS = "ours"
 _SERVERS, _WORKERS = 0, 1
 #: Of the first PS task's connections beside gRPC; each further one has the next.
 _TCP_PORT = 2300
@@ -63,7 +63,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ps", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers of PS")
     parser.add_argument("--kinds", nargs="+", default=["dense"], help="kinds of cases: dense, embedding, counter")
     parser.add_argument("--rules", nargs="+", default=["sgd", "adam", "adagrad"], help="rules of the optimizers")
-    parser.add_argument("--tls", action="store_true", help="a second cluster, with certificates")
     parser.add_argument(
         "--peers", nargs="*", default=[], choices=("tensorflow", "torch-tcp"), help="other systems beside it"
     )
@@ -72,29 +71,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _certificates(folder: Path, host: str) -> dict[str, str]:
-    """Write a CA and one certificate that is good for all tasks; gives the environment that names the files."""
-    import trustme
-
-    authority = trustme.CA()
-    issued = authority.issue_cert(host)
-    cert, key, ca = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
-    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-    key.write_bytes(issued.private_key_pem.bytes())
-    ca.write_bytes(authority.cert_pem.bytes())
-    return {"GLOBALSTEP_TLS_CERT": str(cert), "GLOBALSTEP_TLS_KEY": str(key), "GLOBALSTEP_TLS_CA": str(ca)}
-
-
-def _start(
-    key: str, ps: int, workers: int, first_port: int, more: Mapping[str, str], hosts: Hosts, children: Children
-) -> Team:
-    environ = tuned_environ() | more
+def _start(ps: int, workers: int, hosts: Hosts, children: Children) -> Team:
+    environ = tuned_environ() | {"GLOBALSTEP_INSECURE": "1"}
     serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "ERROR", "--tcp-port"]
     return team_of(
-        Program(key, exact=True),
+        Program(_OURS, exact=True),
         ps,
         workers,
-        lambda at: children.start([*serve, str(first_port + at)], environ, by=hosts.by(_SERVERS)),
+        lambda at: children.start([*serve, str(_TCP_PORT + at)], environ, by=hosts.by(_SERVERS)),
         lambda args: children.start(args, environ, by=hosts.by(_WORKERS)),
     )
 
@@ -127,64 +111,55 @@ def connections_at(table: str, port: int) -> int:
     return sum(row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port for row in rows)
 
 
-def _checked(records: Iterator[Record], teams: Mapping[str, Team], ports: Mapping[str, int]) -> Iterator[Record]:
+def _checked(records: Iterator[Record], team: Team) -> Iterator[Record]:
     """Make sure that "auto" has a socket to every PS task of its case; raises RuntimeError if it has none."""
     for record in records:
-        key, _, form = record.get("peer", "").partition(" ")
-        if form == "auto":
-            for at, server in enumerate(teams[key].servers[: record["case"]["ps"]]):
-                table = Path(f"/proc/{server.pid}/net/tcp").read_text()
-                if not connections_at(table, ports[key] + at):
-                    raise RuntimeError(f'"auto" has no TCP connection beside gRPC to PS task {at} of cluster {key}.')
+        if record.get("peer") == "auto":
+            for at, server in enumerate(team.servers[: record["case"]["ps"]]):
+                if not connections_at(Path(f"/proc/{server.pid}/net/tcp").read_text(), _TCP_PORT + at):
+                    raise RuntimeError(f'"auto" has no TCP connection beside gRPC to PS task {at}.')
         yield record
 
 
-def ratios(records: Sequence[Record], key: str) -> list[float]:
-    """Give each round's rate of "auto" over "grpc", of one row and cluster."""
-    return bars.ratios(*(bars.rates(records, None, f"{key} {form}") for form in FORMS))
+def ratios(records: Sequence[Record]) -> list[float]:
+    """Give each round's rate of "auto" over "grpc", of one row."""
+    return bars.ratios(*(bars.rates(records, None, form) for form in FORMS))
 
 
-def _say(case: Case, key: str, records: Sequence[Record]) -> None:
-    rates = bars.compared(*(bars.rates(records, case, f"{key} {form}") for form in FORMS))
+def _say(case: Case, records: Sequence[Record]) -> None:
+    rates = bars.compared(*(bars.rates(records, case, form) for form in FORMS))
     auto, grpc = (
-        statistics.median(
-            one["worker_cpu_us"] + one["ps_cpu_us"] for one in records if one.get("peer") == f"{key} {form}"
-        )
+        statistics.median(one["worker_cpu_us"] + one["ps_cpu_us"] for one in records if one.get("peer") == form)
         for form in FORMS
     )
     label = f"{bars.case_label(case.as_dict())}, {case.ps} PS"
-    print(f"{label:34} {key:6} {rates} {auto / 1000:8.2f} {grpc / 1000:8.2f}  {grpc / auto:5.2f}", flush=True)
+    print(f"{label:34} {rates} {auto / 1000:8.2f} {grpc / 1000:8.2f}  {grpc / auto:5.2f}", flush=True)
 
 
 def _say_beside(case: Case, key: str, records: Sequence[Record]) -> None:
-    rates = bars.compared(bars.rates(records, case, f"{_PLAIN} {FORMS[0]}"), bars.rates(records, case, key))
+    rates = bars.compared(bars.rates(records, case, FORMS[0]), bars.rates(records, case, key))
     print(f"{bars.case_label(case.as_dict()) + f', {case.ps} PS':34} over {peer(key).label:20} {rates}", flush=True)
 
 
-def _measure(args: argparse.Namespace, hosts: Hosts, children: Children, folder: Path) -> list[Record]:
+def _measure(args: argparse.Namespace, hosts: Hosts, children: Children) -> list[Record]:
     settings = Settings(args.rounds, args.secs, least_steps=1)
     cases = [case for case in bars.chosen(args.ps, args.kinds, args.sizes) if case.rule in args.rules]
     workers = max(case.workers for case in cases)
-    environs: dict[str, dict[str, str]] = {_PLAIN: {"GLOBALSTEP_INSECURE": "1"}}
-    if args.tls:
-        environs["tls"] = _certificates(folder, hosts.address(_SERVERS))
-    ports = {key: _TCP_PORT + 100 * at for at, key in enumerate(environs)}
-    teams = {key: _start(key, max(args.ps), workers, ports[key], environs[key], hosts, children) for key in environs}
-    peers: list[Peer] = [Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
+    teams = {_OURS: _start(max(args.ps), workers, hosts, children)}
+    peers: list[Peer] = [Form(form, form, _OURS, form) for form in FORMS]
     for key in args.peers:
         teams[key] = _start_peer(key, max(args.ps), workers, args, hosts, children)
         peers.append(peer(key))
     for team in teams.values():
         team.ready()
     print(
-        f"{'':41} {'auto/s':>10} {'grpc/s':>10}  ratio  (quarters)       {'auto ms':>8} {'grpc ms':>8}  ratio",
+        f"{'':34} {'auto/s':>10} {'grpc/s':>10}  ratio  (quarters)       {'auto ms':>8} {'grpc ms':>8}  ratio",
         flush=True,
     )
     records: list[Record] = []
     for case in cases:
-        found = list(_checked(measure(case, peers, teams, settings), teams, ports))
-        for key in environs:
-            _say(case, key, found)
+        found = list(_checked(measure(case, peers, teams, settings), teams[_OURS]))
+        _say(case, found)
         for key in args.peers:
             _say_beside(case, key, found)
         records += found
@@ -206,9 +181,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         hosts = stack.enter_context(throttled_hosts(2, None))
         children = stack.enter_context(processes.children())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="globalstep-tls-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="globalstep-hosts-")))
         args.log = folder / "peers.log"
-        records = _measure(args, hosts, children, folder)
+        records = _measure(args, hosts, children)
     if args.out is not None:
         args.out.write_text("".join(json.dumps(record) + "\n" for record in records))
     return 0

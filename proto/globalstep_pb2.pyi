@@ -2172,27 +2172,23 @@ class OpenLaneReply(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
-    PROVES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """LANE_UNIX, LANE_SHM: a name in Linux's abstract namespace, without the zero byte before it. LANE_TCP: a
     port of the host on which the caller reaches this task.
     """
     token: _builtins.bytes
-    """The first bytes to send there. Good for one connection, within some seconds."""
-    proves: _builtins.bool
-    """LANE_TCP: the task proves on the connection that it knows the token, and takes a proof of it in its stead
-    (globalstep.security.connection_proofs). Tasks of older versions take the token alone.
+    """What both prove there to know (globalstep.security.connection_proofs). Good for one connection, within some
+    seconds.
     """
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         token: _builtins.bytes = ...,
-        proves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "proves", b"proves", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

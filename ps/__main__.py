@@ -71,8 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
         type=_tcp_port,
         default=tcp_port_of(os.environ),
         metavar="PORT",
-        help="port of the TCP connections beside gRPC, by which values and gradients go between machines; none: there "
-        f"are none, and they go over gRPC (default: {TCP_PORT_VARIABLE}, or a free port)",
+        help="port of the TCP connections beside gRPC, by which values and gradients go between machines; none, or "
+        f"with TLS: there are none, and they go over gRPC (default: {TCP_PORT_VARIABLE}, or a free port)",
     )
     parser.add_argument(
         "--apply-threads",

@@ -110,7 +110,7 @@ class PSOptions:
     #: Threads that share the work of applying a large push.
     apply_threads: int = field(default_factory=default_threads)
     #: Where TCP connections beside gRPC are taken, on the host of `bind`, once a client asks for one; 0 takes a free
-    #: port, None takes none of them.
+    #: port, None takes none of them, and neither does a task with TLS.
     tcp_port: int | None = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
@@ -205,10 +205,9 @@ class PSServer:
             self.control.handler,
             clock,
             host=options.bind.rpartition(":")[0],
-            port=options.tcp_port,
+            port=options.tcp_port if options.security.credentials.tls is None else None,
             limit_bytes=limit_bytes,
             max_connections=options.max_clients,
-            tls=security.tls_context,
             slow=self._slow,
         )
         self.control.open_lane = self._sockets.open

@@ -60,12 +60,6 @@ ALLOWED = {
         "_own_fault": "both sides are in memory",
         "_plain_server": _TIMEOUT,
     },
-    "src/globalstep/security/tls_socket.py": {
-        "TlsSocket._shake_hands": "it does not block: _wait waits, with the socket's timeout",
-        "TlsSocket.recv": "the same",
-        "TlsSocket._take_in": "the same",
-        "TlsSocket.shutdown": "tells the kernel only",
-    },
     "src/globalstep/__init__.py": {
         "_serve_as_ps": "a PS task serves until the job is done; it says whom it has not heard of"
     },

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -209,14 +208,6 @@ class Security:
                 return None
             self._offered = material.stamp
         return _configuration(material)
-
-    def tls_context(self) -> ssl.SSLContext | None:
-        """Give the TLS context of a TCP transport that is made now; None for plain ones.
-
-        Raises:
-            OSError: If certificates are being replaced at this moment.
-        """
-        return None if self._tls is None else self._tls.files.context(ssl.PROTOCOL_TLS_SERVER)
 
 
 def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:

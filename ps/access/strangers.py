@@ -9,15 +9,11 @@ import contextlib
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from globalstep.runtime.clock import Clock
 
 __all__ = ["Stranger", "Strangers"]
-
-#: A TLS connection begins with a record of this type.
-_TLS_HANDSHAKE = 0x16
 
 
 @dataclass(slots=True)
@@ -44,13 +40,11 @@ class Strangers:
         listening: Where they come from; not closed here.
         clock: Time.
         secs: How long each may take.
-        first_bytes: How many bytes each begins with; 0 where those are a TLS handshake's, and are left where they are.
+        first_bytes: How many bytes each begins with.
         most: How many there may be. One more, and the oldest of the host that has most is closed.
     """
 
-    def __init__(
-        self, listening: socket.socket, clock: Clock, secs: float, first_bytes: Callable[[], int], most: int
-    ) -> None:
+    def __init__(self, listening: socket.socket, clock: Clock, secs: float, first_bytes: int, most: int) -> None:
         self._listening = listening
         self._clock = clock
         self._secs = secs
@@ -107,22 +101,17 @@ class Strangers:
 
     def _has_begun(self, stranger: Stranger) -> bool:
         """Look what has come of one; True where it is whole and no stranger any more, which leaves it to the caller."""
-        wanted = self._first_bytes()
         try:
-            if wanted:
-                more = stranger.connection.recv(wanted - len(stranger.shown))
-            else:
-                more = stranger.connection.recv(1, socket.MSG_PEEK)
+            more = stranger.connection.recv(self._first_bytes - len(stranger.shown))
         except BlockingIOError:
             return False
         except OSError:
             more = b""
-        if not more or (not wanted and more[0] != _TLS_HANDSHAKE):
+        if not more:
             self._close(stranger)
             return False
-        if wanted:
-            stranger.shown += more
-        if len(stranger.shown) < wanted:
+        stranger.shown += more
+        if len(stranger.shown) < self._first_bytes:
             return False
         self._forget(stranger)
         stranger.connection.setblocking(True)

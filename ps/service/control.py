@@ -349,7 +349,7 @@ class Control:
         if self.open_lane is None:
             raise UnimplementedError("This PS task has no transports but gRPC.")
         address, token = self.open_lane(request.kind, request.unused)
-        return pb.OpenLaneReply(address=address, token=token, proves=request.kind == pb.LANE_TCP)
+        return pb.OpenLaneReply(address=address, token=token)
 
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
         floors = floors_of(request.floors)

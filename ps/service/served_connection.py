@@ -11,7 +11,6 @@ import hmac
 import logging
 import os
 import socket
-import ssl
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.budget import ReplyMemory
 from globalstep.ps.service.handler import encode_error
@@ -29,28 +27,19 @@ from globalstep.ps.service.turns import Turn
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.faults import NO_FAULTS
-from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, proof
-from globalstep.security.tls_socket import TlsSocket
+from globalstep.security.connection_proofs import PROOF_BYTES, answer, proof
 from globalstep.wire.declarations import padded
 from globalstep.wire.message import NO_CALL
-from globalstep.wire.socket_messages import (
-    MOST_AT_ONCE,
-    TOKEN_BYTES,
-    WELCOME,
-    Incoming,
-    Outgoing,
-    SocketMessage,
-    prepare,
-)
+from globalstep.wire.socket_messages import MOST_AT_ONCE, WELCOME, Incoming, Outgoing, SocketMessage, prepare
 
 if TYPE_CHECKING:
-    from globalstep.ps.service.socket_server import SocketServer
+    from globalstep.ps.service.socket_server import GivenToken, SocketServer
 
 __all__ = ["HELLO_SECS", "ServedConnection"]
 
 _log = logging.getLogger(__name__)
 
-#: How long a connection may take to show its token.
+#: How long a connection may take to prove its token.
 HELLO_SECS = 5.0
 #: Calls of a connection that wait; one more is answered at once.
 MOST_PARKED = 64
@@ -67,21 +56,21 @@ class ServedConnection:
         server: Whose it is.
         accepted: The socket.
         name: What the log calls it.
-        shown: What it has begun with, where that was received.
+        claimed: What it has begun with.
 
     Attributes:
-        whose: On whose account it is once its client has shown its token, see whose_seat.
+        whose: On whose account it is once its client has proven its token, see whose_seat.
         blocks: The memory that the connection shares with its client, once that has asked for some.
     """
 
-    def __init__(self, server: SocketServer, accepted: socket.socket, name: str, shown: bytes = b"") -> None:
+    def __init__(self, server: SocketServer, accepted: socket.socket, name: str, claimed: bytes) -> None:
         self.whose = ""
         self.blocks: SharedBlocks | None = None
         self._name = name
-        self._shown = shown
+        self._claimed = claimed
         self._server = server
         self._handler = server.handler
-        self._socket: socket.socket | TlsSocket = accepted
+        self._socket = accepted
         self._incoming = Incoming(accepted, server.limit_bytes)
         self._memory = LayoutMemory()
         # What `answer_quickly` has left to `answer`.
@@ -99,11 +88,6 @@ class ServedConnection:
         self._replied_bytes = 0
         self._took_time = False
 
-    @property
-    def may_hold_more(self) -> bool:
-        """Whether more may have come than can be seen by who waits for the socket, as with TLS."""
-        return isinstance(self._socket, TlsSocket)
-
     def fileno(self) -> int:
         """Give the socket's descriptor."""
         return self._socket.fileno()
@@ -116,7 +100,7 @@ class ServedConnection:
     # ---- Letting in ---------------------------------------------------------------------------
 
     def let_in(self) -> bool:
-        """Speak TLS where this task does, and welcome the client if its token is good; gives whether it is."""
+        """Welcome the client if its token is good; gives whether it is."""
         try:
             return self._welcomed()
         except Exception as error:
@@ -124,14 +108,11 @@ class ServedConnection:
             return False
 
     def _welcomed(self) -> bool:
-        assert isinstance(self._socket, socket.socket)
-        self._socket = self._server.secured(self._socket, HELLO_SECS)
-        admitted = self._admitted()
-        if admitted is None:
+        given = self._admitted()
+        if given is None:
             return False
-        kind, caller = admitted
-        self._memory = self._handler.stream_memory(caller)
-        account, shares = self._memory.account, kind == pb.LANE_SHM
+        self._memory = self._handler.stream_memory(given.caller)
+        account, shares = self._memory.account, given.kind == pb.LANE_SHM
         if shares:
             self.blocks = SharedBlocks(self._server.limit_bytes, account)
             self._memory.buffer = ReplyMemory(account, self.blocks)
@@ -155,31 +136,27 @@ class ServedConnection:
 
     # -------------------------------------------------------------------------------------------
 
-    def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
-        """Have the token shown, or proven, and give what it is good for; say nothing at all where that is nothing."""
-        until = self._server.now() + HELLO_SECS
-        shown = self._shown or self._received(TOKEN_BYTES, until)
-        if not shown:
+    def _admitted(self) -> GivenToken | None:
+        """Have the token proven, and give it; None where it is not, and the client is told nothing more."""
+        given = self._server.claimed(self._claimed)
+        if given is None:
             return None
-        if token := self._server.token_named(shown[:NAME_BYTES]):
-            # Who is asked proves first that it is the task that has given the token.
-            self._socket.sendall(answer(token, shown))
-            proven = self._received(PROOF_BYTES, until)
-            if not proven:
-                return None
-            shown = token if hmac.compare_digest(proven, proof(token, shown)) else b""
-        admitted = self._server.redeem(shown)
-        if not self._server.admitted(self, ANONYMOUS if admitted is None else admitted[1]):
+        # Who is asked proves first that it is the task that has given the token.
+        self._socket.sendall(answer(given.token, self._claimed))
+        proven = self._received(PROOF_BYTES)
+        if not proven:
             return None
-        if admitted is None:
+        right = hmac.compare_digest(proven, proof(given.token, self._claimed))
+        if not right or not self._server.admitted(self, given):
             self._server.say_not_let_in(f"{self._name}: a connection")
             return None
         prepare(self._socket)
         self._socket.sendall(WELCOME)
-        return admitted
+        return given
 
-    def _received(self, count: int, until: float) -> bytes:
-        """Give so many bytes that the client sends by then; b"" if it sends fewer."""
+    def _received(self, count: int) -> bytes:
+        """Give so many bytes that the client sends in time; b"" if it sends fewer."""
+        until = self._server.now() + HELLO_SECS
         got = b""
         while len(got) < count:
             # In all, not for every byte of it.
@@ -310,10 +287,7 @@ class ServedConnection:
 
     def _say(self, error: Exception) -> None:
         """Log why the connection ended. Its thread serves others, too: whatever was wrong ends with it."""
-        if isinstance(error, ssl.SSLError):
-            if (more := self._server.said.due("tls")) is not None:
-                _log.warning("%s: a connection was refused by TLS: %s%s", self._name, error, more)
-        elif isinstance(error, ConnectionError):
+        if isinstance(error, ConnectionError):
             # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
             _log.debug("%s: %s", self._name, error)
         elif isinstance(error, (OSError, DecodeError, OpError)):

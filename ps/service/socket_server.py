@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import itertools
 import logging
 import secrets
 import select
 import socket
-import ssl
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -36,11 +34,9 @@ from globalstep.ps.service.served_connection import HELLO_SECS, ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.security.connection_proofs import NAME_BYTES, name_of
+from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, TOKEN_BYTES, name_of
 from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
-from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.shared_memory import is_offered
-from globalstep.wire.socket_messages import TOKEN_BYTES
 
 __all__ = ["SocketServer"]
 
@@ -68,6 +64,25 @@ _PASSES = frozenset(
 _PAUSE_SECS = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class GivenToken:
+    """A token that waits for its connection.
+
+    Attributes:
+        token: It.
+        until: When it is over.
+        kind: For what kind of connection it was given.
+        caller: To whom.
+        user: The user of this machine to whom it was given; None where that is not known.
+    """
+
+    token: bytes = field(repr=False)
+    until: float
+    kind: pb.LaneKind.ValueType
+    caller: Caller
+    user: int | None
+
+
 class SocketServer:
     """Serves data-plane calls on sockets. Thread-safe.
 
@@ -75,10 +90,9 @@ class SocketServer:
         handler: Carries out the requests.
         clock: Time, for tokens.
         host: Where TCP connections are taken.
-        port: On which port; 0 takes a free one, None takes no TCP connections.
+        port: On which port; 0 takes a free one, None takes no TCP connections: a task with TLS takes none.
         limit_bytes: Largest tensor bytes of one message.
         max_connections: Connections that may be open at once.
-        tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
         slow: Cuts off connections whose messages do not come on; None for never.
 
     Attributes:
@@ -95,7 +109,6 @@ class SocketServer:
         port: int | None,
         limit_bytes: int,
         max_connections: int,
-        tls: Callable[[], ssl.SSLContext | None] | None = None,
         slow: SlowSenders | None = None,
     ) -> None:
         self.slow = slow or SlowSenders(clock, handler.budget.is_short)
@@ -108,7 +121,6 @@ class SocketServer:
         self._host = host
         self._port = port
         self._max_connections = max_connections
-        self._tls = tls
         self._numbers = itertools.count(1)
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
@@ -118,10 +130,8 @@ class SocketServer:
         #: Those that have shown no token yet, oldest first.
         #: Each with who it is: a host, or a user of this one.
         self._strangers: dict[ServedConnection, str] = {}
-        #: Token -> when it is over, what it was given for, and to whom.
-        self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
-        #: The same -> the user of this machine to whom it was given; None where that is not known.
-        self._users: dict[bytes, int | None] = {}
+        #: Those that wait for their connection, by name.
+        self._tokens: dict[bytes, GivenToken] = {}
         self._closed = False
 
     def open(self, kind: pb.LaneKind.ValueType, unused: bytes = b"") -> tuple[str, bytes]:
@@ -132,7 +142,7 @@ class SocketServer:
             unused: A token that was given before, for a connection that could not be made; b"" for none.
 
         Returns:
-            Where to connect, and the token to begin with: see pb.OpenLaneReply.
+            Where to connect, and the token to prove there: see pb.OpenLaneReply.
 
         Raises:
             UnimplementedError: If there is no such kind here.
@@ -144,16 +154,15 @@ class SocketServer:
         if kind == pb.LANE_SHM and not is_offered():
             raise UnimplementedError("This PS task is given no memory to share.")
         if kind == pb.LANE_TCP and self._port is None:
-            raise UnimplementedError("This PS task takes no TCP connections beside gRPC (--tcp-port none).")
-        token = secrets.token_bytes(TOKEN_BYTES)
+            raise UnimplementedError("This PS task takes no TCP connections beside gRPC: TLS, or --tcp-port none.")
         caller = CALLER.get()
         user = None if kind == pb.LANE_TCP else self._user_of(caller)
         with self._lock:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
             now = self._clock.monotonic()
-            self._take_back(unused)
-            self._tokens = {shown: given for shown, given in self._tokens.items() if now < given[0]}
+            self._tokens.pop(name_of(unused), None)
+            self._tokens = {name: given for name, given in self._tokens.items() if now < given.until}
             known = len(self._connections) - len(self._strangers)
             if known + len(self._tokens) >= self._max_connections:
                 raise ResourceExhaustedError(
@@ -163,10 +172,9 @@ class SocketServer:
             if listening not in self._listeners or self._listeners[listening].ended:
                 self._listeners[listening] = self._listen(listening)
             self._check_share(caller)
-            self._tokens[token] = now + _TOKEN_SECS, kind, caller
-            self._users = {known: self._users.get(known) for known in self._tokens}
-            self._users[token] = user
-            return self._listeners[listening].address, token
+            given = GivenToken(secrets.token_bytes(TOKEN_BYTES), now + _TOKEN_SECS, kind, caller, user)
+            self._tokens[name_of(given.token)] = given
+            return self._listeners[listening].address, given.token
 
     def _user_of(self, caller: Caller) -> int | None:
         """Give the user of this machine who calls by gRPC; None for one from elsewhere."""
@@ -180,8 +188,8 @@ class SocketServer:
         """Refuse a transport to who has its share of them. Caller holds the lock."""
         whose = whose_seat(caller)
         if whose:
-            asked = sum(whose_seat(given[2]) == whose for given in self._tokens.values())
-            held = sum(isinstance(one, ServedConnection) and one.whose == whose for one in self._connections)
+            asked = sum(whose_seat(given.caller) == whose for given in self._tokens.values())
+            held = sum(one.whose == whose for one in self._connections)
             check_share(whose, held + asked, self._max_connections)
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
@@ -209,23 +217,18 @@ class SocketServer:
             _log.warning("A connection of uid %s to a unix socket was closed: no client asked.%s", user, more)
         return None
 
-    def first_bytes(self, listening: socket.socket) -> int:
-        """Give how many bytes a connection begins with before it is given a thread; 0 where TLS comes first."""
-        speaks_tls = self._tls is not None and listening.family != socket.AF_UNIX and self._tls() is not None
-        return 0 if speaks_tls else TOKEN_BYTES
-
-    def take_in(self, accepted: socket.socket, host: str, shown: bytes) -> None:
-        """Start a thread for a connection that begins with a token of this task, or with TLS, within the limit.
+    def take_in(self, accepted: socket.socket, host: str, claimed: bytes) -> None:
+        """Start a thread for a connection that claims a token of this task, within the limit.
 
         Args:
             accepted: The connection.
             host: Whom it is counted for.
-            shown: What it begins with; b"" where that is TLS.
+            claimed: What it begins with, see connection_proofs.
 
         Raises:
             RuntimeError: If the system gives no thread; the connection is closed.
         """
-        if shown and not self._knows(shown):
+        if self.claimed(claimed) is None:
             accepted.close()
             self.say_not_let_in("A connection")
             return
@@ -236,7 +239,7 @@ class SocketServer:
             if len(self._strangers) >= _MOST_STRANGERS:
                 self._send_one_away()
             name = f"globalstep-connection-{next(self._numbers)}"
-            connection = ServedConnection(self, accepted, name, shown)
+            connection = ServedConnection(self, accepted, name, claimed)
             thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
             self._connections.add(connection)
             self._strangers[connection] = host
@@ -255,23 +258,17 @@ class SocketServer:
         if (left := self.said.due("token")) is not None:
             _log.warning("%s without a valid token was closed.%s", name, left)
 
-    def _knows(self, shown: bytes) -> bool:
-        """Whether what a connection begins with is a token of this task, or the name of one."""
+    def claimed(self, claim: bytes) -> GivenToken | None:
+        """Give the token that a claim names; None for none."""
         with self._lock:
-            known = list(self._tokens)
-        # Each is compared with, and as a whole, so that time tells nothing about any.
-        found = [
-            hmac.compare_digest(shown, token) or hmac.compare_digest(shown[:NAME_BYTES], name_of(token))
-            for token in known
-        ]
-        return any(found)
+            return self._tokens.get(claim[:NAME_BYTES])
 
     def _expects(self, user: int | None) -> bool:
         """Whether a user of this machine may connect: this task's own, root, or one to whom a token was given."""
         if is_ours(user):
             return True
         with self._lock:
-            return user is not None and user in self._users.values()
+            return user is not None and any(given.user == user for given in self._tokens.values())
 
     def _send_one_away(self) -> None:
         """Close the oldest stranger of the host that has most. Caller holds the lock."""
@@ -289,7 +286,7 @@ class SocketServer:
         """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
         try:
             if connection.let_in():
-                if self._turns is not None and not connection.may_hold_more:
+                if self._turns is not None:
                     connection = self._turns.take_part(connection)
                 else:
                     while connection.answer():
@@ -305,34 +302,12 @@ class SocketServer:
             self._threads.discard(threading.current_thread())
             self._strangers.pop(connection, None)
 
-    def admitted(self, connection: ServedConnection, caller: Caller) -> bool:
-        """Take note that a connection has shown its token, the caller's; gives False where it was closed before."""
+    def admitted(self, connection: ServedConnection, given: GivenToken) -> bool:
+        """Take note that a connection has proven a token, and use that up; gives False where either has ended."""
         with self._lock:
-            connection.whose = whose_seat(caller)
-            return self._strangers.pop(connection, None) is not None
-
-    def secured(self, accepted: socket.socket, handshake_secs: float) -> socket.socket | TlsSocket:
-        """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""
-        context = self._tls() if self._tls is not None and accepted.family != socket.AF_UNIX else None
-        return accepted if context is None else TlsSocket(accepted, context, None, handshake_secs)
-
-    def redeem(self, token: bytes) -> tuple[pb.LaneKind.ValueType, Caller] | None:
-        """Give what a token is good for, and to whom it was given, None for nothing; it is used up by that."""
-        with self._lock:
-            now = self._clock.monotonic()
-            good = [(kind, caller) for until, kind, caller in self._take_back(token) if now < until]
-            return good[0] if good else None
-
-    def _take_back(self, token: bytes) -> list[tuple[float, pb.LaneKind.ValueType, Caller]]:
-        """Let a token be good for nothing any more; gives what it was good for. Caller holds the lock."""
-        # Every token is compared with, and as a whole, so that time tells nothing about any.
-        found = [known for known in self._tokens if hmac.compare_digest(known, token)]
-        return [self._tokens.pop(known) for known in found]
-
-    def token_named(self, name: bytes) -> bytes:
-        """Give the token of a name, see connection_proofs; b"" where there is none."""
-        with self._lock:
-            return next((known for known in self._tokens if hmac.compare_digest(name_of(known), name)), b"")
+            good = self._tokens.pop(name_of(given.token), None) is given and self._clock.monotonic() < given.until
+            connection.whose = whose_seat(given.caller)
+            return self._strangers.pop(connection, None) is not None and good
 
     def now(self) -> float:
         """Give the time, by the clock."""
@@ -385,9 +360,7 @@ class _Listener:
         self._socket = listening
         name = "unix" if listening.family == socket.AF_UNIX else "tcp"
         # Until they have shown something no thread is theirs.
-        self._strangers = Strangers(
-            listening, SYSTEM_CLOCK, HELLO_SECS, lambda: server.first_bytes(listening), _MOST_SILENT
-        )
+        self._strangers = Strangers(listening, SYSTEM_CLOCK, HELLO_SECS, CLAIM_BYTES, _MOST_SILENT)
         # Who connects may be gone again before it is accepted.
         listening.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"globalstep-accept-{name}", daemon=True)

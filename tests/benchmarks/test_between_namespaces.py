@@ -26,14 +26,14 @@ def test_connections_of_a_port_are_those_that_stand():
     assert [connections_at(TABLE, port) for port in (2300, 2222, 2301)] == [1, 1, 0]
 
 
-def test_a_ratio_is_of_one_cluster_and_one_round():
-    rates = {"plain auto": (6.0, 9.0), "plain grpc": (3.0, 3.0), "tls auto": (4.0, 4.0), "tls grpc": (4.0, 2.0)}
+def test_a_ratio_is_of_one_round():
+    rates = {"auto": (6.0, 9.0), "grpc": (3.0, 3.0)}
     records = [
         {"peer": peer, "round": number, "rate": rate}
         for peer, found in rates.items()
         for number, rate in enumerate(found)
     ]
-    assert (ratios(records, "plain"), ratios(records, "tls")) == ([2.0, 3.0], [1.0, 2.0])
+    assert ratios(records) == [2.0, 3.0]
 
 
 @pytest.mark.full_matrix
@@ -43,14 +43,10 @@ def test_a_short_run_compares_both_and_has_taken_the_socket(tmp_path):
     command = [sys.executable, "-m", "benchmarks.namespaces", "--rounds", "1", "--secs", "0.05", "--sizes", "1000"]
     out = tmp_path / "records"
     done = subprocess.run(
-        [*command, "--ps", "2", "--rules", "sgd", "--tls", "--out", out],
+        [*command, "--ps", "2", "--rules", "sgd", "--out", out],
         cwd=ROOT, check=True, capture_output=True, text=True, timeout=110,
     )  # fmt: skip
-    rows = done.stdout.splitlines()[1:]
-    assert [("1 k, SGD, 1 worker, 2 PS" in row, "plain" in row, "tls" in row) for row in rows] == [
-        (True, True, False), (True, False, True),
-    ]  # fmt: skip
+    (row,) = done.stdout.splitlines()[1:]
+    assert "1 k, SGD, 1 worker, 2 PS" in row
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert {record["peer"] for record in records if "peer" in record} == {
-        "plain auto", "plain grpc", "tls auto", "tls grpc",
-    }  # fmt: skip
+    assert {record["peer"] for record in records if "peer" in record} == {"auto", "grpc"}

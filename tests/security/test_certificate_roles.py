@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
 import ssl
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,9 +25,7 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.security.certificates import role_of_certificate
 from globalstep.security.credentials import Credentials, TlsFiles
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
-from globalstep.wire.socket_messages import TOKEN_BYTES
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.transport.connection import dial
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 TOKEN = "chief-0123456789abcdef"
@@ -222,7 +218,7 @@ def test_an_impostor_that_lets_the_look_pass_is_shown_nothing(serving, authority
         assert impostor.shown == []
 
 
-@pytest.mark.parametrize("transport", ["grpc", "tcp", "auto"])
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
 def test_a_run_whose_certificates_all_name_roles(serving, authority, transport):
     servers = [serving(authority.issue(f"ps{at}", "127.0.0.1", role="ps")) for at in range(2)]
     with contextlib.ExitStack() as stack:
@@ -249,25 +245,3 @@ def test_a_run_whose_certificates_all_name_roles(serving, authority, transport):
                 connection._secured._server.forget()
         worker.push(step_push())
         assert state(worker)["global_step"] == 2
-
-
-def test_a_transport_over_tcp_looks_too(authority):
-    impostor, mine = authority.issue("impostor", "127.0.0.1", role="worker"), authority.issue("chief", role="chief")
-    heard = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve():
-            accepted, _ = listening.accept()
-            with (
-                contextlib.suppress(OSError),
-                impostor.context(ssl.PROTOCOL_TLS_SERVER).wrap_socket(accepted, server_side=True) as secured,
-            ):
-                heard.append(secured.recv(TOKEN_BYTES))
-
-        thread = threading.Thread(target=serve, name="impostor")
-        thread.start()
-        reply = pb.OpenLaneReply(address=str(listening.getsockname()[1]), token=bytes(TOKEN_BYTES))
-        with pytest.raises(OSError, match="names role 'worker'"):
-            dial("PS task 0", pb.LANE_TCP, f"127.0.0.1:{reply.address}", reply, tls=mine)
-        thread.join()
-    assert heard in ([], [b""])

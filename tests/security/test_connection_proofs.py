@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, claim, name_of, proof
-from globalstep.wire.socket_messages import TOKEN_BYTES
+from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, PROOF_BYTES, answer, claim, name_of, proof
 
 TOKEN, OTHER = bytes(range(32)), bytes(32)
 
 
 def test_a_claim_names_the_token_and_does_not_show_it():
     claimed = claim(TOKEN)
-    # Older tasks wait for so many bytes, and older clients send so many.
-    assert len(claimed) == TOKEN_BYTES == PROOF_BYTES
+    assert len(claimed) == CLAIM_BYTES
     assert claimed[:NAME_BYTES] == name_of(TOKEN) != name_of(OTHER)
     assert claimed[:NAME_BYTES] not in TOKEN
     assert claimed != claim(TOKEN), "each claim has a number of its own"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -14,6 +15,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.service.socket_server import SocketServer
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.security.connection_proofs import PROOF_BYTES, claim, proof
+from globalstep.security.connection_proofs import answer as answer_to
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.shared_memory import attach
@@ -43,9 +46,9 @@ class Served:
             self.client.push(Push([Op(OpKind.ASSIGN, "big", fill=0.0)]))
         self.sockets = []
 
-    def connect(self, kind, token=None):
-        """Open a connection; with the right token unless another is given."""
-        address, right = self.server.open(KINDS[kind])
+    def dial(self, kind):
+        """Open a connection, and say nothing; gives it and a token."""
+        address, token = self.server.open(KINDS[kind])
         if kind != "tcp":
             connection = socket.socket(socket.AF_UNIX)
             connection.connect("\0" + address)
@@ -53,7 +56,12 @@ class Served:
             connection = socket.create_connection(("127.0.0.1", int(address)))
         self.sockets.append(connection)
         connection.settimeout(20.0)
-        connection.sendall(right if token is None else token)
+        return connection, token
+
+    def connect(self, kind, token=None):
+        """Open a connection, and prove a token as far as the task does: the right one unless another is given."""
+        connection, right = self.dial(kind)
+        prove(connection, right if token is None else token)
         return connection
 
     def welcomed(self, kind):
@@ -81,6 +89,15 @@ class Served:
         for connection in self.sockets:
             connection.close()
         self.client.close()
+
+
+def prove(connection, token):
+    """Prove a token, if the task does."""
+    claimed = claim(token)
+    connection.sendall(claimed)
+    with contextlib.suppress(ConnectionError):
+        if connection.recv(PROOF_BYTES, socket.MSG_WAITALL) == answer_to(token, claimed):
+            connection.sendall(proof(token, claimed))
 
 
 def ask(connection, request, data=b"", call=1):

@@ -14,7 +14,7 @@ import math
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,10 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError, error_from_code
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.security.credentials import TlsFiles
-from globalstep.security.dialing import CONNECT_SECS, dialled
-from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.message import NO_CALL, REPLY_LIMIT_BYTES, Message
 from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
 
-__all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection", "dial"]
+__all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection"]
 
 
 @dataclass(slots=True, eq=False)
@@ -219,7 +216,7 @@ class SocketConnection(Connection):
         connection: The socket, past its welcome.
     """
 
-    def __init__(self, label: str, connection: socket.socket | TlsSocket) -> None:
+    def __init__(self, label: str, connection: socket.socket) -> None:
         super().__init__(label)
         self.kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
         self._socket = connection
@@ -289,37 +286,3 @@ class SocketConnection(Connection):
         self.break_off(error)
         with self._sending, self.reading:
             self._socket.close()
-
-
-def dial(
-    label: str,
-    kind: pb.LaneKind.ValueType,
-    address: str,
-    reply: pb.OpenLaneReply,
-    made_of: Callable[[str, Any], SocketConnection] = SocketConnection,
-    tls: TlsFiles | None = None,
-    secs: float = CONNECT_SECS,
-) -> SocketConnection:
-    """Connect to where a PS task waits for it; see dialing.dialled.
-
-    Args:
-        label: What messages call the task.
-        kind: What was asked for.
-        address: See dialled.
-        reply: The task's answer to OpenLane.
-        made_of: Makes the connection of the label and the socket.
-        tls: See dialled.
-        secs: How long that may take in all.
-
-    Returns:
-        The connection.
-
-    Raises:
-        OSError: See dialled.
-    """
-    connection = dialled(kind, address, reply, tls, secs)
-    try:
-        return made_of(label, connection)
-    except BaseException:
-        connection.close()
-        raise

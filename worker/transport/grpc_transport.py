@@ -32,12 +32,13 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import Credentials
+from globalstep.security.dialing import dial
 from globalstep.security.secure_channel import TRIES, BeginningCall, SecureChannel
 from globalstep.wire.frames import Assembler, frames_of
 from globalstep.wire.message import REPLY_LIMIT_BYTES, Message
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.calls import POLICIES
-from globalstep.worker.transport.connection import Connection, ConnectionTicket, SocketConnection, dial
+from globalstep.worker.transport.connection import Connection, ConnectionTicket, SocketConnection
 from globalstep.worker.transport.shm_transport import SharedConnection
 from globalstep.worker.transport.socket_choice import CALLED, SOCKETS, choose_socket
 
@@ -420,9 +421,7 @@ class GrpcTransport:
             kinds = self._socket_kinds
         if not kinds:
             return None
-        choice = choose_socket(
-            self.label, kinds, self._ask_for_socket, self._dial, self._secured.credentials.tls is not None
-        )
+        choice = choose_socket(self.label, kinds, self._ask_for_socket, self._dial)
         if choice.over:
             self._give_up_sockets(choice.text)
         elif choice.text:
@@ -438,13 +437,12 @@ class GrpcTransport:
         """Connect to where the task waits for it.
 
         Raises:
-            OSError: If that cannot be done, or the task would not prove there who it is, as it does by gRPC.
+            OSError: If that cannot be done, or data would go in the clear where gRPC has TLS.
         """
-        if kind == pb.LANE_TCP and self._secured.proves_token and not reply.proves:
-            raise ConnectionRefusedError("it is of an older version, and does not prove there that it has the token")
+        if kind == pb.LANE_TCP and self._secured.credentials.tls is not None:
+            raise ConnectionRefusedError("this process has TLS, and TCP has none")
         made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
-        tls = self._secured.credentials.tls
-        return dial(self.label, kind, self._secured.dialled, reply, made_of, tls, secs)
+        return made_of(self.label, dial(kind, self._secured.dialled, reply, secs))
 
     def _give_up_sockets(self, text: str) -> None:
         """Stay with gRPC from now on, and say so, once."""

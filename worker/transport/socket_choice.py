@@ -52,7 +52,6 @@ def choose_socket(
     kinds: tuple[pb.LaneKind.ValueType, ...],
     ask: Callable[[pb.OpenLaneRequest], pb.OpenLaneReply],
     dial: Callable[[pb.LaneKind.ValueType, pb.OpenLaneReply, float], SocketConnection],
-    with_tls: bool = False,
 ) -> SocketChoice:
     """Open the first of some sockets that can be opened.
 
@@ -61,7 +60,6 @@ def choose_socket(
         kinds: What to try, in order: see SOCKETS.
         ask: Asks the task to be ready for a connection, over gRPC; raises OpError.
         dial: Connects, within so many seconds; raises OSError.
-        with_tls: Whether TCP connections go through TLS, for the log.
     """
     refused: Exception | None = None
     unused = b""
@@ -80,7 +78,7 @@ def choose_socket(
         except OpError as error:
             return _grpc(label, kind, error)
         else:
-            text = "" if refused is None else _text(label, kind, reply, refused, with_tls)
+            text = "" if refused is None else _text(label, kind, reply, refused)
             return SocketChoice(connection, text=text)
     return _grpc(label, kinds[-1], refused) if kinds else SocketChoice(over=True)
 
@@ -89,11 +87,10 @@ def _grpc(label: str, kind: pb.LaneKind.ValueType, error: Exception | None) -> S
     return SocketChoice(over=True, text=f"No {CALLED[_KINDS[kind]]} to {label}, its data goes over gRPC: {error}")
 
 
-def _text(label: str, kind: pb.LaneKind.ValueType, reply: pb.OpenLaneReply, refused: Exception, with_tls: bool) -> str:
+def _text(label: str, kind: pb.LaneKind.ValueType, reply: pb.OpenLaneReply, refused: Exception) -> str:
     if kind != pb.LANE_TCP:
         return f"No shared memory with {label}, its data goes over a unix socket: {refused}"
-    how = "TCP with TLS" if with_tls else "TCP"
     # The name of its unix socket is not known here.
     elsewhere = isinstance(refused, ConnectionRefusedError)
     why = "it is on another machine, or in another network namespace" if elsewhere else refused
-    return f"The data of {label} goes over {how}, port {reply.address}: {why}"
+    return f"The data of {label} goes over TCP, port {reply.address}: {why}"

@@ -1,7 +1,7 @@
-"""Proofs by which both ends of a TCP connection beside gRPC show that they know its token, without showing it.
+"""Proofs by which both ends of a connection beside gRPC show that they know its token, without showing it.
 
 The token comes by gRPC, from a task that has proven who it is as far as the cluster asks for that. Who listens at the
-port instead of the task, or takes it when the task is gone, does not know the token: it learns neither that nor any
+address instead of the task, or takes it when the task is gone, does not know the token: it learns neither that nor any
 gradient.
 
     caller -> task   NAME NUMBER          (which token is meant, and a random number of the caller's)
@@ -13,8 +13,7 @@ gradient.
     ANSWER = HMAC(token, "task", NUMBER)
     PROOF  = HMAC(token, "caller", NUMBER)
 
-HMAC is HMAC-SHA256 (RFC 2104). What follows is neither hidden nor protected: that takes TLS, within which the same is
-said. Layer: shared. Threads: functions.
+HMAC is HMAC-SHA256 (RFC 2104). What follows is neither hidden nor protected. Layer: shared. Threads: functions.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ import hashlib
 import hmac
 import secrets
 
+TOKEN_BYTES = 32
 NAME_BYTES = 16
-PROOF_BYTES = 32
+CLAIM_BYTES = PROOF_BYTES = 32
 
 
 def name_of(token: bytes) -> bytes:
@@ -33,8 +33,8 @@ def name_of(token: bytes) -> bytes:
 
 
 def claim(token: bytes) -> bytes:
-    """Make what a caller begins with: as long as a token itself, and another one each time."""
-    return name_of(token) + secrets.token_bytes(PROOF_BYTES - NAME_BYTES)
+    """Make what a caller begins with, another one each time."""
+    return name_of(token) + secrets.token_bytes(CLAIM_BYTES - NAME_BYTES)
 
 
 def answer(token: bytes, claimed: bytes) -> bytes:

@@ -1,37 +1,28 @@
 """Dialling: how a socket beside gRPC to a PS task is opened, once the task has said where it waits.
 
-docs/design/transports.md has the whole story. Clients do so, and PS tasks to reach their sequencer.
+docs/design/transports.md has the whole story.
 
 Layer: shared. Threads: functions; they wait for the network.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import socket
-import ssl
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.security.certificates import server_mistake
 from globalstep.security.connection_proofs import answer, claim, proof
-from globalstep.security.credentials import TlsFiles
 from globalstep.security.peer_uid import is_ours, uid_of_listener, uid_of_unix
-from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.socket_messages import WELCOME, prepare
 
 #: How long a connection may take to stand.
 CONNECT_SECS = 5.0
 
 
-def dialled(
-    kind: pb.LaneKind.ValueType,
-    address: str,
-    reply: pb.OpenLaneReply,
-    tls: TlsFiles | None = None,
-    secs: float = CONNECT_SECS,
-) -> socket.socket | TlsSocket:
+def dial(
+    kind: pb.LaneKind.ValueType, address: str, reply: pb.OpenLaneReply, secs: float = CONNECT_SECS
+) -> socket.socket:
     """Connect to where a PS task waits for it.
 
     Args:
@@ -39,7 +30,6 @@ def dialled(
         address: "host:port" where gRPC reaches the task: TCP is dialled at the same host, and whose that port is may be
             at the other end of a unix socket.
         reply: The task's answer to OpenLane.
-        tls: What to speak TLS with over TCP; None for plain TCP.
         secs: How long that may take in all.
 
     Returns:
@@ -51,12 +41,13 @@ def dialled(
     until = SYSTEM_CLOCK.monotonic() + secs
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    connection = (
-        _dial_tcp(host, int(reply.address), tls, until) if kind == pb.LANE_TCP else _dial_unix(host, int(port), reply)
-    )
+    if kind == pb.LANE_TCP:
+        connection = _dial_tcp(host, int(reply.address), until)
+    else:
+        connection = _dial_unix(host, int(port), reply.address, until)
     try:
         connection.settimeout(_left(until))
-        _prove(connection, reply, until)
+        _prove(connection, reply.token, until)
         _expect(connection, WELCOME, until)
         prepare(connection)
     except BaseException:
@@ -65,11 +56,11 @@ def dialled(
     return connection
 
 
-def _dial_unix(host: str, port: int, reply: pb.OpenLaneReply) -> socket.socket:
+def _dial_unix(host: str, port: int, name: str, until: float) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(CONNECT_SECS)
-        connection.connect("\0" + reply.address)
+        connection.settimeout(_left(until))
+        connection.connect("\0" + name)
         _check_user(connection, host, port)
     except OSError:
         connection.close()
@@ -77,9 +68,9 @@ def _dial_unix(host: str, port: int, reply: pb.OpenLaneReply) -> socket.socket:
     return connection
 
 
-def _dial_tcp(host: str, port: int, tls: TlsFiles | None, until: float) -> socket.socket | TlsSocket:
+def _dial_tcp(host: str, port: int, until: float) -> socket.socket:
     try:
-        plain = _connected(host, port, until)
+        return _connected(host, port, until)
     except TimeoutError:
         raise TimeoutError(
             f"port {port} of {host} does not answer: where a firewall is in the way, open the port that the PS task's "
@@ -87,17 +78,6 @@ def _dial_tcp(host: str, port: int, tls: TlsFiles | None, until: float) -> socke
         ) from None
     except OSError as error:
         raise type(error)(f"port {port} of {host}: {error}") from None
-    if tls is None:
-        return plain
-    with contextlib.ExitStack() as spare:
-        spare.callback(plain.close)
-        connection = TlsSocket(plain, tls.context(ssl.PROTOCOL_TLS_CLIENT), host, _left(until))
-        mistake = server_mistake(tls.read().cert, connection.peer_certificate(), f"{host}:{port}")
-        if mistake:
-            connection.close()
-            raise ConnectionRefusedError(mistake)
-        spare.pop_all()
-    return connection
 
 
 def _connected(host: str, port: int, until: float) -> socket.socket:
@@ -122,19 +102,16 @@ def _left(until: float) -> float:
     return max(until - SYSTEM_CLOCK.monotonic(), 0.001)
 
 
-def _prove(connection: socket.socket | TlsSocket, reply: pb.OpenLaneReply, until: float) -> None:
-    """Show the token; to a task that proves to know it, only a proof of it."""
-    if not reply.proves:
-        connection.sendall(reply.token)
-        return
-    claimed = claim(reply.token)
+def _prove(connection: socket.socket, token: bytes, until: float) -> None:
+    """Prove to know the token, once the task has."""
+    claimed = claim(token)
     connection.sendall(claimed)
-    _expect(connection, answer(reply.token, claimed), until)
-    connection.sendall(proof(reply.token, claimed))
+    _expect(connection, answer(token, claimed), until)
+    connection.sendall(proof(token, claimed))
 
 
 def _check_user(connection: socket.socket, host: str, port: int) -> None:
-    """Refuse to send the token to another user's process, which has taken the name of a task that is gone.
+    """Refuse to talk to another user's process, which has taken the name of a task that is gone.
 
     Raises:
         ConnectionRefusedError: If the other end is not this user's, root's, or whose the gRPC port is.
@@ -144,7 +121,7 @@ def _check_user(connection: socket.socket, host: str, port: int) -> None:
         raise ConnectionRefusedError(f"the listener there is of user {user}, who is not known to run a PS task")
 
 
-def _expect(connection: socket.socket | TlsSocket, wanted: bytes, until: float) -> None:
+def _expect(connection: socket.socket, wanted: bytes, until: float) -> None:
     """Receive what a PS task says at the beginning.
 
     Raises:

@@ -24,11 +24,9 @@ from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
-from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import ALIGNMENT
 
-#: What a connection begins with: so many bytes of a token there, this answer back.
-TOKEN_BYTES = 32
+#: What a task says to a connection that it lets in.
 WELCOME = b"gsm1 ok\n"
 
 HEADER = struct.Struct("<4sIQQ")
@@ -108,7 +106,7 @@ class SocketMessage:
     claim: object = None
 
 
-def prepare(connection: socket.socket | TlsSocket) -> None:
+def prepare(connection: socket.socket) -> None:
     """Set the options that a connection of messages wants."""
     connection.settimeout(None)
     # Between hosts its buffers are left to the kernel, which fits them to the link.
@@ -170,7 +168,7 @@ class Outgoing:
         self._left: list[memoryview | bytes] = [first, *following]
         self._left_bytes = len(first) + (nbytes if following else 0)
 
-    def send(self, connection: socket.socket | TlsSocket, flags: int = 0) -> None:
+    def send(self, connection: socket.socket, flags: int = 0) -> None:
         """Send all that is left of it.
 
         Raises:
@@ -220,7 +218,7 @@ class Incoming:
 
     def __init__(
         self,
-        connection: socket.socket | TlsSocket,
+        connection: socket.socket,
         limit_bytes: int,
         *,
         shares: bool = False,
@@ -332,7 +330,7 @@ class Incoming:
             self._begin = self._end = 0
         elif self._end == len(self._buffer):
             self._move_to_front()
-        if self._takes_descriptors and isinstance(self._connection, socket.socket):
+        if self._takes_descriptors:
             got, rights, _, _ = self._connection.recvmsg_into(
                 [self._buffer[self._end :]], _RIGHTS_BYTES, flags | _CLOSED_ON_EXEC
             )

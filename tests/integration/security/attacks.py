@@ -40,8 +40,9 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security.client_ids import new_client_id
 from globalstep.security.credentials import Credentials
+from globalstep.security.dialing import dial
 from globalstep.wire.protocol_version import own_protocol
-from globalstep.wire.socket_messages import HEADER, MAGIC, PLACE, PLACED_MAGIC, WELCOME
+from globalstep.wire.socket_messages import HEADER, MAGIC, PLACE, PLACED_MAGIC
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 SERVICE = "/globalstep.v1.ParameterServer/"
@@ -347,9 +348,9 @@ def announce_and_bring_nothing(mallory: Mallory, transport: str) -> None:
             )
             if reply is None:
                 return
-            connection = left.enter_context(_connected(mallory.addresses[shard], transport, reply.address))
-            connection.sendall(reply.token)
-            if connection.recv(len(WELCOME), socket.MSG_WAITALL) != WELCOME:
+            try:
+                connection = left.enter_context(dial(_KINDS[transport], mallory.addresses[shard], reply))
+            except OSError:
                 return
             header = HEADER.pack(MAGIC, 0, 1, 1 << 33)
             if transport == "shm" and mallory.rng.randrange(2):

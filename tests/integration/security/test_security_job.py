@@ -97,7 +97,7 @@ class Strangers:
                     yield method, f"{error.code().name}: {error.details()}"
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_a_job_goes_on_exactly(tmp_path, transport):
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     tokens = tmp_path / "tokens"

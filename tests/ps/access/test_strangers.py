@@ -23,7 +23,7 @@ def listening():
 
 @pytest.fixture
 def strangers(listening, clock):
-    made = Strangers(listening, clock, 5.0, lambda: 4, 3)
+    made = Strangers(listening, clock, 5.0, 4, 3)
     yield made
     made.close()
 
@@ -98,17 +98,3 @@ def test_one_more_closes_the_oldest_of_the_host_that_has_most(strangers, dial):
         given += strangers.ready()[1]
     for stranger in given:
         stranger.connection.close()
-
-
-@pytest.mark.parametrize(("sent", "begins"), [(b"\x16\x03", True), (b"GET /", False)])
-def test_before_tls_only_a_handshake_is_given_on(listening, clock, dial, sent, begins):
-    strangers = Strangers(listening, clock, 5.0, lambda: 0, 3)
-    client = dial(strangers)
-    client.sendall(sent)
-    _, begun = strangers.ready()
-    assert len(begun) == begins
-    for stranger in begun:
-        assert stranger.connection.recv(9) == sent  # the handshake's own
-        stranger.connection.close()
-    assert len(strangers) == 0
-    strangers.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import socket
 import threading
 
 import grpc
@@ -19,8 +18,9 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock, SystemClock
 from globalstep.security.credentials import Credentials
+from globalstep.security.dialing import dial
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
-from globalstep.wire.socket_messages import HEADER, MAGIC, WELCOME
+from globalstep.wire.socket_messages import HEADER, MAGIC
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
@@ -113,14 +113,7 @@ def push_some(client):
 def test_a_header_that_announces_much_and_brings_nothing_gives_its_memory_back(server, client, kind):
     number = {"unix": pb.LANE_UNIX, "shm": pb.LANE_SHM, "tcp": pb.LANE_TCP}[kind]
     address, token = server._sockets.open(number)
-    connection = (
-        socket.create_connection(("127.0.0.1", int(address))) if kind == "tcp" else socket.socket(socket.AF_UNIX)
-    )
-    with connection:
-        if kind != "tcp":
-            connection.connect("\0" + address)
-        connection.sendall(token)
-        assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
+    with dial(number, server.address, pb.OpenLaneReply(address=address, token=token)) as connection:
         connection.sendall(HEADER.pack(MAGIC, 0, 1, 1 << 26))
         until_used(server, 1 << 26)
         push_some(client)

@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word
+from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word, prove
 from stand_ins import Held
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
@@ -23,9 +23,10 @@ from globalstep.ps.access import door
 from globalstep.ps.access.authorization import CALLER, Caller, Role
 from globalstep.ps.service import socket_server
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.security import connection_proofs
+from globalstep.security.connection_proofs import PROOF_BYTES, TOKEN_BYTES, claim
+from globalstep.security.connection_proofs import answer as answer_to
 from globalstep.wire.declarations import Op, OpKind, Push
-from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, Place
+from globalstep.wire.socket_messages import WELCOME, Incoming, Outgoing, Place
 
 
 def test_nothing_listens_before_somebody_asks(serve, kind):
@@ -51,10 +52,14 @@ def test_a_token_is_good_for_some_seconds(serve, kind):
     assert ends_without_a_word(served.connect(kind, token))
 
 
-def test_half_a_token_is_none(serve, kind):
+@pytest.mark.parametrize("proven", [bytes(PROOF_BYTES), b""], ids=["wrong", "none"])
+def test_who_claims_a_token_and_does_not_prove_it_is_not_let_in(serve, kind, proven):
     served = serve()
-    _, token = served.server.open(KINDS[kind])
-    connection = served.connect(kind, token[:-1])
+    connection, token = served.dial(kind)
+    claimed = claim(token)
+    connection.sendall(claimed)
+    assert connection.recv(PROOF_BYTES, socket.MSG_WAITALL) == answer_to(token, claimed)
+    connection.sendall(proven)
     connection.shutdown(socket.SHUT_WR)
     assert ends_without_a_word(connection)
 
@@ -69,37 +74,6 @@ def test_no_more_connections_than_allowed(serve, kind):
     served.welcomed(kind)
 
 
-def claimed(served):
-    """Connect by TCP, and claim a token; gives the connection, the token and what was claimed."""
-    address, token = served.server.open(pb.LANE_TCP)
-    connection = socket.create_connection(("127.0.0.1", int(address)), 20.0)
-    served.sockets.append(connection)
-    beginning = connection_proofs.claim(token)
-    connection.sendall(beginning)
-    return connection, token, beginning
-
-
-def test_a_token_may_be_proven_instead_of_shown_and_the_task_proves_it_first(serve):
-    served = serve()
-    for _ in range(2):
-        connection, token, beginning = claimed(served)
-        assert connection.recv(TOKEN_BYTES, socket.MSG_WAITALL) == connection_proofs.answer(token, beginning)
-        connection.sendall(connection_proofs.proof(token, beginning))
-        assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
-        assert answers(connection, served)
-        assert ends_without_a_word(served.connect("tcp", token)), "it was good for one connection"
-
-
-@pytest.mark.parametrize("shown", [bytes(TOKEN_BYTES), b""], ids=["wrong", "none"])
-def test_who_claims_a_token_and_does_not_prove_it_is_not_let_in(serve, shown):
-    served = serve()
-    connection, token, beginning = claimed(served)
-    assert connection.recv(TOKEN_BYTES, socket.MSG_WAITALL) == connection_proofs.answer(token, beginning)
-    connection.sendall(shown)
-    connection.shutdown(socket.SHUT_WR)
-    assert ends_without_a_word(connection)
-
-
 def test_a_token_that_is_given_back_makes_room_and_is_good_for_nothing(serve):
     served = serve(max_connections=1)
     _, token = served.server.open(pb.LANE_SHM)
@@ -108,7 +82,7 @@ def test_a_token_that_is_given_back_makes_room_and_is_good_for_nothing(serve):
     address, fresh = served.server.open(pb.LANE_TCP, token)
     for shown, good in ((token, False), (fresh, True)):
         with socket.create_connection(("127.0.0.1", int(address)), 20.0) as connection:
-            connection.sendall(shown)
+            prove(connection, shown)
             assert ends_without_a_word(connection) != good
 
 
@@ -325,7 +299,7 @@ def test_a_stranger_who_took_all_files_for_a_while_ends_no_thread(serve, kind):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     connection.settimeout(20.0)
-    connection.sendall(token)
+    prove(connection, token)
     assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
 
 
@@ -438,10 +412,10 @@ def test_a_unix_transport_is_for_the_user_whom_the_kernel_names_for_the_very_con
         served.server.handler.authorization.address = "127.0.0.1:99"
         given = CALLER.set(Caller(Role.WORKER, "ipv4:127.0.0.1:98"))
         try:
-            _, token = served.server.open(KINDS["unix"])
+            served.server.open(KINDS["unix"])
         finally:
             CALLER.reset(given)
         assert asked == [("ipv4:127.0.0.1:98", "127.0.0.1", 99)]
-        assert served.server._users[token] == 54002
+        assert [given.user for given in served.server._tokens.values()] == [54002]
     finally:
         served.close()

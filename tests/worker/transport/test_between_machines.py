@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import ssl
 import threading
 
 import pytest
@@ -20,12 +19,10 @@ from served_tasks import joining, kinds, starting
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.security import SecurityOptions
-from globalstep.ps.service.control import Control
 from globalstep.runtime.clock import ManualClock
-from globalstep.security.connection_proofs import NAME_BYTES, name_of
+from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, TOKEN_BYTES, name_of
 from globalstep.security.credentials import Credentials
-from globalstep.security.tls_socket import TlsSocket
-from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME
+from globalstep.wire.socket_messages import WELCOME
 from globalstep.worker.transport import grpc_transport, socket_choice
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
@@ -219,7 +216,7 @@ def test_all_tasks_are_dialled_at_once(serving, joined, monkeypatch):
     servers = serving(4)
     together = threading.Barrier(4)
 
-    def dial(label, kind, *more):
+    def dial(kind, *more):
         if kind != pb.LANE_TCP:
             raise ConnectionRefusedError("elsewhere")
         together.wait(30.0)
@@ -263,34 +260,23 @@ def test_a_connection_that_has_served_for_long_is_opened_again(serving, joined, 
 # ---- No weaker than gRPC --------------------------------------------------------------------------
 
 
-def test_a_cluster_with_tls_has_it_on_tcp_too(serving, joined, said, tmp_path):
-    authority = Authority(tmp_path)
-    (server,) = serving(security=SecurityOptions(Credentials(authority.issue("ps", "127.0.0.1"))))
-    client = joined([server], credentials=Credentials(authority.issue("worker")))
-    trains(client)
-    assert kinds(client) == ["tcp"]
-    assert isinstance(client.run.transports[0]._connection._socket, TlsSocket)
-    assert "goes over TCP with TLS" in said()[0]
-
-
 class Listener:
     """What listens at a port in a task's stead; keeps what it hears."""
 
-    def __init__(self, says=b"", context=None):
+    def __init__(self, says):
         self._listening = listening()
         self.port = port_of(self._listening)
         self.heard = b""
-        self._says, self._context = says, context
+        self._says = says
         self._thread = threading.Thread(target=self._run, name="listener")
 
     def _run(self):
         with contextlib.suppress(OSError):
             accepted, _ = self._listening.accept()
-            accepted.settimeout(20.0)
-            with accepted if self._context is None else self._context.wrap_socket(accepted, server_side=True) as one:
-                if self._says:
-                    one.sendall(self._says)
-                while more := one.recv(1 << 16):
+            with accepted:
+                accepted.settimeout(20.0)
+                accepted.sendall(self._says)
+                while more := accepted.recv(1 << 16):
                     self.heard += more
 
     def __enter__(self):
@@ -303,23 +289,21 @@ class Listener:
         self._listening.close()
 
 
-@pytest.mark.parametrize("listens", ["without TLS", "with another CA's certificate"])
-def test_within_tls_no_byte_goes_to_who_is_not_believed(serving, joined, said, tmp_path, listens):
-    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+@pytest.mark.parametrize("offered", [False, True])
+def test_within_tls_neither_side_has_tcp_beside_grpc(serving, joined, said, tmp_path, offered):
+    authority = Authority(tmp_path)
     (server,) = serving(security=SecurityOptions(Credentials(authority.issue("ps", "127.0.0.1"))))
-    context = None
-    if listens != "without TLS":
-        context = other.issue("ps", "127.0.0.1").context(ssl.PROTOCOL_TLS_SERVER)
-    token = bytes(range(TOKEN_BYTES))
-    with Listener(WELCOME if context is None else b"", context) as impostor:
-        server.control.open_lane = far(None, lambda: (impostor.port, token))
+    with Listener(WELCOME) as someone:
+        if offered:
+            server.control.open_lane = far(None, lambda: (someone.port, bytes(TOKEN_BYTES)))
         client = joined([server], credentials=Credentials(authority.issue("worker")))
         trains(client)
         assert kinds(client) == ["grpc"]
-    assert token not in impostor.heard
-    assert name_of(token) not in impostor.heard
+    assert not someone.heard
+    assert not server._sockets._listeners
     (line,) = said()
     assert line.startswith("No TCP connection")
+    assert "TLS" in line
 
 
 TOKEN = "chief-0123456789abcdef"
@@ -371,29 +355,7 @@ def test_who_listens_in_a_task_s_stead_hears_no_gradient(with_tokens, joined, sa
         trains(client)
         assert kinds(client) == ["grpc"]
     assert impostor.heard[:NAME_BYTES] == name_of(token)
-    assert len(impostor.heard) == TOKEN_BYTES
+    assert len(impostor.heard) == CLAIM_BYTES
     assert token not in impostor.heard
     (line,) = said()
     assert line.startswith("No TCP connection")
-
-
-@pytest.mark.parametrize("tokens", [True, False])
-def test_an_older_task_s_port_is_taken_only_where_grpc_asks_for_no_proof_either(
-    request, serving, joined, said, tokens, monkeypatch
-):
-    """Tasks of older versions have the token shown, and prove nothing."""
-    (server,) = request.getfixturevalue("with_tokens") if tokens else serving()
-    right = Control.call
-
-    def older(control, method, message):
-        reply = right(control, method, message)
-        if method == "OpenLane":
-            reply.ClearField("proves")
-        return reply
-
-    monkeypatch.setattr(Control, "call", older)
-    client = joined([server], credentials=Credentials(token=TOKEN if tokens else ""))
-    trains(client)
-    assert kinds(client) == ["grpc" if tokens else "tcp"]
-    (line,) = said()
-    assert ("older version" in line) == tokens

@@ -32,8 +32,8 @@ class Task:
             raise self.dialled[kind]
         return f"connection {kind}"
 
-    def choose(self, transport, with_tls=False):
-        return choose_socket("PS task 0", SOCKETS[transport], self.ask, self.dial, with_tls)
+    def choose(self, transport):
+        return choose_socket("PS task 0", SOCKETS[transport], self.ask, self.dial)
 
 
 def test_tcp_that_nobody_has_asked_for_is_waited_for_shortly():
