@@ -76,7 +76,7 @@ ALLOWED = {
         "_prove": _TIMEOUT,
         "_expect": _TIMEOUT,
     },
-    "ps/access/strangers.py": {"Strangers._has_begun": "the sockets do not block"},
+    "ps/access/strangers.py": {"Strangers._has_come": "the sockets do not block"},
     "ps/service/socket_server.py": {
         "SocketServer.open": "a context variable",
         "SocketServer.close": _SHUT,
@@ -85,8 +85,7 @@ ALLOWED = {
     },
     "ps/service/served_connection.py": {
         "ServedConnection.end": "tells the kernel only",
-        "ServedConnection._admitted": _TIMEOUT,
-        "ServedConnection._received": _TIMEOUT,
+        "ServedConnection.welcome": "the socket has room for some bytes",
     },
     "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "chief/sessions/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},

@@ -1,4 +1,4 @@
-"""Connections that have shown no token yet: they hold no thread, and little memory.
+"""Connections that have not proven their token yet: they hold no thread, and little memory.
 
 Layer: ps. Threads: a Strangers belongs to the thread that accepts connections.
 """
@@ -9,9 +9,11 @@ import contextlib
 import selectors
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from globalstep.runtime.clock import Clock
+from globalstep.security.connection_proofs import CLAIM_BYTES, PROOF_BYTES
 
 __all__ = ["Stranger", "Strangers"]
 
@@ -22,9 +24,9 @@ class Stranger:
 
     Attributes:
         connection: It.
-        host: Where it comes from, as far as it is counted.
+        host: Whom it is counted for.
         until: When it has had its time.
-        shown: What it has sent so far.
+        shown: What it has sent so far, of its claim and its proof.
     """
 
     connection: socket.socket
@@ -34,21 +36,28 @@ class Stranger:
 
 
 class Strangers:
-    """Waits for the first bytes of connections, all at once, in the thread that accepts them.
+    """Receives the claims and proofs of connections, all at once, in the thread that accepts them.
 
     Args:
         listening: Where they come from; not closed here.
         clock: Time.
         secs: How long each may take.
-        first_bytes: How many bytes each begins with.
+        answer: Gives the answer to a claim; None for one that names no token.
         most: How many there may be. One more, and the oldest of the host that has most is closed.
     """
 
-    def __init__(self, listening: socket.socket, clock: Clock, secs: float, first_bytes: int, most: int) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        clock: Clock,
+        secs: float,
+        answer: Callable[[bytes], bytes | None],
+        most: int,
+    ) -> None:
         self._listening = listening
         self._clock = clock
         self._secs = secs
-        self._first_bytes = first_bytes
+        self._answer = answer
         self._most = most
         # Oldest first.
         self._held: dict[int, Stranger] = {}
@@ -78,8 +87,8 @@ class Strangers:
         """Wait until there is something to do.
 
         Returns:
-            Whether a connection may be accepted, or the listening socket has ended; and those that have sent what
-            they begin with, which are the caller's now.
+            Whether a connection may be accepted, or the listening socket has ended; and those that have sent a claim
+            and a proof, which are the caller's now.
         """
         oldest = next(iter(self._held.values()), None)
         left = None if oldest is None else max(oldest.until - self._clock.monotonic(), 0.0)
@@ -87,7 +96,7 @@ class Strangers:
         came = [
             self._held[one.fileno()] for one in sockets if isinstance(one, socket.socket) and one is not self._listening
         ]
-        done = [stranger for stranger in came if self._has_begun(stranger)]
+        done = [stranger for stranger in came if self._has_come(stranger)]
         now = self._clock.monotonic()
         while (oldest := next(iter(self._held.values()), None)) is not None and oldest.until <= now:
             self._close(oldest)
@@ -99,30 +108,36 @@ class Strangers:
             self._close(stranger)
         self._selector.close()
 
-    def _has_begun(self, stranger: Stranger) -> bool:
-        """Look what has come of one; True where it is whole and no stranger any more, which leaves it to the caller."""
+    def _has_come(self, stranger: Stranger) -> bool:
+        """Receive from one; gives whether its claim and proof are whole, which leaves it to the caller."""
+        connection = stranger.connection
+        claims = len(stranger.shown) < CLAIM_BYTES
         try:
-            more = stranger.connection.recv(self._first_bytes - len(stranger.shown))
+            more = connection.recv((CLAIM_BYTES if claims else CLAIM_BYTES + PROOF_BYTES) - len(stranger.shown))
+            stranger.shown += more
+            if claims and len(stranger.shown) == CLAIM_BYTES:
+                more = self._answer(stranger.shown) or b""
+                connection.sendall(more)
+                # The strangers of its host, however many, do not make it go any more.
+                self._hosts -= Counter([stranger.host])
+                stranger.host += ", with a token"
+                self._hosts[stranger.host] += 1
         except BlockingIOError:
             return False
         except OSError:
             more = b""
         if not more:
             self._close(stranger)
-            return False
-        stranger.shown += more
-        if len(stranger.shown) < self._first_bytes:
+        if not more or len(stranger.shown) < CLAIM_BYTES + PROOF_BYTES:
             return False
         self._forget(stranger)
-        stranger.connection.setblocking(True)
+        connection.setblocking(True)
         return True
 
     def _forget(self, stranger: Stranger) -> None:
         self._selector.unregister(stranger.connection)
         del self._held[stranger.connection.fileno()]
-        self._hosts[stranger.host] -= 1
-        if not self._hosts[stranger.host]:
-            del self._hosts[stranger.host]
+        self._hosts -= Counter([stranger.host])
 
     def _close(self, stranger: Stranger) -> None:
         self._forget(stranger)

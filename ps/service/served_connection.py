@@ -1,4 +1,4 @@
-"""One client's connection of messages on a socket: how it is let in, and how its requests are answered.
+"""One client's connection of messages on a socket: how its requests are answered.
 
 Layer: ps. Threads: one at a time, whichever has the connection's turn (`ps/service/turns.py`); `end` may be called by
     any.
@@ -7,7 +7,6 @@ Layer: ps. Threads: one at a time, whichever has the connection's turn (`ps/serv
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import os
 import socket
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.door import whose_seat
 from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.budget import ReplyMemory
 from globalstep.ps.service.handler import encode_error
@@ -27,7 +27,6 @@ from globalstep.ps.service.turns import Turn
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.faults import NO_FAULTS
-from globalstep.security.connection_proofs import PROOF_BYTES, answer, proof
 from globalstep.wire.declarations import padded
 from globalstep.wire.message import NO_CALL
 from globalstep.wire.socket_messages import MOST_AT_ONCE, WELCOME, Incoming, Outgoing, SocketMessage, prepare
@@ -35,12 +34,10 @@ from globalstep.wire.socket_messages import MOST_AT_ONCE, WELCOME, Incoming, Out
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import GivenToken, SocketServer
 
-__all__ = ["HELLO_SECS", "ServedConnection"]
+__all__ = ["ServedConnection"]
 
 _log = logging.getLogger(__name__)
 
-#: How long a connection may take to prove its token.
-HELLO_SECS = 5.0
 #: Calls of a connection that wait; one more is answered at once.
 MOST_PARKED = 64
 #: So many bytes of tensors take time to be received, or sent: a thread of its own is worth it.
@@ -56,18 +53,18 @@ class ServedConnection:
         server: Whose it is.
         accepted: The socket.
         name: What the log calls it.
-        claimed: What it has begun with.
+        given: The token that its client has proven.
 
     Attributes:
-        whose: On whose account it is once its client has proven its token, see whose_seat.
+        whose: On whose account it is, see whose_seat.
         blocks: The memory that the connection shares with its client, once that has asked for some.
     """
 
-    def __init__(self, server: SocketServer, accepted: socket.socket, name: str, claimed: bytes) -> None:
-        self.whose = ""
+    def __init__(self, server: SocketServer, accepted: socket.socket, name: str, given: GivenToken) -> None:
+        self.whose = whose_seat(given.caller)
         self.blocks: SharedBlocks | None = None
+        self._given = given
         self._name = name
-        self._claimed = claimed
         self._server = server
         self._handler = server.handler
         self._socket = accepted
@@ -97,27 +94,21 @@ class ServedConnection:
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(how)
 
-    # ---- Letting in ---------------------------------------------------------------------------
-
-    def let_in(self) -> bool:
-        """Welcome the client if its token is good; gives whether it is."""
+    def welcome(self) -> bool:
+        """Welcome the client; gives whether it is there still."""
         try:
-            return self._welcomed()
+            prepare(self._socket)
+            self._socket.sendall(WELCOME)
+            self._memory = self._handler.stream_memory(self._given.caller)
+            account, shares = self._memory.account, self._given.kind == pb.LANE_SHM
+            if shares:
+                self.blocks = SharedBlocks(self._server.limit_bytes, account)
+                self._memory.buffer = ReplyMemory(account, self.blocks)
+            self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=account)
+            self._server.slow.watch(self)
         except Exception as error:
             self._say(error)
             return False
-
-    def _welcomed(self) -> bool:
-        given = self._admitted()
-        if given is None:
-            return False
-        self._memory = self._handler.stream_memory(given.caller)
-        account, shares = self._memory.account, given.kind == pb.LANE_SHM
-        if shares:
-            self.blocks = SharedBlocks(self._server.limit_bytes, account)
-            self._memory.buffer = ReplyMemory(account, self.blocks)
-        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=account)
-        self._server.slow.watch(self)
         return True
 
     # ---- What is looked at by slow_senders ----------------------------------------------------
@@ -135,37 +126,6 @@ class ServedConnection:
         self.end(socket.SHUT_RDWR)
 
     # -------------------------------------------------------------------------------------------
-
-    def _admitted(self) -> GivenToken | None:
-        """Have the token proven, and give it; None where it is not, and the client is told nothing more."""
-        given = self._server.claimed(self._claimed)
-        if given is None:
-            return None
-        # Who is asked proves first that it is the task that has given the token.
-        self._socket.sendall(answer(given.token, self._claimed))
-        proven = self._received(PROOF_BYTES)
-        if not proven:
-            return None
-        right = hmac.compare_digest(proven, proof(given.token, self._claimed))
-        if not right or not self._server.admitted(self, given):
-            self._server.say_not_let_in(f"{self._name}: a connection")
-            return None
-        prepare(self._socket)
-        self._socket.sendall(WELCOME)
-        return given
-
-    def _received(self, count: int) -> bytes:
-        """Give so many bytes that the client sends in time; b"" if it sends fewer."""
-        until = self._server.now() + HELLO_SECS
-        got = b""
-        while len(got) < count:
-            # In all, not for every byte of it.
-            self._socket.settimeout(max(until - self._server.now(), 0.001))
-            more = self._socket.recv(count - len(got))
-            if not more:
-                return b""
-            got += more
-        return got
 
     def close(self) -> None:
         """Give up the socket, and what else the connection has; to be called once, by who serves it last."""

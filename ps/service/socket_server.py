@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hmac
 import itertools
 import logging
 import secrets
@@ -19,7 +20,7 @@ import select
 import socket
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
@@ -30,11 +31,11 @@ from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.strangers import Stranger, Strangers
 from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.served_connection import HELLO_SECS, ServedConnection
+from globalstep.ps.service.served_connection import ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, TOKEN_BYTES, name_of
+from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, TOKEN_BYTES, answer, name_of, proof
 from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
 from globalstep.wire.shared_memory import is_offered
 
@@ -44,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 #: How long a token waits for its connection.
 _TOKEN_SECS = 10.0
-#: Connections that have not proven yet that they know their token: the oldest is closed for one more, since clients do
-#: so at once. And those that have shown nothing, and hold no thread.
-_MOST_STRANGERS = 32
-_MOST_SILENT = 256
+#: How long a connection may take to prove it.
+_HELLO_SECS = 5.0
+#: Connections that have not proven it yet: the oldest is closed for one more, since clients do so at once.
+_MOST_STRANGERS = 256
 #: What the system lacks for a while, or what came of one connection only; and how long it accepts none then.
 _PASSES = frozenset(
     {
@@ -127,9 +128,6 @@ class SocketServer:
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServedConnection] = set()
-        #: Those that have shown no token yet, oldest first.
-        #: Each with who it is: a host, or a user of this one.
-        self._strangers: dict[ServedConnection, str] = {}
         #: Those that wait for their connection, by name.
         self._tokens: dict[bytes, GivenToken] = {}
         self._closed = False
@@ -163,8 +161,7 @@ class SocketServer:
             now = self._clock.monotonic()
             self._tokens.pop(name_of(unused), None)
             self._tokens = {name: given for name, given in self._tokens.items() if now < given.until}
-            known = len(self._connections) - len(self._strangers)
-            if known + len(self._tokens) >= self._max_connections:
+            if len(self._connections) + len(self._tokens) >= self._max_connections:
                 raise ResourceExhaustedError(
                     f"{self._max_connections} connections are open or asked for; raise --max-clients."
                 )
@@ -217,51 +214,55 @@ class SocketServer:
             _log.warning("A connection of uid %s to a unix socket was closed: no client asked.%s", user, more)
         return None
 
-    def take_in(self, accepted: socket.socket, host: str, claimed: bytes) -> None:
-        """Start a thread for a connection that claims a token of this task, within the limit.
+    def answer(self, claimed: bytes) -> bytes | None:
+        """Give the answer to a claim, which proves that this task knows the token; None where it names none."""
+        with self._lock:
+            given = self._tokens.get(claimed[:NAME_BYTES])
+        if given is None:
+            self._say_not_let_in()
+            return None
+        return answer(given.token, claimed)
+
+    def take_in(self, accepted: socket.socket, claimed: bytes, proven: bytes) -> None:
+        """Start a thread for a connection, if it has proven its token.
 
         Args:
             accepted: The connection.
-            host: Whom it is counted for.
-            claimed: What it begins with, see connection_proofs.
+            claimed: What it has claimed.
+            proven: The proof.
 
         Raises:
             RuntimeError: If the system gives no thread; the connection is closed.
         """
-        if self.claimed(claimed) is None:
-            accepted.close()
-            self.say_not_let_in("A connection")
-            return
         with self._lock:
-            if self._closed:
-                accepted.close()
-                return
-            if len(self._strangers) >= _MOST_STRANGERS:
-                self._send_one_away()
-            name = f"globalstep-connection-{next(self._numbers)}"
-            connection = ServedConnection(self, accepted, name, claimed)
-            thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
-            self._connections.add(connection)
-            self._strangers[connection] = host
-            self._threads.add(thread)
-            try:
-                thread.start()
-            except RuntimeError:
-                self._connections.discard(connection)
-                self._strangers.pop(connection, None)
-                self._threads.discard(thread)
-                connection.close()
-                raise
+            given = self._tokens.get(claimed[:NAME_BYTES])
+            if given is not None and hmac.compare_digest(proven, proof(given.token, claimed)):
+                del self._tokens[claimed[:NAME_BYTES]]
+                if self._clock.monotonic() < given.until:
+                    self._begin(accepted, given)
+                    return
+        accepted.close()
+        self._say_not_let_in()
 
-    def say_not_let_in(self, name: str) -> None:
-        """Say in the log, now and then, that a connection was closed since it has shown no valid token."""
+    def _begin(self, accepted: socket.socket, given: GivenToken) -> None:
+        """Start the thread of a connection; raises as `take_in`. Caller holds the lock."""
+        name = f"globalstep-connection-{next(self._numbers)}"
+        connection = ServedConnection(self, accepted, name, given)
+        thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
+        self._connections.add(connection)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._connections.discard(connection)
+            self._threads.discard(thread)
+            connection.close()
+            raise
+
+    def _say_not_let_in(self) -> None:
+        """Say in the log, now and then, that a connection was closed since it has proven no valid token."""
         if (left := self.said.due("token")) is not None:
-            _log.warning("%s without a valid token was closed.%s", name, left)
-
-    def claimed(self, claim: bytes) -> GivenToken | None:
-        """Give the token that a claim names; None for none."""
-        with self._lock:
-            return self._tokens.get(claim[:NAME_BYTES])
+            _log.warning("A connection without a valid token was closed.%s", left)
 
     def _expects(self, user: int | None) -> bool:
         """Whether a user of this machine may connect: this task's own, root, or one to whom a token was given."""
@@ -270,22 +271,14 @@ class SocketServer:
         with self._lock:
             return user is not None and any(given.user == user for given in self._tokens.values())
 
-    def _send_one_away(self) -> None:
-        """Close the oldest stranger of the host that has most. Caller holds the lock."""
-        hosts = Counter(self._strangers.values())
-        most = max(hosts.values())
-        oldest = next(connection for connection, host in self._strangers.items() if hosts[host] == most)
-        del self._strangers[oldest]
-        oldest.end(socket.SHUT_RDWR)
-
     def park(self, connection: ServedConnection, call: OpenCall) -> ParkedCall | None:
         """Have a call of a connection wait without a thread; None where this thread is to wait."""
         return None if self._turns is None else self._turns.park(connection, call)
 
     def _serve(self, connection: ServedConnection) -> None:
-        """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
+        """Welcome a connection, and serve it, or others in its stead, until one of them has ended."""
         try:
-            if connection.let_in():
+            if connection.welcome():
                 if self._turns is not None:
                     connection = self._turns.take_part(connection)
                 else:
@@ -300,18 +293,6 @@ class SocketServer:
         with self._lock:
             self._connections.discard(connection)
             self._threads.discard(threading.current_thread())
-            self._strangers.pop(connection, None)
-
-    def admitted(self, connection: ServedConnection, given: GivenToken) -> bool:
-        """Take note that a connection has proven a token, and use that up; gives False where either has ended."""
-        with self._lock:
-            good = self._tokens.pop(name_of(given.token), None) is given and self._clock.monotonic() < given.until
-            connection.whose = whose_seat(given.caller)
-            return self._strangers.pop(connection, None) is not None and good
-
-    def now(self) -> float:
-        """Give the time, by the clock."""
-        return self._clock.monotonic()
 
     @property
     def closing(self) -> bool:
@@ -326,6 +307,7 @@ class SocketServer:
         """
         with self._lock:
             self._closed = True
+            self._tokens.clear()
             listeners, connections = list(self._listeners.values()), list(self._connections)
             threads = list(self._threads)
             self._listeners.clear()
@@ -359,8 +341,8 @@ class _Listener:
         self._server = server
         self._socket = listening
         name = "unix" if listening.family == socket.AF_UNIX else "tcp"
-        # Until they have shown something no thread is theirs.
-        self._strangers = Strangers(listening, SYSTEM_CLOCK, HELLO_SECS, CLAIM_BYTES, _MOST_SILENT)
+        # Until they have proven their token no thread is theirs.
+        self._strangers = Strangers(listening, SYSTEM_CLOCK, _HELLO_SECS, server.answer, _MOST_STRANGERS)
         # Who connects may be gone again before it is accepted.
         listening.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"globalstep-accept-{name}", daemon=True)
@@ -382,7 +364,8 @@ class _Listener:
                 try:
                     while begun:
                         stranger = begun.popleft()
-                        self._server.take_in(stranger.connection, stranger.host, stranger.shown)
+                        shown = stranger.shown
+                        self._server.take_in(stranger.connection, shown[:CLAIM_BYTES], shown[CLAIM_BYTES:])
                     accepts, came = self._strangers.ready()
                     begun.extend(came)
                     if accepts:

@@ -6,8 +6,10 @@ import pytest
 
 from globalstep.ps.access.strangers import Strangers
 from globalstep.runtime.clock import ManualClock
+from globalstep.security.connection_proofs import CLAIM_BYTES, PROOF_BYTES
 
 LONG = 30.0
+CLAIM, ANSWER, PROOF = b"c" * CLAIM_BYTES, b"a" * PROOF_BYTES, b"p" * PROOF_BYTES
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def listening():
 
 @pytest.fixture
 def strangers(listening, clock):
-    made = Strangers(listening, clock, 5.0, 4, 3)
+    made = Strangers(listening, clock, 5.0, {CLAIM: ANSWER}.get, 3)
     yield made
     made.close()
 
@@ -52,15 +54,25 @@ def is_closed(client):
         return True
 
 
-def test_who_has_sent_its_first_bytes_is_given_on(strangers, dial):
+def test_who_claims_and_proves_is_answered_and_given_on(strangers, dial):
     client = dial(strangers)
-    client.sendall(b"ab")
-    assert strangers.ready() == (False, [])
-    client.sendall(b"cdef")
+    for part in (CLAIM[:1], CLAIM[1:], PROOF[:1]):
+        client.sendall(part)
+        assert strangers.ready() == (False, [])
+    assert client.recv(len(ANSWER), socket.MSG_WAITALL) == ANSWER
+    client.sendall(PROOF[1:] + b"ef")
     accepts, (begun,) = strangers.ready()
     with begun.connection as connection:
-        assert (accepts, begun.shown, len(strangers)) == (False, b"abcd", 0)
+        assert (accepts, begun.shown, len(strangers)) == (False, CLAIM + PROOF, 0)
         assert connection.recv(2) == b"ef"  # what follows is left where it is
+
+
+def test_who_claims_what_there_is_not_gets_no_word(strangers, dial):
+    client = dial(strangers)
+    client.sendall(PROOF)
+    assert strangers.ready() == (False, [])
+    assert is_closed(client)
+    assert len(strangers) == 0
 
 
 def test_that_one_may_be_accepted_is_said(strangers, listening):
@@ -85,14 +97,18 @@ def test_who_hangs_up_is_forgotten(strangers, dial):
     assert len(strangers) == 0
 
 
-def test_one_more_closes_the_oldest_of_the_host_that_has_most(strangers, dial):
-    other = dial(strangers, "b")
-    first = dial(strangers)
-    second = dial(strangers)
-    third = dial(strangers)
+@pytest.mark.parametrize("claims", [False, True])
+def test_one_more_closes_the_oldest_of_the_host_that_has_most(strangers, dial, claims):
+    """Whom a token was given to is on the account of no stranger of its host."""
+    kept = dial(strangers, "a" if claims else "b")
+    if claims:
+        kept.sendall(CLAIM)
+        assert strangers.ready() == (False, [])
+    first, *others = [dial(strangers) for _ in range(3)]
     assert is_closed(first)
-    for client in (other, second, third):
-        client.sendall(b"abcd")
+    kept.sendall(PROOF if claims else CLAIM + PROOF)
+    for client in others:
+        client.sendall(CLAIM + PROOF)
     given = []
     while len(given) < 3:
         given += strangers.ready()[1]

@@ -364,21 +364,6 @@ def test_strangers_without_a_token_say_little_in_the_log(serve, kind, caplog):
     assert caplog.text.count("without a valid token") == 1
 
 
-def test_one_host_s_strangers_make_room_before_others(serve):
-    server = serve().server
-    kept = [Stranger() for _ in range(4)]
-    server._strangers = {kept[0]: "10.0.0.1", **dict.fromkeys(kept[1:], "10.0.0.2")}
-    server._send_one_away()
-    assert kept[0] in server._strangers
-    assert kept[1] not in server._strangers
-    server._strangers.clear()
-
-
-class Stranger:
-    def end(self, how):
-        """Nothing is connected."""
-
-
 def test_one_host_does_not_take_all_transports(monkeypatch):
     """Tokens that were asked for count, and so do connections that have shown theirs, until they end."""
     monkeypatch.setattr(door, "_LEAST_SHARE", 2)
