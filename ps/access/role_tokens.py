@@ -145,11 +145,6 @@ class RoleTokens:
                 match = line
         return match
 
-    def role_of(self, token: str) -> str | None:
-        """Give whose token it is; None for an unknown one."""
-        line = self.find(token)
-        return None if line is None else line.role
-
     def holds(self, mark: str) -> bool:
         """Whether a line is still in the file, as of at most LOOK_SECS ago."""
         if self._clock.monotonic() - self._looked >= LOOK_SECS:

@@ -117,7 +117,7 @@ class SocketServer:
         self.handler = handler
         self.limit_bytes = limit_bytes
         # None where each connection is served by its own thread.
-        self._turns: Turns[ServedConnection] | None = Turns(handler) if hasattr(select, "epoll") else None
+        self._turns = Turns(handler) if hasattr(select, "epoll") else None
         self._clock = clock
         self._host = host
         self._port = port

@@ -19,14 +19,15 @@ import select
 import sys
 import threading
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.aggregates.step_waits import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.shard.layouts import LayoutMemory
 
-__all__ = ["Served", "Turn", "Turns"]
+if TYPE_CHECKING:
+    from globalstep.ps.service.served_connection import ServedConnection
+
+__all__ = ["Turn", "Turns"]
 
 
 class Turn(enum.Enum):
@@ -42,38 +43,7 @@ class Turn(enum.Enum):
     TAKES_TIME = enum.auto()
 
 
-class Served(Protocol):
-    """A connection, as far as threads take turns with it; see ServedConnection."""
-
-    def fileno(self) -> int:
-        """Give its socket's descriptor."""
-        ...
-
-    def answer_quickly(self, alone: bool) -> Turn:
-        """Go on as far as that needs no wait."""
-        ...
-
-    def answer(self) -> bool:
-        """Do what takes time; gives whether the connection goes on."""
-        ...
-
-    def counting(self) -> tuple[pb.Request, LayoutMemory]:
-        """Give the push that only counts."""
-        ...
-
-    def counted(self, reply: pb.Reply) -> None:
-        """Have the reply to it sent next."""
-        ...
-
-    def finish(self, call: OpenCall) -> Turn:
-        """Answer a call that was parked."""
-        ...
-
-
-S = TypeVar("S", bound=Served)
-
-
-class Turns(Generic[S]):
+class Turns:
     """See the module's text. Thread-safe.
 
     Args:
@@ -95,21 +65,21 @@ class Turns(Generic[S]):
         #: Of those that have a push that only counts, and wait for what else has come.
         self._counting: list[int] = []
         # Connections that are waited for, or ready, and for what; an entry is made and taken out by who serves it.
-        self._waiting: dict[int, tuple[S, int]] = {}
+        self._waiting: dict[int, tuple[ServedConnection, int]] = {}
         # Calls that may be answered now, and their connections; any thread appends, the one with the turn takes out.
-        self._resumed: deque[tuple[S, OpenCall]] = deque()
+        self._resumed: deque[tuple[ServedConnection, OpenCall]] = deque()
         # Wakes the thread with the turn, whose number `_at_turn` is.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller.register(self._wake, select.EPOLLIN)
         self._at_turn = 0
 
-    def park(self, connection: S, call: OpenCall) -> ParkedCall | None:
+    def park(self, connection: ServedConnection, call: OpenCall) -> ParkedCall | None:
         """Have a call wait without a thread, if this thread has the turn."""
         if self._at_turn != threading.get_ident():
             return None
         return ParkedCall(self._handler.step_waits.now(), lambda _: self._resume(connection, call))
 
-    def _resume(self, connection: S, call: OpenCall) -> None:
+    def _resume(self, connection: ServedConnection, call: OpenCall) -> None:
         self._resumed.append((connection, call))
         if self._at_turn != threading.get_ident():
             self._wake_up()
@@ -130,7 +100,7 @@ class Turns(Generic[S]):
             elif descriptor >= 0:
                 self._resumed.append((connection, call))
 
-    def take_part(self, connection: S) -> S:
+    def take_part(self, connection: ServedConnection) -> ServedConnection:
         """Serve a connection, and others, until one of them comes to its end.
 
         Args:
@@ -157,7 +127,7 @@ class Turns(Generic[S]):
         if wake >= 0:
             os.close(wake)
 
-    def _wait_for(self, connection: S) -> None:
+    def _wait_for(self, connection: ServedConnection) -> None:
         descriptor = connection.fileno()
         self._waiting[descriptor] = connection, select.EPOLLIN
         self._poller.register(descriptor, select.EPOLLIN)
@@ -165,7 +135,7 @@ class Turns(Generic[S]):
         if self._resumed or self._handler.step_waits.parked:
             self._wake_up()
 
-    def _next(self) -> S:
+    def _next(self) -> ServedConnection:
         """Do what is quick, until a connection needs more; gives that one, which is no longer waited for."""
         while True:
             while not self._ready:
@@ -198,7 +168,7 @@ class Turns(Generic[S]):
             if turn is not Turn.RECEIVES or waited_for != select.EPOLLIN:
                 self._wait_anew(descriptor, connection, turn, waited_for)
 
-    def _wait_anew(self, descriptor: int, connection: S, turn: Turn, waited_for: int) -> None:
+    def _wait_anew(self, descriptor: int, connection: ServedConnection, turn: Turn, waited_for: int) -> None:
         """Wait for what comes next of a connection."""
         wanted = select.EPOLLOUT if turn is Turn.SENDS else select.EPOLLIN
         if wanted != waited_for:

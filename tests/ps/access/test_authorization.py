@@ -326,10 +326,10 @@ def test_tokens_are_read_again_when_their_file_changes(tokens_file, caplog):
     tokens = RoleTokens(str(tokens_file))
     fresh = "fresh-0123456789abcdef"
     tokens_file.write_text(f"worker {fresh}\nworker {TOKENS['worker']}\n# changed\n")
-    assert (tokens.role_of(fresh), tokens.role_of(TOKENS["worker"])) == ("worker", "worker")
-    assert tokens.role_of(TOKENS["chief"]) is None
+    assert (tokens.find(fresh).role, tokens.find(TOKENS["worker"]).role) == ("worker", "worker")
+    assert tokens.find(TOKENS["chief"]) is None
     tokens_file.write_text("worker short")
-    assert tokens.role_of(fresh) == "worker"
+    assert tokens.find(fresh).role == "worker"
     assert "stay as they were" in caplog.text
     assert fresh not in caplog.text
 

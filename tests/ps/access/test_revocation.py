@@ -140,11 +140,11 @@ def test_a_file_that_is_empty_for_a_moment_revokes_nothing(tokens_file):
     clock = ManualClock()
     tokens = RoleTokens(str(tokens_file), clock)
     tokens_file.write_text("")
-    assert tokens.role_of(BOB) == "worker"
+    assert tokens.find(BOB).role == "worker"
     write(tokens_file, LINES)
     clock.advance(EMPTY_SECS)
-    assert tokens.role_of(BOB) == "worker"
-    assert tokens.role_of(CHIEF) == "chief"
+    assert tokens.find(BOB).role == "worker"
+    assert tokens.find(CHIEF).role == "chief"
 
 
 # ---- One worker's own -----------------------------------------------------------------------------
