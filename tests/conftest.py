@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -21,6 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 #: too. Tests of the default say so.
 SPREAD = "spread_above=0"
 os.environ[RUN_POLICY_VARIABLE] = SPREAD
+# What is compiled is kept, assertions as pytest writes them anew included, here and by processes that tests start:
+# without that a run begins with ten seconds of compiling.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _JOIN_SECS = 5.0
 #: Threads that end by themselves do so in less; the others may be held by what is unreachable.
 _SOON_SECS = 0.2

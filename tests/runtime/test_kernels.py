@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 
-import numba
 import numpy as np
 import pytest
 
 from globalstep import rules
-from globalstep.runtime import kernel_compiler, kernels
+from globalstep.runtime import kernels
 from globalstep.runtime.kernels import kernel, read_only
 
 
@@ -83,8 +82,16 @@ def test_who_has_a_wish_of_numba_gets_numba():
 KERNELS = {kind: rules.get_rule(kind) for kind in ("adam", "ftrl", "lion", "momentum", "proximal_adagrad")}
 
 
+@pytest.fixture
+def compiler():
+    """What compiles, with numba, which takes a third of a second to import."""
+    from globalstep.runtime import kernel_compiler
+
+    return kernel_compiler
+
+
 @pytest.mark.parametrize("kind", KERNELS)
-def test_machine_code_and_numba_give_the_same_bits(kind):
+def test_machine_code_and_numba_give_the_same_bits(kind, compiler):
     """Also of numbers that no computation likes: infinite, too small to be normal, none."""
     rule, rng = KERNELS[kind], np.random.default_rng(5)
     numbers = rule.numbers(dict.fromkeys((*rule.hypers, *rule.scalars), 0.3), np.float32)
@@ -94,7 +101,7 @@ def test_machine_code_and_numba_give_the_same_bits(kind):
     assert hasattr(native, "argtypes")
 
     native(*arrays, *numbers)
-    kernel_compiler.dispatcher(rule.dense_kernel.function)(*copies[:-1], read_only(copies[-1]), *numbers)
+    compiler.dispatcher(rule.dense_kernel.function)(*copies[:-1], read_only(copies[-1]), *numbers)
 
     for array, copy in zip(arrays, copies, strict=True):
         # What a number that is none carries besides depends on the order of a sum's terms.
@@ -126,10 +133,10 @@ def run(loop):
 
 
 @pytest.fixture
-def compiles(monkeypatch):
+def compiles(compiler, monkeypatch):
     """How often a loop is compiled."""
-    was, calls = kernel_compiler.machine_code, []
-    monkeypatch.setattr(kernel_compiler, "machine_code", lambda *asked: calls.append(asked) or was(*asked))
+    was, calls = compiler.machine_code, []
+    monkeypatch.setattr(compiler, "machine_code", lambda *asked: calls.append(asked) or was(*asked))
     return calls
 
 
@@ -222,13 +229,15 @@ def test_arrays_and_results_that_machine_code_does_not_take_are_numbas(folder, c
     kernel(doubled)(strided, np.float32(2))
     assert strided.tolist() == [2, 2, 2]
     assert kernel(total)(strided) == kernel(total)(read_only(strided.copy())) == 6
+    import numba
+
     with pytest.raises(numba.NumbaError):
         kernel(total)(swapped)
     assert not compiles
 
 
-def test_a_numba_that_is_not_known_runs_the_loop_itself(folder, monkeypatch, caplog):
-    monkeypatch.setattr(kernel_compiler, "machine_code", lambda *asked: asked[0].nothing)
+def test_a_numba_that_is_not_known_runs_the_loop_itself(folder, compiler, monkeypatch, caplog):
+    monkeypatch.setattr(compiler, "machine_code", lambda *asked: asked[0].nothing)
     caplog.set_level("INFO", "globalstep")
     assert run(kernel(doubled)) == (True, False)
     assert "doubled is called by numba: AttributeError" in caplog.text

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
@@ -188,10 +187,16 @@ def test_what_cannot_be_is_refused(make, said):
         make()
 
 
-def digits_of(wire, **options):
-    """Train a network of one hidden layer on digits by 40 rounds; gives its loss, and the bytes sent and read."""
+@pytest.fixture(scope="module")
+def digits():
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
-    images, labels = (images / 16).astype(np.float32), np.eye(10, dtype=np.float32)[labels]
+    return (images / 16).astype(np.float32), np.eye(10, dtype=np.float32)[labels]
+
+
+def trained_on(images, labels, wire, **options):
+    """Train a network of one hidden layer on digits by 40 rounds; gives its loss, and the bytes sent and read."""
     batches = [(images[at : at + 64], labels[at : at + 64]) for at in range(0, 1792, 64)]
     random = np.random.default_rng(0)
     params = {
@@ -222,8 +227,8 @@ def digits_of(wire, **options):
 
 
 @pytest.mark.parametrize("replicas", [None, 1])
-def test_differences_in_fewer_bytes_train_as_well(replicas):
-    loss, sent, read = digits_of(None, replicas=replicas)
+def test_differences_in_fewer_bytes_train_as_well(digits, replicas):
+    loss, sent, read = trained_on(*digits, None, replicas=replicas)
     assert loss < 0.1
     for wire, of_sent, of_read in [
         (gs.WireOptions("bfloat16"), 0.51, 0.51),
@@ -231,7 +236,7 @@ def test_differences_in_fewer_bytes_train_as_well(replicas):
         # 640 of its 4,736 elements are in a tensor that is too small to be thinned out.
         (gs.WireOptions(top_k=0.1), 0.33, 1.0),
     ]:
-        packed = digits_of(wire, replicas=replicas)
+        packed = trained_on(*digits, wire, replicas=replicas)
         assert packed[0] < 1.15 * loss + 0.002, wire
         assert packed[1] < of_sent * sent, wire
         assert packed[2] <= of_read * read, wire
