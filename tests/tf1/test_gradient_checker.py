@@ -6,12 +6,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 def test_both_jacobians_are_those_of_the_function(session):
     x = gs.placeholder(gs.float64, [2, 3])
     matrix = np.arange(12.0).reshape(3, 4)

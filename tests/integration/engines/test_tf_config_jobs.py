@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from processes import EXAMPLES, ROOT, Processes, free_addresses
+from processes import EXAMPLES, ROOT, free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
@@ -15,12 +15,6 @@ from globalstep.tf1.variables.checkpoint_variables import list_variables, load_c
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 COUNTING = ROOT / "tests" / "support" / "counting_job.py"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start(processes, task, cluster, *program):

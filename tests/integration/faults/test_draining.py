@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planned_faults import environ_with
-from processes import Processes, free_addresses, tasks_marked
+from processes import free_addresses, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.processes
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
 LAST_STEP = 800
 ENDED = r"{} was ended by SIGTERM \(exit code 143\); restart 1 of 2"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Processes, free_addresses, tasks_marked
+from processes import free_addresses, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
@@ -32,12 +32,6 @@ from globalstep.ps.__main__ import main
 sys.exit(main())
 """
 TAKEN = "acts as chief from now on"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

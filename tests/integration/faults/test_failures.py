@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Processes, free_addresses, tasks_marked
+from processes import free_addresses, tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.processes
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
 LAST_STEP = 800
 CAME_BACK = r"lost (its|their) state\. All PS tasks go back together, from .* to step (\d+), to checkpoint"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

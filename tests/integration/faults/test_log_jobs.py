@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Processes, tasks_marked
+from processes import tasks_marked
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.processes
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
 LAST_STEP = 500
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def launch(processes, tmp_path, name, restarts):

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 import pytest
-from processes import EXAMPLES, Processes, free_addresses
+from processes import EXAMPLES, free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
@@ -16,12 +16,6 @@ pytestmark = pytest.mark.processes
 PS_FIRST = ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2"]
 CHIEF_LAST = ["worker:2", "ps:1", "worker:1", "ps:0", "worker:0"]
 CHIEF_FIRST = ["worker:0", "worker:1", "worker:2", "ps:1", "ps:0"]
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start_trainer(processes, tasks, tmp_path, last_step, addresses, *more):

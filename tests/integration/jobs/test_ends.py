@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 pytestmark = pytest.mark.processes
 
@@ -13,12 +13,6 @@ PROGRAM = Path(__file__).resolve().parent / "programs" / "unclosed_replica.py"
 TIMEOUT_SECS = 60.0
 #: For PS tasks that nobody uses any more; the default is longer than a test.
 QUICK = {"GLOBALSTEP_PS_ABANDON_SECS": "2"}
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,15 +6,9 @@ import json
 import re
 
 import pytest
-from processes import EXAMPLES, ROOT, Processes
+from processes import EXAMPLES, ROOT
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def test_the_decayed_rate_prints_the_table_of_the_seed(processes):

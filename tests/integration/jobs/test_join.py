@@ -8,19 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 from globalstep.tf1.variables.checkpoint_variables import load_variable
 
 pytestmark = pytest.mark.processes
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "join_without_return.py"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start(processes, tasks, *more):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from processes import Processes
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -75,12 +74,6 @@ print("DICT", list(gs.load("run", step="best")["table.weight"].shape))
 )
 
 EXPORT = LIMITED + "limit()\nfrom globalstep.deploy.cli import main\nsys.exit(main(sys.argv[1:]))\n"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.mark.parametrize("evaluator", [False, True])

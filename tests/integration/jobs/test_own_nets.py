@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 from globalstep.tf1.variables.checkpoint_variables import load_variable
 
@@ -14,12 +14,6 @@ pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 WORKERS = 3
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start(processes, program, *more, workers=WORKERS):

@@ -6,19 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 from globalstep.tf1.variables.checkpoint_variables import load_variable
 
 pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 @pytest.mark.parametrize("job", ["worker", "local"])

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from processes import Processes
 
 import globalstep as gs
 
@@ -58,12 +57,6 @@ together = gs.train.SyncReplicasOptimizer(gs.optim.SGD(0.05), 2)
 result = gs.fit({{"w": np.zeros(3, np.float32)}}, loss_fn, batches, optimizer=together, epochs=3)
 print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
 """
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):

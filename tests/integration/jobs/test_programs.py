@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 from globalstep.tf1.variables.checkpoint_variables import load_variable
 
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.processes
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: Each well below what it takes on an idle machine times three.
 TIMEOUT_SECS = 60.0
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def tasks_of(ps, workers):

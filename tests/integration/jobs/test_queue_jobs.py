@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses, until
+from processes import free_addresses, until
 
 from globalstep.ps.server import EXIT_TERMINATED
 
@@ -16,12 +16,6 @@ pytestmark = pytest.mark.processes
 
 PROGRAMS = Path(__file__).resolve().parent / "programs" / "queues"
 TIMEOUT_SECS = 150.0
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start(processes, program, ps, workers, *more):

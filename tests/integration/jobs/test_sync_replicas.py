@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import Processes, free_addresses
+from processes import free_addresses
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
@@ -16,12 +16,6 @@ from globalstep.tf1.variables.checkpoint_variables import load_checkpoint
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 PROGRAMS = Path(__file__).parent / "programs" / "synchronous"
-
-
-@pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path) as running:
-        yield running
 
 
 def start(processes, program, run_dir, workers, *options):

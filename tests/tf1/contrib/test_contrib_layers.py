@@ -11,12 +11,6 @@ from globalstep.tf1.execution.planner import make_plan
 F, L = gs.contrib.framework, gs.contrib.layers
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def ready(session):
     session.run(gs.global_variables_initializer())
     return session

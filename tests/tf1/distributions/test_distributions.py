@@ -11,12 +11,6 @@ ds = gs.contrib.distributions
 MANY = 20_000
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 EACH = {
     "Normal": lambda: ds.Normal([0.5, -1.0], 2.0),
     "NormalWithSoftplusScale": lambda: ds.NormalWithSoftplusScale([0.5, -1.0], 0.3),

@@ -8,12 +8,6 @@ import globalstep as gs
 fc = gs.feature_column
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def ready(session):
     session.run([gs.global_variables_initializer(), gs.tables_initializer()])
 

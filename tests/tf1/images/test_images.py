@@ -5,13 +5,6 @@ import pytest
 
 import globalstep as gs
 
-
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 IMAGE = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
 
 

@@ -13,12 +13,6 @@ from globalstep.tf1.ops.summaries import merge_all
 from globalstep.tf1.sessions.session import Session
 
 
-@pytest.fixture
-def sess():
-    with Graph().as_default() as graph, Session(graph=graph) as session:
-        yield session
-
-
 def everything(sess, node):
     """Runs `node` until the input ends; all threads have then ended too."""
     coord = Coordinator()

@@ -14,12 +14,6 @@ from globalstep.tf1.inputs.queues import FIFOQueue
 from globalstep.tf1.sessions.session import Session
 
 
-@pytest.fixture
-def sess():
-    with Graph().as_default() as graph, Session(graph=graph) as session:
-        yield session
-
-
 def counted_to(limit):
     """A queue of ones and the operation that puts `limit` of them in, all in all."""
     queue = FIFOQueue(10, "int32", shapes=[()])

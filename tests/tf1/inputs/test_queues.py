@@ -10,13 +10,6 @@ from globalstep.errors import CancelledError, DeadlineExceededError, InvalidArgu
 from globalstep.tf1.graph.graph import Graph, Node, name_scope
 from globalstep.tf1.inputs.queue_state import QueueState
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
-from globalstep.tf1.sessions.session import Session
-
-
-@pytest.fixture
-def sess():
-    with Graph().as_default() as graph, Session(graph=graph) as session:
-        yield session
 
 
 class Attempt:

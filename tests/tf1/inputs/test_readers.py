@@ -8,18 +8,10 @@ import pytest
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import DataLossError, InvalidArgumentError, NotFoundError, OutOfRangeError
 from globalstep.files.records import TFRecordOptions, TFRecordWriter
-from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.inputs import readers
 from globalstep.tf1.inputs.inputs import string_input_producer
 from globalstep.tf1.inputs.queue_runner import start_queue_runners
 from globalstep.tf1.inputs.queues import FIFOQueue
-from globalstep.tf1.sessions.session import Session
-
-
-@pytest.fixture
-def sess():
-    with Graph().as_default() as graph, Session(graph=graph) as session:
-        yield session
 
 
 def queue_of(sess, *names):

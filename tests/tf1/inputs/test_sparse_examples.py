@@ -8,17 +8,10 @@ import pytest
 import globalstep as gs
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
-from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.inputs import batching, inputs
 from globalstep.tf1.inputs.queue_runner import start_queue_runners
-from globalstep.tf1.sessions.session import Session
-
-
-@pytest.fixture
-def sess():
-    with Graph().as_default() as graph, Session(graph=graph) as session:
-        yield session
 
 
 def taken(sess, node, times=1):

@@ -5,12 +5,6 @@ import globalstep as gs
 from globalstep.tf1.layers import functional_layers
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def ready(session):
     session.run(gs.global_variables_initializer())
     return session

@@ -6,12 +6,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_a_layer_makes_its_variables_at_the_first_call_and_shares_them_later(session):
     layer = gs.layers.Dense(2, kernel_initializer=gs.ones_initializer())
     assert (layer.built, layer.weights, layer.dtype) == (False, [], None)

@@ -7,12 +7,6 @@ import globalstep as gs
 L = gs.contrib.layers
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def regularized(session, regularizer):
     w = gs.get_variable("w", initializer=[3.0, -4.0], regularizer=regularizer)
     session.run(gs.global_variables_initializer())

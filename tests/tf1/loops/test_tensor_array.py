@@ -4,12 +4,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_what_was_not_written_reads_as_zeros(session):
     array = gs.TensorArray(gs.float32, 3).write(1, [1.0, 2.0])
     assert session.run(array.stack()).tolist() == [[0, 0], [1, 2], [0, 0]]

@@ -6,12 +6,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def count_to(n, body, *first):
     return gs.while_loop(lambda i, *_: i < n, lambda i, *rest: (i + 1, *body(*rest)), [0, *first])
 

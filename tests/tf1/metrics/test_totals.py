@@ -6,12 +6,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_a_value_is_zero_before_any_update_and_starts_anew_with_the_initializer(session):
     x = gs.placeholder(gs.float32, [None])
     value, update = gs.metrics.mean(x)

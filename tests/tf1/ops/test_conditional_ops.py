@@ -4,12 +4,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_lists_and_old_names_of_arguments(session):
     flag = gs.placeholder(gs.bool, [])
     a, b = gs.cond(flag, fn1=lambda: [gs.constant(1), gs.constant(2.0)], fn2=lambda: [gs.constant(3), gs.constant(4.0)])

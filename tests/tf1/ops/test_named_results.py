@@ -5,12 +5,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 @pytest.mark.parametrize(
     ("make", "names"),
     [

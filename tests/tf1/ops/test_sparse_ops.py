@@ -8,12 +8,6 @@ import globalstep as gs
 VALUE = gs.SparseTensorValue([[0, 1], [1, 2]], [2.0, 3.0], [2, 3])
 
 
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 def test_sparse_tensors_are_fed_and_fetched(session):
     x = gs.sparse_placeholder(gs.float32, [None, 3], name="x")
     assert (x.shape.as_list(), x.dtype, x.op.name) == ([None, 3], gs.float32, "x/values")

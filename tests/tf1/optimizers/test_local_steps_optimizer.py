@@ -4,7 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-from small_model import LocalCluster
 
 import globalstep as gs
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
@@ -15,13 +14,6 @@ RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
 Y = X @ np.array([1.0, -2.0, 3.0], np.float32)
 BATCHES = [(X[at : at + 4], Y[at : at + 4]) for at in range(0, 40, 4)]
-
-
-@pytest.fixture
-def cluster():
-    made = LocalCluster(shards=2)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

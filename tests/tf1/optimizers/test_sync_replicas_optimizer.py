@@ -2,16 +2,8 @@
 
 import numpy as np
 import pytest
-from small_model import LocalCluster
 
 import globalstep as gs
-
-
-@pytest.fixture
-def cluster():
-    made = LocalCluster(shards=2)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,6 @@ cells = gs.nn.rnn_cell
 TIME, BATCH, SIZE = 6, 4, 5
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 class Stepwise(cells.RNNCell):
     """A cell that hides from dynamic_rnn that whole sequences of it can be run."""
 

@@ -11,12 +11,6 @@ cells, seq2seq = gs.nn.rnn_cell, gs.contrib.seq2seq
 BATCH, TIME, SIZE, CLASSES = 3, 5, 4, 6
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def start(session, scale=0.8):
     """Give all Variables values that belong to their names."""
     session.run(gs.global_variables_initializer())

@@ -18,12 +18,6 @@ from globalstep.worker.protocol.push_result import PushResult
 Pair = namedtuple("Pair", "first second")
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as sess:
-        yield sess
-
-
 class TestFetching:
     def test_structures(self, session):
         one, two = as_node(1.0, name="one"), as_node([2.0, 3.0])

@@ -26,13 +26,6 @@ def status(state, incarnation=0):
 VACANT = status(pb.STATE_VACANT)
 
 
-@pytest.fixture
-def cluster():
-    made = LocalCluster(shards=2)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize(
     ("statuses", "found"),
     [

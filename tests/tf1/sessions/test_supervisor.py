@@ -1,7 +1,7 @@
 import threading
 
 import pytest
-from small_model import LocalCluster, build
+from small_model import build
 
 from globalstep.errors import AbortedError, OutOfRangeError
 from globalstep.proto import globalstep_pb2 as pb
@@ -11,13 +11,6 @@ from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.summaries import summary_iterator
 from globalstep.tf1.ops.summary_ops import scalar
 from globalstep.tf1.sessions.supervisor import Supervisor, basic_train_loop
-
-
-@pytest.fixture
-def cluster():
-    made = LocalCluster(shards=2)
-    yield made
-    made.close()
 
 
 def events_in(directory):

@@ -6,18 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from small_model import LocalCluster, wait_for_saves
+from small_model import wait_for_saves
 
 import globalstep as gs
 
 slim = gs.contrib.slim
-
-
-@pytest.fixture
-def cluster():
-    made = LocalCluster(shards=2)
-    yield made
-    made.close()
 
 
 def model(rate=0.1):

@@ -8,12 +8,6 @@ import globalstep as gs
 lookup = gs.contrib.lookup
 
 
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 def test_a_table_is_used_after_it_is_initialized(session):
     table = lookup.index_table_from_tensor(["a", "b"])
     node = table.lookup(gs.constant(["b", "c"]))

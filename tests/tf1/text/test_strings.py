@@ -7,12 +7,6 @@ import globalstep as gs
 from globalstep.tf1.text.fingerprints import fingerprint64
 
 
-@pytest.fixture
-def session():
-    with gs.Graph().as_default(), gs.Session() as opened:
-        yield opened
-
-
 @pytest.mark.parametrize(
     ("text", "fingerprint"),
     [

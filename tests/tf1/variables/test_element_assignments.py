@@ -8,12 +8,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_methods_of_a_variable(session):
     w = gs.Variable(gs.zeros([2, 2]))
     session.run(w.initializer)

@@ -8,12 +8,6 @@ from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.constant_ops import placeholder
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as sess:
-        yield sess
-
-
 class TestMaking:
     def test_repr_is_that_of_the_seed(self):
         step = gs.Variable(np.int64(0), trainable=False, name="global_step")
