@@ -11,15 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from compose_engine import engine, why_not
+from counted import assert_counted
 from processes import EXAMPLES, ROOT, free_addresses, until
 
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.deploy.cli import main
 from globalstep.deploy.compose import project_name
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [
     pytest.mark.processes,
@@ -127,11 +125,7 @@ def job(docker, tmp_path):
 
 
 def counts_exactly(folder, capsys):
-    prefix = latest_checkpoint(str(folder))
-    assert prefix == str(folder / f"model.ckpt-{LAST_STEP}")
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+    assert_counted(folder, LAST_STEP)
     assert main(["audit", str(folder)]) == 0
     assert "PROVEN\n" in capsys.readouterr().out
 

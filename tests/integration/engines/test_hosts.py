@@ -8,13 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
+from counted import assert_counted
 from hosts import hosts, why_not
 from processes import EXAMPLES, Processes
-
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [
     pytest.mark.processes,
@@ -63,11 +60,7 @@ def processes(network, tmp_path):
 
 def ends_exactly(processes, tmp_path):
     assert processes.wait(90.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}")
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+    assert_counted(tmp_path / "run", LAST_STEP)
 
 
 def longest_gap(processes, task):

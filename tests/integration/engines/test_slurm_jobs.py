@@ -13,16 +13,14 @@ import tempfile
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
+from counted import assert_counted
 from hosts import hosts
 from hosts import why_not as why_no_hosts
 from processes import EXAMPLES, until
 from slurm_cluster import NODES, slurm, why_not
 
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.deploy.audit.audit import audit
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = [
     pytest.mark.processes,
@@ -132,11 +130,7 @@ def job(cluster, tmp_path):
 
 
 def counts_exactly(folder):
-    prefix = latest_checkpoint(str(folder))
-    assert prefix == str(folder / f"model.ckpt-{LAST_STEP}")
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+    assert_counted(folder, LAST_STEP)
 
 
 def bring_back(cluster, node):

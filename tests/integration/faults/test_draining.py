@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counted import assert_counted
 from planned_faults import environ_with
 from processes import free_addresses, tasks_marked
 
@@ -52,11 +53,7 @@ def ends_exactly(processes, tmp_path, task):
     codes = processes.wait()
     printed = processes.output("launch")
     assert set(codes.values()) == {0}, printed
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}"), printed
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+    assert_counted(tmp_path / "run", LAST_STEP, printed)
     return printed
 
 

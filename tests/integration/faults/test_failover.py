@@ -11,12 +11,9 @@ import sys
 import uuid
 from pathlib import Path
 
-import numpy as np
 import pytest
+from counted import assert_counted
 from processes import free_addresses, tasks_marked
-
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = pytest.mark.processes
 
@@ -51,11 +48,7 @@ def ends_exactly(processes, tmp_path, name="launch"):
     codes = processes.wait()
     printed = processes.output(name)
     assert codes[name] == 0, printed
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}"), printed
-    reader = load_checkpoint(prefix)
-    for variable, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(variable) == LAST_STEP), variable
+    assert_counted(tmp_path / "run", LAST_STEP, printed)
     return printed
 
 
@@ -129,10 +122,7 @@ def test_who_takes_the_chiefs_place_mends_what_is_lost_meanwhile(processes, tmp_
     workers = ["worker:0", "worker:1"]
     printed = {task: processes.output(task) for task in [*servers, *workers]}
     assert {task: processes.code(task) for task in printed} == dict.fromkeys(printed, 0), printed
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{last_step}"), printed
-    for variable, _ in list_variables(prefix):
-        assert np.all(load_checkpoint(prefix).get_tensor(variable) == last_step), variable
+    assert_counted(tmp_path / "run", last_step, printed)
     took = [task for task in workers if TAKEN in printed[task]]
     assert len(took) == 1, printed
     # With a log any client brings a task back; otherwise it waits for who may restore.

@@ -17,14 +17,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from counted import assert_counted
 from fault_matrix import cells
 from planned_faults import environ_with, parse
 from processes import Processes
-
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
 CAME_BACK = "All PS tasks go back together"
@@ -108,11 +105,7 @@ def _play(processes, folder, plan, sleep_secs, last_step, more):
     assert codes == {"launch": 0}, printed
     # Every fault happened, each once, in the order of the plan.
     assert [line.partition(" pid=")[0] for line in _lines(trace)] == [re.sub(" nth=.*", "", line) for line in plan]
-    prefix = latest_checkpoint(str(folder / "run"))
-    assert prefix == str(folder / "run" / f"model.ckpt-{last_step}"), printed
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == last_step), name
+    assert_counted(folder / "run", last_step, printed)
     audit = [sys.executable, "-m", "globalstep", "audit", folder / "run", "--history", *histories.iterdir()]
     done = subprocess.run(audit, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"

@@ -9,12 +9,9 @@ import signal
 import uuid
 from pathlib import Path
 
-import numpy as np
 import pytest
+from counted import assert_counted
 from processes import tasks_marked
-
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.tf1.variables.checkpoint_variables import list_variables, load_checkpoint
 
 pytestmark = pytest.mark.processes
 
@@ -39,11 +36,7 @@ def steps_in(printed):
 
 
 def ends_exactly(tmp_path, printed):
-    prefix = latest_checkpoint(str(tmp_path / "run"))
-    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}"), printed
-    reader = load_checkpoint(prefix)
-    for name, _ in list_variables(prefix):
-        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+    assert_counted(tmp_path / "run", LAST_STEP, printed)
     # The log of a job that is over is of no use, but one that was moved aside is for its user to delete.
     left = [path.name for path in (tmp_path / "run").glob("log/*")]
     assert all(name.startswith("abandoned-") for name in left), left

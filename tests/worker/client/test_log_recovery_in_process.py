@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -68,9 +69,36 @@ class Tasks(LocalPS):
         return self.controls[shard].handler.shard.log.directory
 
 
-def started(tasks, directory, policy=LOG, task="/job:chief/task:0", expected_tasks=()):
+@pytest.fixture
+def connect():
+    """Make clients of PS tasks, and close them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(tasks, **more):
+            return stack.enter_context(contextlib.closing(ClusterClient(tasks.transports(), retry_secs=5.0, **more)))
+
+        yield connect
+
+
+@pytest.fixture
+def begin(connect, tmp_path):
+    """Begin runs, each on PS tasks of its own; gives these and the chief's client."""
+
+    def begin(shards, directory=tmp_path, policy=LOG, expected_tasks=(), **more):
+        tasks = Tasks(shards, **more)
+        return tasks, started(connect(tasks, policy=policy, task="/job:chief/task:0"), directory, expected_tasks)
+
+    return begin
+
+
+@pytest.fixture
+def calm(begin):
+    """Give the chief's client of a run without a log, to which nothing happens."""
+    return lambda shards: begin(shards, "", RunPolicy())[1]
+
+
+def started(client, directory, expected_tasks=()):
     """Begin a run with dense, sparse and scalar state; gives its chief's client."""
-    client = ClusterClient(tasks.transports(), policy=policy, task=task, retry_secs=5.0)
     last = client.shards - 1
     client.begin(open=False, run=RunIdentity(directory=str(directory)), expected_tasks=expected_tasks)
     client.journal = Stored()
@@ -158,10 +186,9 @@ def everything(client):
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.parametrize("cut", [False, True], ids=["from the beginning", "from a base"])
-def test_every_kind_of_change_comes_back_bit_for_bit(tmp_path, shards, cut):
-    tasks, rng = Tasks(shards), np.random.default_rng(1)
-    client = started(tasks, tmp_path)
-    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+def test_every_kind_of_change_comes_back_bit_for_bit(begin, connect, shards, cut):
+    (tasks, client), rng = begin(shards), np.random.default_rng(1)
+    other = connect(tasks)
     for _ in range(2):
         for push in change(rng):
             client.push(push)
@@ -185,17 +212,14 @@ def test_every_kind_of_change_comes_back_bit_for_bit(tmp_path, shards, cut):
     assert {status.incarnation for status in statuses} == {incarnation}
     assert statuses[0].limits == {"step": 1000}
     assert "never" in statuses[0].uninitialized
-    client.close()
-    other.close()
 
 
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("base", [False, True], ids=["from the beginning", "from a base"])
-def test_a_task_that_is_killed_during_a_save_comes_back(tmp_path, victims, base):
+def test_a_task_that_is_killed_during_a_save_comes_back(begin, connect, victims, base):
     """The segment that began with the cut has no base yet; the log is played through it."""
-    tasks, rng = Tasks(2), np.random.default_rng(6)
-    client = started(tasks, tmp_path)
-    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    (tasks, client), rng = begin(2), np.random.default_rng(6)
+    other = connect(tasks)
     for push in change(rng):
         other.push(push)
     if base:
@@ -209,12 +233,10 @@ def test_a_task_that_is_killed_during_a_save_comes_back(tmp_path, victims, base)
         assert everything(other) == before
         assert other.global_steps() == steps
     assert {status.incarnation for status in client.refresh()} == {incarnation}
-    client.close()
-    other.close()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, shards):
+def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(begin, calm, tmp_path, shards):
     class DieAfter:
         method = ""
 
@@ -227,8 +249,7 @@ def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, sh
     for method in ["push"] if shards == 1 else ["stage", "push", "commit"]:
         for victims in [(0,), (shards - 1,), tuple(range(shards))]:
             faults = DieAfter()
-            tasks = Tasks(shards, faults=faults)
-            client = started(tasks, tmp_path / f"{method}{victims}")
+            tasks, client = begin(shards, tmp_path / f"{method}{victims}", faults=faults)
             rng = np.random.default_rng(4)
             push = next(change(rng))
             client.push(push)
@@ -239,17 +260,15 @@ def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, sh
             assert [value.tobytes() for value in result.values] == [
                 value.tobytes() for value in client.pull([Read("a"), Read("b"), Read("step")])
             ]
-            calm = started(Tasks(shards), "", RunPolicy())
-            calm.push(push)
-            calm.push(push)
-            assert everything(client) == everything(calm)
-            client.close()
-            calm.close()
+            twin = calm(shards)
+            twin.push(push)
+            twin.push(push)
+            assert everything(client) == everything(twin)
 
 
-def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(tmp_path):
-    tasks = Tasks(1)
-    client, other = started(tasks, tmp_path), ClusterClient(tasks.transports(), retry_secs=5.0)
+def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(begin, connect):
+    tasks, client = begin(1)
+    other = connect(tasks)
     push = next(change(np.random.default_rng(4)))
     other.push(push)
     with client.snapshot():
@@ -261,13 +280,10 @@ def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(tmp_path
     assert again.outcome.duplicate
     assert [value.tobytes() for value in again.values] == [before[name] for name in ("a", "b", "step")]
     assert everything(client) == before
-    client.close()
-    other.close()
 
 
-def test_a_refusal_comes_back_too(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_refusal_comes_back_too(begin):
+    tasks, client = begin(1)
     client.open([StopLimit("step", last_step=1)])
     push = next(change(np.random.default_rng(4)))
     assert client.push(push).outcome.kind is OutcomeKind.ACCEPTED
@@ -276,13 +292,11 @@ def test_a_refusal_comes_back_too(tmp_path):
     client._protocol._sequence -= 1
     refused = client.push(push).outcome
     assert (refused.kind, refused.duplicate) == (OutcomeKind.REFUSED_DONE, True)
-    client.close()
 
 
-def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path)
-    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(begin, connect, calm):
+    tasks, client = begin(2)
+    other = connect(tasks)
     other.refresh()
     push = next(change(np.random.default_rng(4)))
     protocol, push_id = other._protocol, PushId(other.client_id, 77)
@@ -297,16 +311,13 @@ def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
     assert decided.reply.push.outcome.kind == pb.OUTCOME_ACCEPTED
     tasks.kill(0, 1)
     protocol.commit(push_id, decided, [1])
-    calm = started(Tasks(2), "", RunPolicy())
-    calm.push(push)
-    assert everything(client) == everything(calm)
-    for one in (client, other, calm):
-        one.close()
+    twin = calm(2)
+    twin.push(push)
+    assert everything(client) == everything(twin)
 
 
-def test_a_full_disk_loses_nothing_and_lets_nothing_through(tmp_path, monkeypatch):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_full_disk_loses_nothing_and_lets_nothing_through(begin, calm, monkeypatch):
+    _, client = begin(1)
     push = next(change(np.random.default_rng(4)))
     client.push(push)
     before = everything(client)
@@ -323,20 +334,17 @@ def test_a_full_disk_loses_nothing_and_lets_nothing_through(tmp_path, monkeypatc
     client.push(push)
     assert left == [0]
     assert client.global_steps() == {"step": 2}
-    calm = started(Tasks(1), "", RunPolicy())
-    calm.push(push)
-    assert everything(calm) == before
-    calm.push(push)
-    assert everything(calm) == everything(client)
-    client.close()
-    calm.close()
+    twin = calm(1)
+    twin.push(push)
+    assert everything(twin) == before
+    twin.push(push)
+    assert everything(twin) == everything(client)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_path, monkeypatch, shards):
+def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(begin, calm, monkeypatch, shards):
     """An exception while a push is applied, the first two times, on whichever shard applies last."""
-    tasks = Tasks(shards)
-    client, calm = started(tasks, tmp_path), started(Tasks(shards), "", RunPolicy())
+    (tasks, client), twin = begin(shards), calm(shards)
     real, left = Applier._keep, [2]
 
     def fail(self, now, *kept):
@@ -348,19 +356,16 @@ def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_
     for at, push in enumerate(change(np.random.default_rng(4))):
         if at == 3:
             monkeypatch.setattr(Applier, "_keep", fail)
-        assert client.push(push).outcome.kind is calm.push(push).outcome.kind
+        assert client.push(push).outcome.kind is twin.push(push).outcome.kind
     assert left == [0]
-    assert everything(client) == everything(calm)
+    assert everything(client) == everything(twin)
     # What was acknowledged after that comes back as well.
     tasks.kill(*range(shards))
-    assert everything(client) == everything(calm)
-    client.close()
-    calm.close()
+    assert everything(client) == everything(twin)
 
 
-def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_path, monkeypatch):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(begin, connect, monkeypatch):
+    tasks, client = begin(1)
     push = next(change(np.random.default_rng(4)))
     client.push(push)
     before = everything(client)
@@ -375,18 +380,15 @@ def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_pat
         patch.setattr(Applier, "apply_entry", fail)
         with pytest.raises(InternalError, match="a rule's own"):
             client.push(push)
-    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    other = connect(tasks)
     assert everything(client) == before
     other.refresh()
     assert other.push(push).outcome.kind is OutcomeKind.ACCEPTED
     assert client.global_steps() == {"step": 2}
-    client.close()
-    other.close()
 
 
-def test_a_damaged_log_is_refused_as_a_whole_and_says_where(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_damaged_log_is_refused_as_a_whole_and_says_where(begin):
+    tasks, client = begin(1)
     for push in change(np.random.default_rng(4)):
         client.push(push)
     path = tasks.folder(0) / "segment-00000001.log"
@@ -397,7 +399,6 @@ def test_a_damaged_log_is_refused_as_a_whole_and_says_where(tmp_path):
     with pytest.raises(LostStateError, match=r"cannot come back from a log: .*segment-00000001.log is damaged at byte"):
         client.pull([Read("a")])
     assert tasks.controls[0].handler.shard.view().incarnation == 0
-    client.close()
 
 
 def shorten(folder, records):
@@ -416,10 +417,9 @@ def shorten(folder, records):
 
 
 @pytest.mark.parametrize("short", [0, 1])
-def test_a_log_whose_end_is_missing_is_refused_and_changes_nothing(tmp_path, short):
+def test_a_log_whose_end_is_missing_is_refused_and_changes_nothing(begin, short):
     """The sequencer's (0), or another shard's: acknowledged pushes are gone, and only a checkpoint helps."""
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path)
+    tasks, client = begin(2)
     for push in change(np.random.default_rng(4)):
         client.push(push)
     everything(client)
@@ -432,12 +432,10 @@ def test_a_log_whose_end_is_missing_is_refused_and_changes_nothing(tmp_path, sho
         view = tasks.controls[short].handler.shard.view()
         assert (view.state, view.incarnation, view.applied) == (State.VACANT, 0, 0)
     assert len(list(folder.glob("segment-*.log"))) == 1
-    client.close()
 
 
-def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(tmp_path):
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path)
+def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(begin):
+    tasks, client = begin(2)
     push = next(change(np.random.default_rng(4)))
     for _ in range(4):  # each tells the sequencer, with its ADMIT, that the one before is applied
         client.push(push)
@@ -447,12 +445,11 @@ def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(tmp_pa
     with pytest.raises(LostStateError, match="PS task 1 has come back at entry .* the end of its log is missing"):
         client.pull([Read("a")])
     assert tasks.controls[0].handler.shard.view().state is State.VACANT
-    client.close()
 
 
-def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_needs(tmp_path):
-    tasks = Tasks(2)
-    client, tool = started(tasks, tmp_path), ClusterClient(tasks.transports(), retry_secs=5.0)
+def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_needs(begin, connect):
+    tasks, client = begin(2)
+    tool = connect(tasks)
     for push in change(np.random.default_rng(4)):
         client.push(push)
     with tool.snapshot():
@@ -470,13 +467,10 @@ def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_need
     with client.snapshot():
         pass
     assert not (tasks.folder(0) / "segment-00000001.log").exists()
-    client.close()
-    tool.close()
 
 
-def test_a_base_that_is_damaged_is_refused(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_base_that_is_damaged_is_refused(begin, tmp_path):
+    tasks, client = begin(1)
     with client.snapshot():
         pass
     path = tasks.folder(0) / "base-00000002.safetensors"
@@ -487,22 +481,19 @@ def test_a_base_that_is_damaged_is_refused(tmp_path):
     request = pb.LogRequest(incarnation=client.incarnation, directory=str(tmp_path), shard=0, shards=1)
     with pytest.raises(DataLossError, match="base-00000002.safetensors is damaged"):
         tasks.controls[0].call("Recover", request)
-    client.close()
 
 
-def test_without_a_log_all_is_lost_as_before(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path, RunPolicy())
+def test_without_a_log_all_is_lost_as_before(begin, tmp_path):
+    tasks, client = begin(1, policy=RunPolicy())
     assert not (tmp_path / "log").exists()
     tasks.kill(0)
     with pytest.raises(AbortedError, match="holds no state"):
         client.pull([Read("a")])
-    client.close()
 
 
-def test_a_run_without_a_place_for_its_log_does_not_begin(tmp_path):
+def test_a_run_without_a_place_for_its_log_does_not_begin(begin, connect, tmp_path):
     tasks = Tasks(1)
-    client = ClusterClient(tasks.transports(), policy=LOG)
+    client = connect(tasks, policy=LOG)
     for directory in ("", "memory://bucket/run"):
         with pytest.raises(FailedPreconditionError, match="--log-dir DIR"):
             client.begin(open=True, run=RunIdentity(directory=directory))
@@ -511,24 +502,19 @@ def test_a_run_without_a_place_for_its_log_does_not_begin(tmp_path):
     with pytest.raises(FailedPreconditionError, match="cannot write its log to"):
         client.begin(open=True, run=RunIdentity(directory=str(blocked)))
     assert tasks.controls[0].handler.shard.view().incarnation == 0
-    client.close()
 
 
-def test_another_run_of_the_directory_ends_the_log(tmp_path):
-    tasks = Tasks(1)
-    first = started(tasks, tmp_path)
+def test_another_run_of_the_directory_ends_the_log(begin, connect, tmp_path):
+    tasks, _ = begin(1)
     folder = tasks.folder(0)
-    second = started(tasks, tmp_path, RunPolicy())
+    started(connect(tasks, policy=RunPolicy(), task="/job:chief/task:0"), tmp_path)
     assert not folder.exists()
     assert tasks.controls[0].durability.find(str(tmp_path), 0, 1, "") == {}
-    first.close()
-    second.close()
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_job_that_is_done_has_no_log_to_come_back_from(tmp_path, keep):
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path, RunPolicy(durability="log", keep_log=keep))
+def test_a_job_that_is_done_has_no_log_to_come_back_from(begin, tmp_path, keep):
+    tasks, client = begin(2, policy=RunPolicy(durability="log", keep_log=keep))
     folder = tasks.folder(1)
     client.finish()
     client.close()
@@ -536,9 +522,8 @@ def test_a_job_that_is_done_has_no_log_to_come_back_from(tmp_path, keep):
     assert tasks.controls[1].durability.find(str(tmp_path), 1, 2, "") == {}
 
 
-def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_recovering_twice_or_of_another_life_changes_nothing(begin, tmp_path):
+    tasks, client = begin(1)
     request = pb.LogRequest(incarnation=client.incarnation, directory=str(tmp_path), shards=1)
     assert not tasks.controls[0].call("Recover", request).recovered
     tasks.kill(0)
@@ -547,13 +532,11 @@ def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):
     request.incarnation += 1
     with pytest.raises(NotFoundError, match="There is no write-ahead log"):
         tasks.controls[0].call("Recover", request)
-    client.close()
 
 
-def test_a_task_that_comes_back_waits_for_nobody_who_had_left_before(tmp_path):
-    tasks = Tasks(2)
+def test_a_task_that_comes_back_waits_for_nobody_who_had_left_before(begin):
     workers = [f"/job:worker/task:{at}" for at in range(4)]
-    client = started(tasks, tmp_path, expected_tasks=workers)
+    tasks, client = begin(2, expected_tasks=workers)
     for task in (workers[0], workers[1], workers[2], workers[2]):
         one = ClusterClient(tasks.transports(), policy=LOG, task=task)
         one.heartbeat.goodbye(unfinished=task == workers[1], leaves_lease=False)
@@ -565,12 +548,10 @@ def test_a_task_that_comes_back_waits_for_nobody_who_had_left_before(tmp_path):
     client.pull([Read("b")])
     after = tasks.controls[1].handler.shard.attendance()[2]
     assert before.to_come == after.to_come == [workers[1], workers[3]]
-    client.close()
 
 
-def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(begin, tmp_path):
+    tasks, client = begin(1)
     names = [*NAMES, "c", "c/m", "c/v"]
     probe = tmp_path / ".globalstep-probe-1"
     probe.write_text("text")
@@ -582,23 +563,19 @@ def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
     before = everything(client)
     tasks.kill(0)
     assert everything(client) == before
-    client.close()
 
 
-def test_files_of_snapshots_that_nobody_releases_are_forgotten_in_the_end(tmp_path):
+def test_files_of_snapshots_that_nobody_releases_are_forgotten_in_the_end(begin, tmp_path):
     """Chiefs that die in a save leave them; only which file a base may be a link to is forgotten."""
-    tasks = Tasks(1)
-    client = started(tasks, tmp_path)
+    tasks, _ = begin(1)
     durability = tasks.controls[0].durability
     for number in range(20):
         durability.written(PushId("dead", number), tmp_path / f"{number}", ())
     assert [push.sequence for push in durability._written] == list(range(12, 20))
-    client.close()
 
 
-def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_state(tmp_path):
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path)
+def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_state(begin, tmp_path):
+    tasks, client = begin(2)
     push = next(change(np.random.default_rng(4)))
     for _ in range(4):
         client.push(push)
@@ -613,14 +590,12 @@ def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_s
     assert control.handler.shard.view().state is State.VACANT
     with pytest.raises(LostStateError, match="cannot come back from a log: .*end of the log is missing"):
         client.push(push)
-    client.close()
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
+def test_replay_is_not_measured_by_limits_of_admission(begin, later):
     """Snapshots of clients that died, and pushes that were refused by an error: more than may be about at a time."""
-    tasks = Tasks(2)
-    client = started(tasks, tmp_path)
+    tasks, client = begin(2)
     push = next(change(np.random.default_rng(4)))
     shard = tasks.controls[0].handler.shard
     for number in range(6):  # each chief's lease had run out before the next one saved
@@ -644,4 +619,3 @@ def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
     tasks.kill(0, 1)
     assert everything(client) == before
     assert not tasks.controls[0].handler.shard.now.staged
-    client.close()
