@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE, RunPolicy
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.graph.graph import reset_default_graph
+from globalstep.wire.transports import Transport
 from globalstep.worker.client.client import ClusterClient
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -219,12 +221,13 @@ def _files():
 
 @pytest.fixture
 def connected():
-    """Make clients of PS tasks in this process, and close them at the end."""
+    """Make clients of PS tasks in this process, or over transports, and close them at the end."""
     clients = []
 
-    def make(ps: LocalPS, **more) -> ClusterClient:
+    def make(ps: LocalPS | Sequence[Transport], **more) -> ClusterClient:
         more.setdefault("policy", RunPolicy.from_text(SPREAD))
-        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
+        transports = ps.transports() if isinstance(ps, LocalPS) else ps
+        clients.append(ClusterClient(transports, rng=random.Random(1), **more))
         return clients[-1]
 
     yield make

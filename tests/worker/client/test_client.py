@@ -1,7 +1,5 @@
 """The client's control calls when PS tasks do not answer (rung 2)."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from counting_run import initialize, state, step_push
@@ -11,7 +9,6 @@ from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import UNMET_SECS
 from globalstep.runtime.clock import ManualClock
-from globalstep.worker.client.client import ClusterClient
 
 WORKER = "/job:worker/task:1"
 
@@ -33,20 +30,16 @@ class BeatenAt:
 
 
 @pytest.fixture
-def joined():
+def joined(connected):
     """Makes a client of a new PS with two tasks, of which the second does not answer FINISH at first."""
-    clients = []
 
     def make(times):
         ps = LocalPS(2)
         transports = ps.transports()
         transports[1] = LossyTransport(transports[1], "Finish", False, times)
-        clients.append(ClusterClient(transports, clock=ManualClock(), member=False))
-        return ps, clients[-1]
+        return ps, connected(transports, clock=ManualClock(), member=False)
 
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
 def done(ps):
@@ -81,72 +74,64 @@ def test_a_task_that_lost_its_state_ends_with_the_job(joined):
     assert lost.over()
 
 
-@contextlib.contextmanager
-def unheard(ps, times):
-    """A client that came before the PS tasks could hear its first signs of life."""
-    transports = [LossyTransport(transport, "Heartbeat", True, times) for transport in ps.transports()]
-    client = ClusterClient(transports, task=WORKER, clock=StandingStill())
-    try:
-        yield client
-    finally:
-        client.close()
+@pytest.fixture
+def unheard(connected):
+    """Makes a client that came before the PS tasks could hear its first signs of life."""
+
+    def make(ps, times):
+        transports = [LossyTransport(transport, "Heartbeat", True, times) for transport in ps.transports()]
+        return connected(transports, task=WORKER, clock=StandingStill())
+
+    return make
 
 
-def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes():
+def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes(unheard):
     ps = LocalPS(2)
-    with unheard(ps, times=1) as client:
-        shards = [control.handler.shard for control in ps.controls]
-        assert [shard.members.clients() for shard in shards] == [[], []]
-        initialize(client)
-        assert [[view.task for view in shard.members.clients()] for shard in shards] == [[WORKER], [WORKER]]
+    client = unheard(ps, times=1)
+    shards = [control.handler.shard for control in ps.controls]
+    assert [shard.members.clients() for shard in shards] == [[], []]
+    initialize(client)
+    assert [[view.task for view in shard.members.clients()] for shard in shards] == [[WORKER], [WORKER]]
 
 
-def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
+def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves(unheard):
     ps = LocalPS(2)
-    with unheard(ps, times=10_000) as client:
-        client.begin(open=True, expected_tasks=[WORKER])
-        client.finish()
+    client = unheard(ps, times=10_000)
+    client.begin(open=True, expected_tasks=[WORKER])
+    client.finish()
+    client.close()
     assert [control.handler.shard.over() for control in ps.controls] == [True, True]
 
 
-def test_of_two_clients_that_find_no_run_the_second_joins_the_first_ones():
+def test_of_two_clients_that_find_no_run_the_second_joins_the_first_ones(connected):
     ps = LocalPS(2)
-    one, two = (ClusterClient(ps.transports(), clock=ManualClock(), member=False) for _ in range(2))
-    try:
-        for client in (one, two):
-            assert {status.incarnation for status in client.refresh()} == {0}
-        one.membership.begin_first(1)
-        initialize(one)
-        two.membership.begin_first(0)
-        assert (two.incarnation, two.sequencer) == (one.incarnation, 1)
-        one.push(step_push())
-        assert two.global_steps() == {"global_step": 1}
-    finally:
-        one.close()
-        two.close()
+    one, two = (connected(ps, clock=ManualClock(), member=False) for _ in range(2))
+    for client in (one, two):
+        assert {status.incarnation for status in client.refresh()} == {0}
+    one.membership.begin_first(1)
+    initialize(one)
+    two.membership.begin_first(0)
+    assert (two.incarnation, two.sequencer) == (one.incarnation, 1)
+    one.push(step_push())
+    assert two.global_steps() == {"global_step": 1}
 
 
-def test_who_is_beaten_while_it_begins_joins_the_other_run():
+def test_who_is_beaten_while_it_begins_joins_the_other_run(connected):
     ps = LocalPS(2)
-    one = ClusterClient(ps.transports(), clock=ManualClock(), member=False)
+    one = connected(ps, clock=ManualClock(), member=False)
     late = [BeatenAt(transport, lambda: one.begin(open=True)) for transport in ps.transports()]
-    two = ClusterClient(late, clock=ManualClock(), member=False)
-    try:
-        two.membership.begin_first(0)
-        assert two.incarnation == one.incarnation
-    finally:
-        one.close()
-        two.close()
+    two = connected(late, clock=ManualClock(), member=False)
+    two.membership.begin_first(0)
+    assert two.incarnation == one.incarnation
 
 
 @pytest.fixture
-def client():
-    client = ClusterClient(LocalPS(2).transports(), clock=ManualClock(), member=False)
+def client(connected):
+    client = connected(LocalPS(2), clock=ManualClock(), member=False)
     client.begin(sequencer=1, open=False)
     initialize(client)
     client.open()
-    yield client
-    client.close()
+    return client
 
 
 def test_pushes_that_are_not_waited_for_come_in_order_and_before_what_follows(client):

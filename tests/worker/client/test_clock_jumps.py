@@ -16,7 +16,6 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import PushId
 from globalstep.worker.client.calls import Retry
-from globalstep.worker.client.client import ClusterClient
 
 YEAR_SECS = 365 * 86400.0
 
@@ -33,25 +32,22 @@ class JumpingClock(ManualClock):
 
 
 @pytest.mark.parametrize("jump_secs", [YEAR_SECS, -YEAR_SECS], ids=["forward", "back"])
-def test_nobody_is_taken_for_gone_and_no_part_for_overdue_when_the_wall_clock_jumps(jump_secs):
+def test_nobody_is_taken_for_gone_and_no_part_for_overdue_when_the_wall_clock_jumps(connected, jump_secs):
     clock = JumpingClock()
     ps = LocalPS(2, clock=clock)
-    client = ClusterClient(ps.transports(), clock=clock, task="/job:worker/task:0", rng=random.Random(1))
-    try:
-        client.begin(open=True, sequencer=1)
-        initialize(client)
-        shard = ps.controls[0].handler.shard
-        shard.handle(events.Stage(client.incarnation, PushId(client.client_id, 50), PushParts()))
-        clock.wall += jump_secs
-        assert [view.task for view in shard.members.clients()] == ["/job:worker/task:0"]
-        assert shard.members.find_losses() == []
-        assert shard.overdue(OVERDUE_SECS, LONGEST_SECS) == []
-        client.push(step_push())
-        assert state(client) == expected(1)
-        clock.advance(LONGEST_SECS + 1)
-        assert shard.overdue(OVERDUE_SECS, LONGEST_SECS) == [PushId(client.client_id, 50)]
-    finally:
-        client.close()
+    client = connected(ps, clock=clock, task="/job:worker/task:0")
+    client.begin(open=True, sequencer=1)
+    initialize(client)
+    shard = ps.controls[0].handler.shard
+    shard.handle(events.Stage(client.incarnation, PushId(client.client_id, 50), PushParts()))
+    clock.wall += jump_secs
+    assert [view.task for view in shard.members.clients()] == ["/job:worker/task:0"]
+    assert shard.members.find_losses() == []
+    assert shard.overdue(OVERDUE_SECS, LONGEST_SECS) == []
+    client.push(step_push())
+    assert state(client) == expected(1)
+    clock.advance(LONGEST_SECS + 1)
+    assert shard.overdue(OVERDUE_SECS, LONGEST_SECS) == [PushId(client.client_id, 50)]
 
 
 @pytest.mark.parametrize("jump_secs", [YEAR_SECS, -YEAR_SECS], ids=["forward", "back"])
@@ -71,34 +67,30 @@ def test_tries_go_on_for_as_long_as_they_should(jump_secs):
     assert 9.0 < clock.monotonic() - before < 11.0
 
 
-def test_a_ps_task_that_comes_back_in_the_past_gets_a_later_incarnation_all_the_same():
+def test_a_ps_task_that_comes_back_in_the_past_gets_a_later_incarnation_all_the_same(connected):
     """Old messages would count as new ones, and journals be out of order."""
-    first = LocalPS(1, clock=JumpingClock())
-    client = ClusterClient(first.transports(), rng=random.Random(1))
+    client = connected(LocalPS(1, clock=JumpingClock()))
     old = client.begin(open=True)
     initialize(client)
     with client.snapshot() as cut:
         ledger = cut.ledger
     client.close()
-    second = LocalPS(1, clock=JumpingClock(1.7e9 - YEAR_SECS))
-    client = ClusterClient(second.transports(), rng=random.Random(1))
+    client = connected(LocalPS(1, clock=JumpingClock(1.7e9 - YEAR_SECS)))
     assert client.begin(open=True, ledger=ledger) > old
-    client.close()
 
 
-def test_a_client_begins_no_incarnation_that_it_was_a_member_of():
+def test_a_client_begins_no_incarnation_that_it_was_a_member_of(connected):
     """All PS tasks came back in the past, and the last checkpoint is older than the incarnation that they lost."""
     clocks = [JumpingClock(), JumpingClock(1.7e9 - YEAR_SECS)]
     tasks = LocalPS(1, clock=clocks[0])
-    client = ClusterClient(tasks.transports(), rng=random.Random(1))
+    client = connected(tasks)
     client.begin(open=True)
     initialize(client)
     with client.snapshot() as cut:
         ledger = cut.ledger
     second = client.begin(open=True, ledger=ledger)
     tasks.controls[0].handler.shard = Shard(clocks[1])
-    later = ClusterClient(tasks.transports(), rng=random.Random(2))
+    later = connected(tasks)
     later.run.known_progress.hear_all(client.run.known_progress)  # the next session of the same process
     client.close()
     assert later.begin(open=True, ledger=ledger) > second
-    later.close()

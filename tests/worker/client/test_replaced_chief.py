@@ -9,7 +9,6 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import State
 from globalstep.wire.declarations import Increment, OutcomeKind, Push, StopLimit
 from globalstep.worker.client.candidate import Candidate
-from globalstep.worker.client.client import ClusterClient
 
 
 @pytest.fixture
@@ -17,23 +16,28 @@ def ps():
     return LocalPS(2)
 
 
-def chief_of(ps, task, failover_secs=0.0):
-    client = ClusterClient(ps.transports(), task=task, clock=StandingStill())
-    client.chief_lease.candidate = Candidate(task, failover_secs, configured=task.startswith("/job:chief"))
-    return client
+@pytest.fixture
+def chiefs(ps, connected):
+    """Two clients of which either may be the chief."""
+
+    def make(failover_secs=0.0):
+        for task in ("/job:chief/task:0", "/job:worker/task:0"):
+            client = connected(ps, task=task, clock=StandingStill())
+            client.chief_lease.candidate = Candidate(task, failover_secs, configured=task.startswith("/job:chief"))
+            yield client
+
+    return make
 
 
 @pytest.fixture
-def sleeper(ps):
+def sleeper(chiefs):
     """The first chief, in whose place another one acts by now."""
-    client, successor = chief_of(ps, "/job:chief/task:0"), chief_of(ps, "/job:worker/task:0")
+    client, successor = chiefs()
     assert client.chief_lease.candidate.claim(client)
     initialize(client)
     client.push(step_push())
     assert successor.chief_lease.candidate.claim(successor)
-    yield client
-    successor.close()
-    client.close()
+    return client
 
 
 def hear(client):
@@ -74,27 +78,23 @@ def test_it_ends_no_other_task_where_it_is_replaced_between_two(ps, sleeper, mon
     assert ps.controls[1].handler.shard.view().state is State.READY
 
 
-def test_a_step_that_rises_by_three_ends_within_the_promise_over_a_takeover(ps):
+def test_a_step_that_rises_by_three_ends_within_the_promise_over_a_takeover(ps, chiefs):
     """The push that steps over the limit is the last, whichever chief has stated it and whoever pushes."""
-    first, successor = chief_of(ps, "/job:chief/task:0"), chief_of(ps, "/job:worker/task:0")
+    first, successor = chiefs()
     limits, by_three = [StopLimit("global_step", 20)], Push(increments=[Increment("global_step", 3)])
-    try:
-        assert first.chief_lease.candidate.claim(first)
-        first.begin(sequencer=1, open=False)
-        initialize(first)
-        first.open(limits)
-        for _ in range(5):
-            assert first.push(by_three).outcome.kind is OutcomeKind.ACCEPTED
-        assert successor.chief_lease.candidate.claim(successor)
-        successor.refresh()
-        successor.open(limits)
-        assert ps.controls[1].handler.shard.view().limits == {"global_step": 20}
-        done = [client.push(by_three).outcome for client in (first, successor, first, successor)]
-        assert [outcome.kind for outcome in done] == [OutcomeKind.ACCEPTED] * 2 + [OutcomeKind.REFUSED_DONE] * 2
-        assert successor.global_steps() == {"global_step": 21}
-    finally:
-        successor.close()
-        first.close()
+    assert first.chief_lease.candidate.claim(first)
+    first.begin(sequencer=1, open=False)
+    initialize(first)
+    first.open(limits)
+    for _ in range(5):
+        assert first.push(by_three).outcome.kind is OutcomeKind.ACCEPTED
+    assert successor.chief_lease.candidate.claim(successor)
+    successor.refresh()
+    successor.open(limits)
+    assert ps.controls[1].handler.shard.view().limits == {"global_step": 20}
+    done = [client.push(by_three).outcome for client in (first, successor, first, successor)]
+    assert [outcome.kind for outcome in done] == [OutcomeKind.ACCEPTED] * 2 + [OutcomeKind.REFUSED_DONE] * 2
+    assert successor.global_steps() == {"global_step": 21}
 
 
 def test_it_ends_no_ps_task(ps, sleeper):
@@ -111,20 +111,17 @@ def test_it_ends_no_ps_task(ps, sleeper):
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
-def test_nobody_takes_the_place_of_a_chief_that_has_ended_the_job(ps, heard):
-    first, other = chief_of(ps, "/job:chief/task:0", 3.0), chief_of(ps, "/job:worker/task:0", 3.0)
-    try:
-        assert first.chief_lease.candidate.claim(first)
-        initialize(first)
-        other.refresh()
-        other.chief_lease.candidate.due = True  # of silence that it has heard of before
-        first.finish()
-        first.chief_lease.given_up_on_leaving = True
-        first.close()
-        if heard:
-            other.heartbeat.beat()
-            assert other.chief_lease.candidate.due, "the chief's lease is free"
-        assert not other.chief_lease.candidate.try_to_claim(other)
-        assert not ps.controls[0].handler.shard.members.lease.view().holder
-    finally:
-        other.close()
+def test_nobody_takes_the_place_of_a_chief_that_has_ended_the_job(ps, chiefs, heard):
+    first, other = chiefs(3.0)
+    assert first.chief_lease.candidate.claim(first)
+    initialize(first)
+    other.refresh()
+    other.chief_lease.candidate.due = True  # of silence that it has heard of before
+    first.finish()
+    first.chief_lease.given_up_on_leaving = True
+    first.close()
+    if heard:
+        other.heartbeat.beat()
+        assert other.chief_lease.candidate.due, "the chief's lease is free"
+    assert not other.chief_lease.candidate.try_to_claim(other)
+    assert not ps.controls[0].handler.shard.members.lease.view().holder

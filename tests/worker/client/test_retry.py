@@ -19,7 +19,6 @@ from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Op, OpKind, Push, StopLimit
 from globalstep.worker.client.calls import POLICIES, Retry, RetryCount
-from globalstep.worker.client.client import ClusterClient
 
 
 def test_every_rpc_of_the_service_is_in_the_table():
@@ -35,10 +34,10 @@ CALLED = ["Status", "Begin", "Declare", "Open", "Heartbeat", "GetGlobalStep", "E
 
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "reply lost"])
 @pytest.mark.parametrize("method", CALLED)
-def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
+def test_a_run_survives_the_loss_of_any_call(connected, tmp_path, method, before):
     ps = LocalPS(2)
     transports = [LossyTransport(transport, method, before, losses=3) for transport in ps.transports()]
-    client = ClusterClient(transports, rng=random.Random(1), clock=ManualClock(), member=False)
+    client = connected(transports, clock=ManualClock(), member=False)
     client.heartbeat.beat()
     variables, optimizers = declarations(2)
     client.begin(sequencer=1, open=False, run=RunIdentity(directory=str(tmp_path)))
@@ -75,11 +74,11 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "reply lost"])
-def test_snapshots_whose_release_was_lost_are_freed_before_the_next_one(before):
+def test_snapshots_whose_release_was_lost_are_freed_before_the_next_one(connected, before):
     """A PS task holds few: a chief that has lost so many releases could never save again."""
     ps = LocalPS(2)
     transports = [LossyTransport(transport, "ReleaseSnapshot", before, losses=4) for transport in ps.transports()]
-    client = ClusterClient(transports, rng=random.Random(1), clock=ManualClock(), member=False)
+    client = connected(transports, clock=ManualClock(), member=False)
     client.heartbeat.beat()
     client.begin(sequencer=1, open=True)
     client.declare(*declarations(2))
@@ -88,7 +87,6 @@ def test_snapshots_whose_release_was_lost_are_freed_before_the_next_one(before):
             pass
     assert [transport.lost for transport in transports] == [4, 4]
     assert not any(control.handler.shard.now.snapshots._taken for control in ps.controls)
-    client.close()
 
 
 def _try(client, request):
@@ -98,9 +96,8 @@ def _try(client, request):
         return None
 
 
-def test_a_second_open_means_the_same_step_as_the_first():
-    ps = LocalPS(1)
-    client = ClusterClient(ps.transports(), clock=ManualClock(), member=False)
+def test_a_second_open_means_the_same_step_as_the_first(connected):
+    client = connected(LocalPS(1), clock=ManualClock(), member=False)
     variables, optimizers = declarations(1)
     client.declare(variables, optimizers)
     client.push(
@@ -112,7 +109,6 @@ def test_a_second_open_means_the_same_step_as_the_first():
     transport.unary = lambda method, request, secs: (sent.append((method, request)), unary(method, request, secs))[1]
     client.open([StopLimit("global_step", num_steps=4)])
     assert [request.last_steps for method, request in sent if method == "Open"] == [{"global_step": 7}]
-    client.close()
 
 
 def waits(retry, error=None):

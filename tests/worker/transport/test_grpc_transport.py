@@ -1,11 +1,13 @@
 """What a transport says of a PS task that cannot be reached."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 
 import pytest
+from served_tasks import starting
 
 from globalstep.errors import LostStateError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -24,72 +26,65 @@ def silent_task():
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silent_task):
-    transport = GrpcTransport(silent_task, 1)
-    try:
-        with pytest.raises(UnavailableError, match=r"^/job:ps/task:1 at .* has not answered Status for 0\.1 s\.$"):
-            transport.unary("Status", pb.StatusRequest(brief=True), 0.1).result()
-    finally:
-        transport.close()
+@pytest.fixture
+def dial():
+    """Make transports, and close them at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *more: stack.enter_context(contextlib.closing(GrpcTransport(*more)))
 
 
-def test_a_task_that_is_given_up_costs_no_waits(silent_task):
+@pytest.fixture
+def unused():
+    """An address where nobody listens, and nobody else can."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(dial, silent_task):
+    transport = dial(silent_task, 1)
+    with pytest.raises(UnavailableError, match=r"^/job:ps/task:1 at .* has not answered Status for 0\.1 s\.$"):
+        transport.unary("Status", pb.StatusRequest(brief=True), 0.1).result()
+
+
+def test_a_task_that_is_given_up_costs_no_waits(dial, silent_task):
     """Calls under way fail at once, with why; those that follow have a moment, until it is hoped for again."""
-    transport = GrpcTransport(silent_task, 1)
-    try:
-        for given_secs in (3600.0, 3600.0):
-            under_way = transport.unary("WriteSnapshot", pb.WriteSnapshotRequest(), given_secs)
-            transport.give_up(UnavailableError("it is silent"))
-            with pytest.raises(UnavailableError, match=r"^it is silent$"):
-                under_way.result()
-        with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.5 s\.$"):
-            transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
-        transport.give_up(None)
-        with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.6 s\.$"):
-            transport.unary("Status", pb.StatusRequest(brief=True), 0.6).result()
-    finally:
-        transport.close()
+    transport = dial(silent_task, 1)
+    for given_secs in (3600.0, 3600.0):
+        under_way = transport.unary("WriteSnapshot", pb.WriteSnapshotRequest(), given_secs)
+        transport.give_up(UnavailableError("it is silent"))
+        with pytest.raises(UnavailableError, match=r"^it is silent$"):
+            under_way.result()
+    with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.5 s\.$"):
+        transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+    transport.give_up(None)
+    with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.6 s\.$"):
+        transport.unary("Status", pb.StatusRequest(brief=True), 0.6).result()
 
 
-def test_a_port_where_nobody_listens_is_told_in_few_words():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-        transport = GrpcTransport(address, 0, "grpc")
-        try:
-            with pytest.raises(UnavailableError) as caught:
-                transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
-        finally:
-            transport.close()
-    assert caught.value.message == f"{transport.label}: Connection refused at {address}"
+def test_a_port_where_nobody_listens_is_told_in_few_words(dial, unused):
+    transport = dial(unused, 0, "grpc")
+    with pytest.raises(UnavailableError) as caught:
+        transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+    assert caught.value.message == f"{transport.label}: Connection refused at {unused}"
 
 
 @pytest.mark.parametrize("kind", ["grpc", "auto"])
-def test_a_push_to_a_port_where_nobody_listens_fails_where_its_reply_is_waited_for(kind):
+def test_a_push_to_a_port_where_nobody_listens_fails_where_its_reply_is_waited_for(dial, unused, kind):
     """A client that retries a call retries it there; an error of `send` itself would end its job."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        transport = GrpcTransport(f"127.0.0.1:{unused.getsockname()[1]}", 0, kind)
-        try:
-            ticket = transport.send(pb.Request(pull=pb.PullRequest()), [])
-            with pytest.raises(UnavailableError, match="Connection refused"):
-                ticket.result()
-        finally:
-            transport.close()
+    ticket = dial(unused, 0, kind).send(pb.Request(pull=pb.PullRequest()), [])
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        ticket.result()
 
 
-def test_the_type_of_an_error_comes_with_its_code():
+def test_the_type_of_an_error_comes_with_its_code(dial):
     """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
-    server = PSServer(PSOptions())
-    server.start()
-    transport = GrpcTransport(server.address, 0)
-    try:
-        request = pb.ReadJournalRequest(incarnation=7, client="somebody")
-        with pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"):
-            transport.unary("ReadJournal", request, 5.0).result()
-    finally:
-        transport.close()
-        server.close()
+    request = pb.ReadJournalRequest(incarnation=7, client="somebody")
+    with (
+        starting() as start,
+        pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"),
+    ):
+        dial(start()[0].address, 0).unary("ReadJournal", request, 5.0).result()
 
 
 #: Asks a task until it does not answer, and then until it does again; says how long that took from the word on.

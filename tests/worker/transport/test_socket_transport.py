@@ -73,12 +73,9 @@ def test_an_argument_beats_the_environment(monkeypatch):
 def test_the_environment_decides_for_a_program_that_does_not(serving, monkeypatch, asked, argument, carries):
     monkeypatch.setenv("GLOBALSTEP_TRANSPORT", asked)
     (server,) = serving()
-    client = connect(f"grpc://{server.address}", transport=argument)
-    try:
+    with contextlib.closing(connect(f"grpc://{server.address}", transport=argument)) as client:
         initialize(client)
         assert kinds(client) == [carries]
-    finally:
-        client.close()
 
 
 # ---- When it cannot be had ----------------------------------------------------------------------------
@@ -325,16 +322,13 @@ def test_a_reply_that_nobody_asked_for_yet_may_lie_for_long(serving, transport):
     """The worker may compute for minutes before it reads again."""
     (server,) = serving()
     clock = ManualClock()
-    connection = GrpcTransport(server.address, 0, transport, clock)
-    try:
+    with contextlib.closing(GrpcTransport(server.address, 0, transport, clock)) as connection:
         ticket = connection.send(pb.Request(pull=pb.PullRequest()), ())
         clock.advance(10 * CALL_SECS)
         connection.expire()
         assert connection.kind == CARRIES[transport]
         with pytest.raises(Exception, match="holds no state"):
             ticket.result()
-    finally:
-        connection.close()
 
 
 def test_a_closed_transport_fails_the_calls_under_way(serving, transport):
