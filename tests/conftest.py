@@ -91,13 +91,19 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def pytest_collection():
+    """Have the collector of garbage wait: almost all that is made stays."""
+    gc.disable()
+
+
 def pytest_collection_finish():
-    """Have the collector of garbage pass over the objects of collection, which stay: there are millions.
+    """Have it pass over the objects of collection, of which there are millions.
 
     Tests that ask whether something is let go of have it collect all, and it does so by itself as well.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _begins(item):
