@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_without_a_word, prove
+from served_sockets import KINDS, answer, ask, connection_threads, ends_without_a_word, prove
 from stand_ins import Held
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
@@ -364,43 +364,36 @@ def test_strangers_without_a_token_say_little_in_the_log(serve, kind, caplog):
     assert caplog.text.count("without a valid token") == 1
 
 
-def test_one_host_does_not_take_all_transports(monkeypatch):
+def test_one_host_does_not_take_all_transports(serve, monkeypatch):
     """Tokens that were asked for count, and so do connections that have shown theirs, until they end."""
     monkeypatch.setattr(door, "_LEAST_SHARE", 2)
-    served = Served(max_connections=4)
+    served = serve(max_connections=4)
+    far, near = (Caller(Role.WORKER, f"ipv4:{host}:4711") for host in ("10.0.0.9", "10.0.0.8"))
+    given = CALLER.set(far)
     try:
-        far, near = (Caller(Role.WORKER, f"ipv4:{host}:4711") for host in ("10.0.0.9", "10.0.0.8"))
-        given = CALLER.set(far)
-        try:
-            connection = served.welcomed("tcp")
-            for _ in range(2):
-                served.server.open(KINDS["tcp"])
-            with pytest.raises(ResourceExhaustedError, match=r"host 10\.0\.0\.9 has 3 of this PS task's 4 seats"):
-                served.server.open(KINDS["tcp"])
-            CALLER.set(near)
+        connection = served.welcomed("tcp")
+        for _ in range(2):
             served.server.open(KINDS["tcp"])
-            connection.close()
-            served.threads_left(0)
-
-        finally:
-            CALLER.reset(given)
+        with pytest.raises(ResourceExhaustedError, match=r"host 10\.0\.0\.9 has 3 of this PS task's 4 seats"):
+            served.server.open(KINDS["tcp"])
+        CALLER.set(near)
+        served.server.open(KINDS["tcp"])
+        connection.close()
+        served.threads_left(0)
     finally:
-        served.close()
+        CALLER.reset(given)
 
 
-def test_a_unix_transport_is_for_the_user_whom_the_kernel_names_for_the_very_connection(monkeypatch):
+def test_a_unix_transport_is_for_the_user_whom_the_kernel_names_for_the_very_connection(serve, monkeypatch):
     """By both ends of it: another user's socket with the same address here, to another port, is not meant."""
     asked = []
     monkeypatch.setattr(socket_server, "uid_of_connection", lambda *ends: asked.append(ends) or 54002)
-    served = Served()
+    served = serve()
+    served.server.handler.authorization.address = "127.0.0.1:99"
+    given = CALLER.set(Caller(Role.WORKER, "ipv4:127.0.0.1:98"))
     try:
-        served.server.handler.authorization.address = "127.0.0.1:99"
-        given = CALLER.set(Caller(Role.WORKER, "ipv4:127.0.0.1:98"))
-        try:
-            served.server.open(KINDS["unix"])
-        finally:
-            CALLER.reset(given)
-        assert asked == [("ipv4:127.0.0.1:98", "127.0.0.1", 99)]
-        assert [given.user for given in served.server._tokens.values()] == [54002]
+        served.server.open(KINDS["unix"])
     finally:
-        served.close()
+        CALLER.reset(given)
+    assert asked == [("ipv4:127.0.0.1:98", "127.0.0.1", 99)]
+    assert [given.user for given in served.server._tokens.values()] == [54002]

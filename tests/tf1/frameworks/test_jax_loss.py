@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from recording_cluster import RecordingCluster
 
 import globalstep as gs
 
@@ -36,19 +35,6 @@ def squares(params, x, y):
     one, two = params["layers"]
     hidden = jnp.tanh(x @ one.kernel + one.bias)
     return jnp.mean((hidden @ two.kernel + two.bias - y) ** 2)
-
-
-@pytest.fixture
-def cluster():
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
-
-
-@pytest.fixture
-def session(cluster):
-    with gs.Session(cluster=cluster) as sess:
-        yield sess
 
 
 @pytest.fixture

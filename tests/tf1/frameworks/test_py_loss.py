@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from recording_cluster import RecordingCluster
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
@@ -16,19 +15,6 @@ def squares(w, b, x, y):
     """Half the sum of squared errors, and its gradients by w and b."""
     error = x @ w + b - y
     return 0.5 * np.sum(error**2), [x.T @ error, error.sum(axis=0)]
-
-
-@pytest.fixture
-def cluster():
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
-
-
-@pytest.fixture
-def session(cluster):
-    with gs.Session(cluster=cluster) as sess:
-        yield sess
 
 
 class Model:

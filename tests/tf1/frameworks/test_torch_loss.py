@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from recording_cluster import RecordingCluster
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
@@ -29,19 +28,6 @@ def cross_entropy(net, x, labels):
 def network(*layers):
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 5), *layers, nn.Tanh(), nn.Linear(5, 3))
-
-
-@pytest.fixture
-def cluster():
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
-
-
-@pytest.fixture
-def session(cluster):
-    with gs.Session(cluster=cluster) as sess:
-        yield sess
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import threading
 import pytest
 from certificates import Authority
 from counting_run import expected, initialize, state, step_push
-from served_tasks import joining, kinds, starting
+from served_tasks import kinds, starting
 
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -59,13 +59,6 @@ def far(open_lane, tcp=None):
         return open_lane(kind, unused) if tcp is None else tcp()
 
     return opened
-
-
-@pytest.fixture
-def joined():
-    """Make clients of servers."""
-    with joining() as join:
-        yield join
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from counting_run import expected, initialize, state, step_push
 from processes import Link
 
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security.rpc import CHANNEL_OPTIONS
 from globalstep.wire.socket_messages import prepare
@@ -38,15 +37,8 @@ def test_a_cut_is_noticed_on_a_socket_as_soon_as_by_grpc():
 
 
 @pytest.fixture
-def server():
-    made = PSServer(PSOptions(grace_secs=0.2))
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def link(server):
+def link(serving):
+    (server,) = serving()
     with Link(server.address) as made:
         yield made
 

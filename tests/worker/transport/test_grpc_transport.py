@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from served_tasks import starting
 
 from globalstep.errors import LostStateError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -77,13 +76,12 @@ def test_a_push_to_a_port_where_nobody_listens_fails_where_its_reply_is_waited_f
         ticket.result()
 
 
-def test_the_type_of_an_error_comes_with_its_code(dial):
+def test_the_type_of_an_error_comes_with_its_code(serving, dial):
     """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
     request = pb.ReadJournalRequest(incarnation=7, client="somebody")
-    with starting() as start:
-        (server,) = start()
-        with pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"):
-            dial(server.address, 0).unary("ReadJournal", request, 5.0).result()
+    (server,) = serving()
+    with pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"):
+        dial(server.address, 0).unary("ReadJournal", request, 5.0).result()
 
 
 #: Asks a task until it does not answer, and then until it does again; says how long that took from the word on.

@@ -12,7 +12,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from counting_run import SHAPES, expected, initialize, state, step_push
-from served_tasks import joining, kinds, starting
+from served_tasks import kinds
 from stand_ins import Cut, Held
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
@@ -29,20 +29,6 @@ from globalstep.worker.transport.socket_choice import SOCKETS
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
-
-
-@pytest.fixture
-def serving():
-    """Start PS tasks; gives them."""
-    with starting() as start:
-        yield start
-
-
-@pytest.fixture
-def joined():
-    """Make clients of servers over a transport."""
-    with joining() as join:
-        yield join
 
 
 @pytest.fixture(params=list(CARRIES))
