@@ -30,10 +30,8 @@ from globalstep.deploy.launch.options import (
     environ_for_all,
     environ_of_task,
 )
-from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.runtime.log_format import is_terminal
 from globalstep.runtime.process_env import environ_with_alias, tuned
 
 
@@ -93,14 +91,14 @@ def run(args: argparse.Namespace) -> int:
         except (FailedPreconditionError, InvalidArgumentError) as error:
             print(f"globalstep launch: {error}", file=sys.stderr)
             return 2
-        console = _console(log_format)
+        console = Console(sys.stdout, os.environ, log_format=log_format)
         launcher = Launcher(
             tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
         )
         try:
             with kept(cluster["ps"], environ, program):
                 began = SYSTEM_CLOCK.monotonic()
-                code = asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
+                code = asyncio.run(launcher.run())
                 secs = SYSTEM_CLOCK.monotonic() - began
                 console.say(*summary(tasks, code, secs, launcher.conclusion, args.log_dir, launcher.failed))
                 return code
@@ -133,26 +131,6 @@ def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
         # A single letter is more often the script's: -m is grep's, too.
         if (name := argument.partition("=")[0]) in own and name.startswith("--"):
             yield f"{name} comes after the script's name, so it is the script's; the launcher's own come before it"
-
-
-def _console(log_format: str) -> Console:
-    """Choose how output is shown: with a live table on a terminal, as lines elsewhere."""
-    if log_format != "json" and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
-        return LiveConsole(sys.stdout, os.environ, log_format=log_format)
-    return Console(sys.stdout, os.environ, log_format=log_format)
-
-
-async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[str], console: Console) -> int:
-    if not isinstance(console, LiveConsole):
-        return await launcher.run()
-    chief = next(task for task in tasks if task.is_chief)
-    watching = asyncio.create_task(watch_cluster(tasks, ps, console, chief.environ))
-    try:
-        return await launcher.run()
-    finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
 
 
 @contextlib.contextmanager

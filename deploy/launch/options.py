@@ -1,4 +1,4 @@
-"""Options of `globalstep launch` for its tasks: CPUs of their own, a port for metrics, JSON lines, and credentials.
+"""Options of `globalstep launch` for its tasks: a port for metrics, JSON lines, and credentials.
 
 Certificates go to all tasks, and to each the token of its role, or of the run.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 
 from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
@@ -23,7 +22,6 @@ from globalstep.security.credentials import RUN_TOKEN, read_secret, tls_files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command."""
-    parser.add_argument("--pin-cpus", action="store_true", help="give each process CPUs of its own, as far as they go")
     parser.add_argument(
         "--metrics-port", default="", metavar="[HOST:]PORT",
         help="Prometheus reads the first task's numbers there, those of the next at PORT + 1, and so on",
@@ -48,32 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def shares_of_cpus(cpus: Sequence[int], tasks: int) -> list[list[int]]:
-    """Divide CPUs among tasks: neighbours stay together; where they are too few, several tasks share one.
-
-    >>> shares_of_cpus([0, 1, 2, 3, 4], 2), shares_of_cpus([0, 1], 3)
-    ([[0, 1], [2, 3, 4]], [[0], [1], [0]])
-    """
-    if len(cpus) < tasks:
-        return [[cpus[task % len(cpus)]] for task in range(tasks)]
-    return [list(cpus[task * len(cpus) // tasks : (task + 1) * len(cpus) // tasks]) for task in range(tasks)]
-
-
 def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
     """Change tasks, before they are started, as the options say; gives the log format.
 
     Raises:
-        FailedPreconditionError: If there is no `taskset` to pin them with, or no prometheus-client for the ports.
+        FailedPreconditionError: If there is no prometheus-client for the ports.
         InvalidArgumentError: If the port, the format or a number of seconds is none.
     """
     chosen = chosen_format(args.log_format)
-    if args.pin_cpus:
-        taskset = shutil.which("taskset")
-        if taskset is None:
-            raise FailedPreconditionError("--pin-cpus needs the command taskset, of the package util-linux.")
-        shares = shares_of_cpus(sorted(os.sched_getaffinity(0)), len(tasks))
-        for task, cpus in zip(tasks, shares, strict=True):
-            task.command[:0] = [taskset, "--cpu-list", ",".join(map(str, cpus))]
     if args.metrics_port:
         host, port = metrics_address(args.metrics_port)
         require_prometheus()

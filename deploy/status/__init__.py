@@ -1,1 +1,1 @@
-"""`globalstep status` and `globalstep where`: a running cluster, seen from outside."""
+"""`globalstep status` and `globalstep runs`: a running cluster, seen from outside."""

@@ -20,8 +20,8 @@ from globalstep.chief.journal.run_directory import kept_identity
 from globalstep.chief.journal.run_lock import FILE_NAME, living_holder
 from globalstep.deploy.launch.live_runs import LiveRun, live_runs
 from globalstep.deploy.status.cli import screen
-from globalstep.deploy.status.cluster_status import read_cluster
 from globalstep.deploy.status.cluster_watch import ClusterWatch
+from globalstep.deploy.status.reading import Reading
 from globalstep.deploy.status.view import cell, duration
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -107,16 +107,21 @@ def _asked(launched: LiveRun) -> ListedRun:
     )
     try:
         with ClusterWatch(launched.ps, {}) as watch:
-            status = read_cluster(watch.addresses, watch.ask(timeout_secs=_ANSWER_SECS))
+            reading = Reading(watch.addresses, watch.ask(timeout_secs=_ANSWER_SECS))
     except GlobalStepError as error:
         return replace(run, problems=(str(error),))
-    directory = os.path.join(launched.folder, status.directory) if status.directory else ""
+    run = replace(run, problems=tuple(reading.problems))
+    if reading.sequencer is None:
+        return run
+    status, _ = reading.sequencer
+    directory = status.directory
+    if directory and "://" not in directory:
+        directory = os.path.relpath(os.path.join(launched.folder, directory))
     return replace(
         run,
-        directory=os.path.relpath(directory) if directory and "://" not in status.directory else status.directory,
-        steps={step.name: step.value for step in status.steps},
-        workers=len(status.workers),
-        problems=tuple(status.problems),
+        directory=directory,
+        steps=dict(sorted(status.steps.items())),
+        workers=len(status.clients),
         to_come=tuple(status.to_come),
     )
 

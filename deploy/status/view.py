@@ -1,21 +1,29 @@
-"""Tables for a terminal: a cluster's status, and what other tables are made of.
+"""Tables for a terminal: a cluster's status, its Variables, and what other tables are made of.
 
 Pure: data in, something that rich prints out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator
 
+import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus, TogetherStatus
+from globalstep.deploy.status.reading import Reading, is_sequencer
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.names import printable
 
-_STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
+#: A PS task's state, and its style.
+_STATES = {
+    int(pb.STATE_VACANT): ("vacant", "yellow"),
+    int(pb.STATE_INITIALIZING): ("initializing", "yellow"),
+    int(pb.STATE_READY): ("ready", "green"),
+    int(pb.STATE_DONE): ("done", "cyan"),
+}
 
 
 def human_bytes(count: float) -> str:
@@ -31,111 +39,6 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def short_task(task: str) -> str:
-    """Give a task as a person says it.
-
-    >>> short_task("/job:worker/task:1"), short_task("")
-    ('worker:1', '(session)')
-    """
-    return task.replace("/job:", "").replace("/task", "") or "(session)"
-
-
-def cell(text: str) -> str:
-    """Give a text that others chose for a cell of a table: no markup, and nothing that speaks to terminals."""
-    return escape(printable(text))
-
-
-def text_of(line: str, style: str = "") -> Text:
-    """Give a line as it may be shown."""
-    return Text(printable(line), style)
-
-
-def draw_status(status: ClusterStatus) -> RenderableType:
-    """Draw a cluster's status."""
-    parts: list[RenderableType] = [text_of(line) for line in _headline(status)]
-    if status.workers:
-        parts.append(_workers(status))
-    parts.append(
-        _Fitting(
-            _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
-        )
-    )
-    parts.extend(text_of(line) for line in _kept(status.shards))
-    if status.queues:
-        parts.append(_queues(status.queues))
-    parts.extend(text_of(f"! {problem}", "bold red") for problem in status.problems)
-    return Group(*parts)
-
-
-def _kept(shards: Sequence[ShardStatus]) -> Iterable[str]:
-    """Say what PS tasks keep for their callers."""
-    for shard in shards:
-        if shard.kept:
-            kinds = ", ".join(f"{kind} {human_bytes(count)}" for kind, count in sorted(shard.kept.items()))
-            most = max(shard.holders.items(), key=lambda item: item[1], default=("", 0))
-            total, limit = human_bytes(sum(shard.kept.values())), human_bytes(shard.kept_limit)
-            who = f"; most for {short_task(most[0])}, {human_bytes(most[1])}"
-            yield f"{shard.address} keeps {total} of {limit} for callers: {kinds}{who}"
-
-
-def _queues(queues: Sequence[QueueStatus]) -> Table:
-    table = table_of("QUEUE", "PS", "HOLDS", "BYTES", "KEPT", "PRODUCERS", "CONSUMERS")
-    for queue in queues:
-        most = "" if queue.capacity is None else f" of {queue.capacity:,}"
-        table.add_row(
-            cell(queue.name) + (", closed" if queue.closed else ""),
-            cell(queue.address),
-            f"{queue.size:,}{most}",
-            human_bytes(queue.nbytes),
-            str(queue.kept),
-            str(queue.producers),
-            str(queue.consumers),
-        )
-    return table
-
-
-def _headline(status: ClusterStatus) -> Iterable[str]:
-    for step in status.steps:
-        limit = f" of {step.limit:,}" if step.limit is not None else ""
-        rate = f", {step.per_sec:.1f} steps/s" if step.per_sec is not None else ""
-        left = (step.limit or 0) - step.value
-        end = f", {duration(left / step.per_sec)} to go" if step.limit and step.per_sec and left > 0 else ""
-        yield f"{step.name}: {step.value:,}{limit}{rate}{end}"
-    pushes = "" if status.pushes_per_sec is None else f"{status.pushes_per_sec:.1f} pushes/s, "
-    lag = "" if status.mean_staleness is None else f"staleness {status.mean_staleness:.2f}, "
-    dropped = status.dropped_stale + status.dropped_nan
-    if status.steps:
-        yield f"{pushes}{lag}refused {status.refused}, dropped {dropped}, duplicates {status.duplicates}"
-    yield from _together(status.together)
-    chief = short_task(status.chief) if status.chief else "none has said so"
-    silent = "" if status.chief_silent_secs is None else f" (heard {status.chief_silent_secs:.0f} s ago)"
-    policy = ", ".join(f"{name}={value}" for name, value in status.policy.items()) or "the defaults"
-    yield f"incarnation {status.incarnation or '-'}; chief: {chief}{silent}; policy: {policy}"
-    if status.directory:
-        yield f"directory: {status.directory}"
-    save = status.last_save
-    if save is not None:
-        steps = ", ".join(f"{name} {value:,}" for name, value in save.steps.items())
-        yield f"last checkpoint: {steps}, {duration(save.age_secs)} ago"
-    elif status.steps:
-        yield "last checkpoint: none in this incarnation"
-
-
-def _together(joint: TogetherStatus) -> Iterable[str]:
-    """Say what is to be said of steps that workers make together."""
-    if joint.contributions or joint.late:
-        waited = "" if joint.wait_secs is None else f"; one waits {joint.wait_secs:.3f} s for its step, on average"
-        yield f"contributions: {joint.contributions:,}, {joint.late:,} late; {joint.made:,} steps made of them{waited}"
-    for step in joint.open:
-        names = ", and ".join(f"{short_task(item.who)}, {item.why}" for item in step.waits_for) or "nobody"
-        yield (
-            f"{step.name} {step.value + 1:,} has {step.contributions} of {step.wanted} contributions, for "
-            f"{step.open_secs:.1f} s; waits for {names}"
-        )
-    if joint.lead_waits:
-        yield f"waits for slower workers: {joint.lead_waits:,}, {joint.lead_wait_secs:.1f} s together"
-
-
 def duration(secs: float) -> str:
     """Give a time for a person.
 
@@ -147,27 +50,159 @@ def duration(secs: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def table_of(*columns: str) -> Table:
-    """Make an empty table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, column in enumerate(columns):
-        left = at == 0 or column in ("STATE", "SHARD")
-        # Where a column is too narrow a name goes on in the next line; everything else stays whole.
-        table.add_column(column, justify="left" if left else "right", no_wrap=at > 0, overflow="fold")
-    return table
+def cell(text: str) -> str:
+    """Give a text that others chose for a cell of a table: no markup, and nothing that speaks to terminals."""
+    return escape(printable(text))
 
 
-def _workers(status: ClusterStatus) -> Table:
-    waits = status.policy.get("staleness") == "wait"
-    table = table_of("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT", *(["AHEAD", "WAITS"] if waits else []))
-    for worker in status.workers:
-        pace = [str(worker.lead), f"{worker.waited_secs:.1f} s" if worker.waited_secs else "-"]
+def draw_status(reading: Reading) -> RenderableType:
+    """Draw a cluster's status."""
+    parts: list[RenderableType] = []
+    if reading.sequencer is not None:
+        parts += map(_text, _headline(*reading.sequencer))
+        if reading.sequencer[0].clients:
+            parts.append(_workers(*reading.sequencer))
+    tables = [_tasks(reading, *columns) for columns in ((*_STATE, *_FLOW), _STATE, _FLOW)]
+    parts.append(_Fitting(tables[0], *tables[1:]))
+    parts += [_text(_kept(address, reply)) for address, reply, _ in reading.answers if reply.load.kept]
+    if any(reply.queues for _, reply, _ in reading.answers):
+        parts.append(_queues(reading))
+    return Group(*parts, *_problems(reading))
+
+
+def draw_variables(reading: Reading) -> RenderableType:
+    """Draw where a cluster's Variables lie; the parts of one that is split by rows are one line."""
+    parts: dict[str, list[tuple[pb.VariableDecl, pb.StatusReply, pb.StatusReply | None]]] = {}
+    for _, reply, old in reading.answers:
+        for decl in reply.variables:
+            parts.setdefault(decl.whole or decl.name, []).append((decl, reply, old))
+    table, total = _table("VARIABLE", "SHARD", "BYTES", "DTYPE", "SHAPE", "INITIALIZED", "PUSHES", "PUSHES/S"), 0
+    for name, pieces in sorted(parts.items()):
+        pieces.sort(key=lambda item: item[0].first_row)
+        first = pieces[0][0]
+        shape = [first.whole_rows, *first.shape[1:]] if first.whole else list(first.shape)
+        nbytes = np.dtype(first.dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        total += nbytes
+        shards = ",".join(str(reply.shard) for _, reply, _ in pieces)
+        missing = any(decl.name in reply.uninitialized for decl, reply, _ in pieces)
+        # Of a split one its busiest part counts.
+        pushes = max(_pushes(decl, reply) for decl, reply, _ in pieces)
+        rates = [(_pushes(decl, reply) - _pushes(decl, old)) / _secs(reply, old) for decl, reply, old in pieces if old]
         table.add_row(
-            cell(short_task(worker.task)),
-            f"{worker.pushes:,}",
-            rate_of(worker.pushes_per_sec),
-            f"{worker.staleness:.2f}",
-            f"{worker.silent_secs:.0f} s",
+            cell(name), f"{shards} ({len(pieces)} parts)" if len(pieces) > 1 else shards, human_bytes(nbytes),
+            cell(first.dtype), cell(str(shape)), "[red]no[/red]" if missing else "yes", f"{pushes:,}",
+            _shown(max(rates, default=None)),
+        )  # fmt: skip
+    return Group(table, _text(f"{len(parts)} Variables, {human_bytes(total)}"), *_problems(reading))
+
+
+def _pushes(decl: pb.VariableDecl, reply: pb.StatusReply) -> int:
+    """Give how many pushes have changed a Variable since its PS task started; of a step, its value."""
+    return (reply.steps if decl.is_step else reply.variable_pushes).get(decl.name, 0)
+
+
+def _problems(reading: Reading) -> Iterator[Text]:
+    return (_text(f"! {problem}", "bold red") for problem in reading.problems)
+
+
+def _text(line: str, style: str = "") -> Text:
+    """Give a line as it may be shown."""
+    return Text(printable(line), style)
+
+
+def _short_task(task: str) -> str:
+    """Give a task as a person says it.
+
+    >>> _short_task("/job:worker/task:1"), _short_task("")
+    ('worker:1', '(session)')
+    """
+    return task.replace("/job:", "").replace("/task", "") or "(session)"
+
+
+def _secs(now: pb.StatusReply, old: pb.StatusReply) -> float:
+    return now.statistics.secs - old.statistics.secs
+
+
+def _rate(count: Callable[[pb.StatusReply], float], now: pb.StatusReply, old: pb.StatusReply | None) -> float | None:
+    """Give how fast a counter grows, a second; None where there is no earlier reading."""
+    return None if old is None else (count(now) - count(old)) / _secs(now, old)
+
+
+def _shown(rate: float | None, text: Callable[[float], str] = "{:.1f}".format) -> str:
+    """Give a rate, or "-" where there is none."""
+    return "-" if rate is None else text(rate)
+
+
+def _headline(now: pb.StatusReply, old: pb.StatusReply | None) -> Iterator[str]:
+    for name, value in sorted(now.steps.items()):
+        limit, per_sec = now.limits.get(name), None
+        if old is not None and name in old.steps:
+            per_sec = (value - old.steps[name]) / _secs(now, old)
+        left = (limit or 0) - value
+        yield (
+            f"{name}: {value:,}"
+            + (f" of {limit:,}" if limit is not None else "")
+            + (f", {per_sec:.1f} steps/s" if per_sec is not None else "")
+            + (f", {duration(left / per_sec)} to go" if per_sec and left > 0 else "")
+        )
+    counted, until = now.statistics, (old or pb.StatusReply()).statistics
+    rate = _rate(lambda reply: reply.statistics.accepted, now, old)
+    pushes = "" if rate is None else f"{rate:.1f} pushes/s, "
+    late = sum(counted.staleness) - sum(until.staleness)
+    lag = f"staleness {(counted.staleness_sum - until.staleness_sum) / late:.2f}, " if late else ""
+    dropped = counted.dropped_stale + counted.dropped_nan
+    if now.steps:
+        yield f"{pushes}{lag}refused {counted.refused}, dropped {dropped}, duplicates {counted.duplicates}"
+    yield from _together(now, until)
+    chief = now.chief.task or now.chief.holder
+    silent = f" (heard {now.chief.silent_secs:.0f} s ago)" if now.chief.holder else ""
+    policy = ", ".join(f"{field.name}={value}" for field, value in now.policy.ListFields()) or "the defaults"
+    who = _short_task(chief) if chief else "none has said so"
+    yield f"incarnation {now.incarnation}; chief: {who}{silent}; policy: {policy}"
+    if now.directory:
+        yield f"directory: {now.directory}"
+    if now.load.HasField("save_age_secs"):
+        steps = ", ".join(f"{name} {value:,}" for name, value in sorted(now.load.save_steps.items()))
+        yield f"last checkpoint: {steps}, {duration(now.load.save_age_secs)} ago"
+    elif now.steps:
+        yield "last checkpoint: none in this incarnation"
+
+
+def _together(now: pb.StatusReply, until: pb.Statistics) -> Iterator[str]:
+    """Say what is to be said of steps that workers make together."""
+    counted = now.statistics
+    if counted.contributions or counted.late:
+        count, secs = counted.waited - until.waited, counted.waited_secs - until.waited_secs
+        waited = f"; one waits {secs / count:.3f} s for its step, on average" if count else ""
+        made = f"{counted.made:,} steps made of them{waited}"
+        yield f"contributions: {counted.contributions:,}, {counted.late:,} late; {made}"
+    for step in now.open_steps:
+        names = ", and ".join(f"{_short_task(who)}, {why}" for who, why in sorted(step.waits_for.items())) or "nobody"
+        yield (
+            f"{step.step} {step.base + 1:,} has {step.contributions} of {step.wanted} contributions, for "
+            f"{step.open_secs:.1f} s; waits for {names}"
+        )
+    if counted.lead_waits:
+        yield f"waits for slower workers: {counted.lead_waits:,}, {counted.lead_wait_secs:.1f} s together"
+
+
+def _workers(now: pb.StatusReply, old: pb.StatusReply | None) -> Table:
+    waits = now.policy.staleness == "wait"
+    table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT", *(["AHEAD", "WAITS"] if waits else []))
+    earlier = {client.client: client for client in old.clients} if old is not None else {}
+    for client in sorted(now.clients, key=lambda client: (client.task, client.client)):
+        # One that has joined since made all its pushes since.
+        was = earlier.get(client.client, pb.ClientInfo())
+        pushes, lag = client.pushes - was.pushes, float(client.staleness)
+        if old is not None and pushes > 0:
+            lag = (client.staleness_sum - was.staleness_sum) / pushes
+        pace = [str(client.lead), f"{client.waited_secs:.1f} s" if client.waited_secs else "-"]
+        table.add_row(
+            cell(_short_task(client.task)),
+            f"{client.pushes:,}",
+            _shown(None if old is None else pushes / _secs(now, old)),
+            f"{lag:.2f}",
+            f"{client.silent_secs:.0f} s",
             *(pace if waits else []),
         )
     return table
@@ -190,33 +225,60 @@ class _Fitting:
         yield from [self._wide] if needed <= options.max_width else self._narrow
 
 
-def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
-    table = table_of("PS", *columns)
-    for shard in shards:
-        name = cell(shard.address) + (" *" if shard.sequencer else "")
-        if shard.error:
-            table.add_row(name, *["[red]no answer[/red]"] * ("STATE" in columns))
+def _tasks(reading: Reading, *columns: str) -> Table:
+    table = _table("PS", *columns)
+    for address, reply, old in zip(reading.addresses, reading.now, reading.earlier, strict=True):
+        if not isinstance(reply, pb.StatusReply):
+            table.add_row(cell(address), *["[red]no answer[/red]"] * ("STATE" in columns))
             continue
-        state = shard.state + (", draining" if shard.draining else "")
+        state, style = _STATES.get(reply.state, ("unknown", "red"))
+        load = _rate(lambda of: of.statistics.apply_secs, reply, old)
         cells = {
-            "STATE": f"[{_STYLES.get(shard.state, 'red')}]{cell(state)}[/]",
-            "VALUES": human_bytes(shard.value_bytes),
-            "MEMORY": human_bytes(shard.resident_bytes),
-            "STAGED": f"{shard.staged_parts} ({human_bytes(shard.staged_bytes)})",
-            "REQUESTS": str(shard.requests),
-            "IN/S": _bytes(shard.bytes_in_per_sec),
-            "OUT/S": _bytes(shard.bytes_out_per_sec),
-            "APPLIES/S": rate_of(shard.applies_per_sec),
-            "LOAD": "-" if shard.load is None else f"{shard.load:.0%}",
+            "STATE": f"[{style}]{state}{', draining' * reply.draining}[/]",
+            "VALUES": human_bytes(reply.load.value_bytes),
+            "MEMORY": human_bytes(reply.load.resident_bytes),
+            "STAGED": f"{reply.load.staged_parts} ({human_bytes(reply.load.staged_bytes)})",
+            "REQUESTS": str(reply.load.requests),
+            "IN/S": _shown(_rate(lambda of: of.statistics.bytes_in, reply, old), human_bytes),
+            "OUT/S": _shown(_rate(lambda of: of.statistics.bytes_out, reply, old), human_bytes),
+            "APPLIES/S": _shown(_rate(lambda of: of.statistics.applied, reply, old)),
+            "LOAD": "-" if load is None else f"{min(load, 1.0):.0%}",
         }
-        table.add_row(name, *(cells[column] for column in columns))
+        table.add_row(cell(address) + " *" * is_sequencer(reply), *(cells[column] for column in columns))
     return table
 
 
-def rate_of(value: float | None) -> str:
-    """Give a rate, or "-" where there is none."""
-    return "-" if value is None else f"{value:.1f}"
+def _kept(address: str, reply: pb.StatusReply) -> str:
+    """Say what a PS task keeps for its callers."""
+    load, tasks = reply.load, {client.client: client.task for client in reply.clients if client.task}
+    kinds = ", ".join(f"{kind} {human_bytes(count)}" for kind, count in sorted(load.kept.items()))
+    client, most = max(load.holders.items(), key=lambda item: item[1], default=("", 0))
+    total, limit = human_bytes(sum(load.kept.values())), human_bytes(load.kept_limit)
+    whose = _short_task(tasks.get(client, client))
+    return f"{address} keeps {total} of {limit} for callers: {kinds}; most for {whose}, {human_bytes(most)}"
 
 
-def _bytes(value: float | None) -> str:
-    return "-" if value is None else human_bytes(value)
+def _queues(reading: Reading) -> Table:
+    table = _table("QUEUE", "PS", "HOLDS", "BYTES", "KEPT", "PRODUCERS", "CONSUMERS")
+    for address, reply, _ in reading.answers:
+        for queue in reply.queues:
+            table.add_row(
+                cell(queue.name) + ", closed" * queue.closed,
+                cell(address),
+                f"{queue.size:,}" + (f" of {queue.capacity:,}" if queue.capacity >= 0 else ""),
+                human_bytes(queue.bytes),
+                str(queue.kept),
+                str(queue.entering),
+                str(queue.leaving),
+            )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """Make an empty table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        left = at == 0 or column in ("STATE", "SHARD")
+        # Where a column is too narrow a name goes on in the next line; everything else stays whole.
+        table.add_column(column, justify="left" if left else "right", no_wrap=at > 0, overflow="fold")
+    return table

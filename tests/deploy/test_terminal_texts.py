@@ -11,10 +11,8 @@ from rich.console import Console as Rich
 
 from globalstep.deploy import checkpoint_cli
 from globalstep.deploy.launch.console import Console
-from globalstep.deploy.launch.table import Row, draw_cluster
-from globalstep.deploy.status.cluster_status import read_cluster
-from globalstep.deploy.status.view import draw_status
-from globalstep.deploy.status.where import as_json, draw_where, placed_variables
+from globalstep.deploy.status.reading import Reading
+from globalstep.deploy.status.view import draw_status, draw_variables
 from globalstep.errors import CheckpointError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -49,23 +47,15 @@ def drawn(table, terminal):
 
 @pytest.mark.parametrize("answer", [reply(1), UnavailableError(EVIL)], ids=["answers", "error"])
 def test_tables_of_a_cluster_have_no_controls_of_others(answer):
-    now = [reply(0), answer]
-    status = read_cluster(["a:1", f"b{EVIL}:2"], now)
-    variables = placed_variables(now)
-    tables = [
-        draw_status(status),
-        draw_where(variables, status.problems),
-        draw_cluster([Row(name, 7, EVIL, 0) for name in ("ps:0", "ps:1", EVIL)], status),
-    ]
-    for table in tables:
+    reading = Reading(["a:1", f"b{EVIL}:2"], [reply(0), answer])
+    for table in (draw_status(reading), draw_variables(reading)):
         plain = drawn(table, terminal=False)
         assert CONTROLS.search(plain) is None, plain
         # What rich writes for its own colours, and nothing else, on a terminal.
         coloured = re.sub(r"\x1b\[[0-9;]*m", "", drawn(table, terminal=True))
         assert CONTROLS.search(coloured) is None
         assert "[red]y[/red]" in re.sub(r"\s", "", plain)
-    text = json.dumps([status.as_json(), as_json(variables, status.problems)])
-    assert CONTROLS.search(text) is None
+    assert CONTROLS.search(json.dumps(reading.as_json())) is None
 
 
 def test_lines_of_the_launchers_own_have_none():

@@ -1,4 +1,5 @@
 import io
+import json
 import re
 
 import pytest
@@ -106,3 +107,18 @@ def test_lines_for_a_stream_that_is_closed_are_lost():
             for _ in range(2):
                 console.line("worker:0", PROGRESS_MARK + "step 10")
             console.finish()
+
+
+def test_json_lines_bear_their_task():
+    stream = io.StringIO()
+    console = Console(stream, {}, log_format="json")
+    console.line("ps:0", '{"level": "INFO", "message": "x"}')
+    console.line("worker:0", "plain")
+    console.line("chief:0", PROGRESS_MARK + "step 5")
+    console.say("bye")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert found[0] == {"task": "ps:0", "level": "INFO", "message": "x"}
+    assert [(one["task"], one["message"]) for one in found[1:]] == [
+        ("worker:0", "plain"), ("chief:0", "step 5"), ("launch", "bye"),
+    ]  # fmt: skip
+    assert found[2]["progress"] is True

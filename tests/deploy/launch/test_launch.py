@@ -12,7 +12,9 @@ import pytest
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.deploy import cli
 from globalstep.deploy.launch.launch import _meant_for_launch, cluster_jobs, configure, make_tasks, reserve_ports
+from globalstep.deploy.launch.launcher import Task
 from globalstep.deploy.launch.options import apply_options
+from globalstep.errors import InvalidArgumentError
 
 
 def test_reserved_ports_are_free_for_tasks_and_for_nobody_else():
@@ -143,6 +145,18 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     finally:
         os.close(descriptor)
     assert ended
+
+
+def test_options_reach_the_tasks():
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    tasks = [Task("ps:0", ["a"], {}), Task("chief:0", ["b"], {})]
+    args = parser.parse_args(["--metrics-port", "9100", "--log-format", "json", "train.py"])
+    assert apply_options(args, tasks) == "json"
+    assert [task.environ["GLOBALSTEP_METRICS_PORT"] for task in tasks] == [f"127.0.0.1:{port}" for port in (9100, 9101)]
+    assert tasks[1].environ["GLOBALSTEP_LOG_FORMAT"] == "json"
+    with pytest.raises(InvalidArgumentError, match="no room for 2"):
+        apply_options(parser.parse_args(["--metrics-port", "65535", "train.py"]), tasks)
 
 
 def test_take_over_is_told_to_the_chief_alone():

@@ -55,9 +55,8 @@ def test_a_run_is_found_by_its_directory(ps, tmp_path, capsys):
     with training(ps.address, tmp_path / "run"):
         assert kept_addresses(str(tmp_path / "run")) == [ps.address]
         assert main(["status", "--json", "--interval", "0", "run"]) == 0
-        said = json.loads(capsys.readouterr().out)
-        assert (said["steps"][0]["value"], said["shards"][0]["address"]) == (1, ps.address)
-        assert main(["where", "--json", "--interval", "0", "run"]) == 0
+        (task,) = json.loads(capsys.readouterr().out)["tasks"]
+        assert (task["steps"], task["address"]) == ({"global_step": "1"}, ps.address)
 
 
 def test_a_run_that_has_ended_is_said_to_have(tmp_path, capsys):

@@ -12,7 +12,7 @@ from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.deploy.status.cluster_status import read_cluster
+from globalstep.deploy.status.reading import Reading
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
@@ -152,7 +152,7 @@ def test_status_says_who_waits_for_room_since_when_and_how_much_is_missing(tasks
     said = waits.value.message
     assert said.startswith(f"There is no room for the write-ahead log in {log.directory}: ")
     assert re.search(r"It has waited for 75 s; \d+ bytes are to be written there, and 0 bytes are free\.", said), said
-    status = read_cluster(["a:1"], [waits.value])
-    assert [line for line in status.problems if line.startswith("a:1 waits for disk space: There is no room")]
+    (problem,) = Reading(["a:1"], [waits.value]).problems
+    assert problem.startswith("a:1 waits for disk space: There is no room")
     (small_disk / "more").unlink()
     assert tasks.controls[0].call("Status", pb.StatusRequest(brief=True)).steps == {"step": 0}
