@@ -1,20 +1,17 @@
 """`gs.train.Server`: a task of a ClusterSpec in this process, as TensorFlow 1.x programs start it.
 
 A "ps" task serves here. A worker or chief has nothing to serve: sessions talk to the PS tasks directly, so
-its server only makes its target mean them. In a cluster without a job "ps" one of its tasks has a PS process beside it
-(HostedPS), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
+its server only makes its target mean them. In a cluster without a job "ps" the server of one of its tasks serves, and
+holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import math
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from globalstep.cluster.cluster import CHIEF_JOBS, ClusterSpec, ServerDef, from_tf_config, is_address, session_tasks
-from globalstep.errors import AlreadyExistsError, InvalidArgumentError, OpError
+from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
@@ -30,7 +27,7 @@ from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer, tcp_port_
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import end_process, write_to_stderr
 from globalstep.runtime.metrics_port import port_of_environ
-from globalstep.runtime.process_env import raise_malloc_thresholds, tuned
+from globalstep.runtime.process_env import raise_malloc_thresholds
 from globalstep.wire.transports import known_target, register_target, transports_to
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.client.client import ClusterClient
@@ -43,10 +40,6 @@ _log = logging.getLogger(__name__)
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 #: How long a program that was asked to end may go on after `join`.
 _CAUGHT_SECS = 5.0
-_SAY_SECS = 30.0
-_START_SECS = 30.0
-#: How long a PS task that is asked to end may take.
-_GRACE_SECS = 15.0
 _PROGRAM_POLL_SECS = 0.05
 _POLL_SECS = 1.0
 #: PS tasks that this process knew, and that do not answer for so long, have ended with the job.
@@ -109,14 +102,16 @@ class Server:
         self._address = cluster.task_address(job_name, task_index)
         _check_addresses(cluster, self._address)
         self._ps: PSServer | None = None
-        # Whether this task has the PS process of a cluster without a job "ps", and that.
-        self._hosts = False
-        self._hosted: HostedPS | None = None
-        # What a PS task's own program does instead of `join`.
+        # What a PS task's own program does instead of `join`, and that of a task which serves besides.
         self._program: PSProgram | None = None
         # The exit code of a process whose `join` has come to its end.
         self._exit_code: int | None = None
-        if job_name == "ps":
+        serving = ("ps", task_index) if "ps" in cluster.jobs else host_of(cluster)
+        indices = cluster.task_indices("ps") if "ps" in cluster.jobs else [serving[1]]
+        known = {index: cluster.task_address(serving[0], index) for index in indices}
+        task, workers = f"/job:{job_name}/task:{task_index}", session_tasks(cluster)
+        self._hosts = job_name != "ps" and serving == (job_name, task_index)
+        if serving == (job_name, task_index):
             raise_malloc_thresholds()
             options = PSOptions(
                 bind=self._address,
@@ -126,30 +121,19 @@ class Server:
                 tcp_port=tcp_port_of(os.environ),
             )
             self._ps = PSServer(options)
-            self._address = self._ps.address
-            addresses = list(cluster.job_tasks("ps"))
-            addresses[cluster.task_indices("ps").index(task_index)] = self._address
-        elif cluster.jobs and "ps" in cluster.jobs:
-            addresses = list(cluster.job_tasks("ps"))
-        else:
-            host = host_of(cluster)
-            self._hosts = host == (job_name, task_index)
-            addresses = [cluster.task_address(*host)]
-        self._known = [address for address in addresses if address]
-        self._register()
+            known[task_index] = self._address = self._ps.address
+            if self._hosts or workers:
+                self._program = PSProgram(self._ps, task, self._end, self._hosts)
+        register_target(
+            self.target,
+            [address for address in known.values() if address],
+            task=task,
+            session_tasks=workers,
+            in_process=self._ps is not None and len(known) == 1 and not self._hosts,
+            program=None if self._hosts else self._program,
+        )
         if start:
             self.start()
-
-    def _register(self) -> None:
-        """Make the target mean the PS tasks."""
-        cluster, job, index = self._task
-        task = f"/job:{job}/task:{index}"
-        alone = self._ps is not None and len(self._known) == 1
-        workers = session_tasks(cluster)
-        program = None
-        if self._ps is not None and workers:
-            program = self._program = PSProgram(self._ps, self._task[2], self._end)
-        register_target(self.target, self._known, task=task, session_tasks=workers, in_process=alone, program=program)
 
     @property
     def target(self) -> str:
@@ -166,19 +150,13 @@ class Server:
         return ServerDef(cluster.as_cluster_def(), job, index)
 
     def start(self) -> None:
-        """Begin to serve, if this is a PS task, or the task that has one beside it."""
-        if self._ps is not None:
-            self._ps.start()
-        if self._hosts and self._hosted is None:
-            _, job, index = self._task
-            self._hosted = HostedPS(self._address, f"/job:{job}/task:{index}")
-            self._address = self._hosted.address
-            self._known = [self._address]
-            self._register()
-            _log.info(
-                "The cluster has no job 'ps': process %d, beside /job:%s/task:%d, holds its Variables.",
-                self._hosted.pid, job, index,
-            )  # fmt: skip
+        """Begin to serve, if this is a PS task, or serves as one."""
+        if self._ps is None:
+            return
+        self._ps.start()
+        if self._hosts and self._program is not None:
+            _log.info("The cluster has no job 'ps': /job:%s/task:%d holds its Variables.", *self._task[1:])
+            self._program.serve_at_exit()
 
     def join(self) -> NoReturn:
         """Serve until the job is done and every client has left; then end the process.
@@ -203,10 +181,6 @@ class Server:
     def _join(self) -> NoReturn:
         if self._exit_code is not None:
             sys.exit(self._exit_code)
-        if self._hosted is not None:
-            with _terminated(self._hosted.terminate) as terminated:
-                code = self._hosted.join()
-            self._end(code, bool(terminated))
         if self._ps is None:
             _, job, index = self._task
             _log.info(
@@ -221,7 +195,7 @@ class Server:
             # Such a process has nothing else to say, and the user who started it by hand wants to know that it runs.
             logging.getLogger("globalstep").setLevel(logging.INFO)
         try:
-            _log.info("/job:ps/task:%d serves on %s until the job is done", self._task[2], self._ps.address)
+            _log.info("/job:%s/task:%d serves on %s until the job is done", *self._task[1:], self._ps.address)
             with _terminated(self._ps.stop) as terminated:
                 self._ps.join()
         finally:
@@ -240,8 +214,6 @@ class Server:
             self._program.joined = True
         if self._ps is not None:
             self._ps.close()
-        if self._hosted is not None:
-            self._hosted.stop()
 
     @staticmethod
     def create_local_server(config: Any = None, start: bool = True) -> Server:
@@ -321,90 +293,6 @@ def host_of(cluster: ClusterSpec) -> tuple[str, int]:
     return jobs[0], cluster.task_indices(jobs[0])[0]
 
 
-class HostedPS:
-    """A PS process that serves on behalf of this one, in a cluster that names no PS task.
-
-    In TensorFlow every server holds Variables, so that peers can share those of one of them without any job "ps".
-
-    It ends when the job is done and everybody has left; when this process fails; and with this process when that is
-    killed. This process stays, at its normal end, until the others have left.
-
-    Raises:
-        AlreadyExistsError: If it cannot serve there.
-
-    Attributes:
-        address: Where it really serves.
-    """
-
-    def __init__(self, address: str, task: str) -> None:
-        self._task = task
-        main = threading.current_thread() is threading.main_thread()
-        guard = [setpriv, "--pdeathsig", "TERM"] if main and (setpriv := shutil.which("setpriv")) else []
-        command = [*guard, sys.executable, "-m", "globalstep.ps", "--bind", address]
-        command += ["--metrics-port", "", "--log-level", "WARNING"]
-        environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, env=tuned(environ), text=True, start_new_session=True
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        self._process.stdout.close()
-        if not line.startswith("serving on "):
-            code = self._process.wait(_START_SECS)
-            raise AlreadyExistsError(
-                f"{task} cannot serve the cluster's Variables on {address}: its PS process ended with code {code}, and "
-                "its own message stands above. Most often another process has that address."
-            )
-        self.address = line.removeprefix("serving on ").strip()
-        atexit.register(self._at_exit)
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
-    def join(self) -> int:
-        """Wait until it has ended; gives its exit code."""
-        since = said = SYSTEM_CLOCK.monotonic()
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return self._process.wait(1.0)
-            now = SYSTEM_CLOCK.monotonic()
-            if now - said >= _SAY_SECS:
-                said = now
-                _log.info("Waiting for %.0f s now for the others to leave: %s holds their Variables", now - since,
-                          self._task)  # fmt: skip
-
-    def terminate(self) -> None:
-        """Ask it to end; `join` tells when it has."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-
-    def stop(self) -> None:
-        """End it."""
-        atexit.unregister(self._at_exit)
-        self.terminate()
-        try:
-            self._process.wait(_GRACE_SECS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _at_exit(self) -> None:
-        """Let the others come to their end, unless this process failed."""
-        if self._process.poll() is not None:
-            return
-        # Set by an uncaught exception: an engine is to see the failure now.
-        if hasattr(sys, "last_type"):
-            self.stop()
-            return
-        close_clients()
-        try:
-            self.join()
-        except KeyboardInterrupt:
-            self.stop()
-
-
 def code_of(ps: PSServer, terminated: bool) -> int:
     """Give the exit code of a PS task's process: an end that was asked for otherwise than by SIGTERM is no failure."""
     return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code
@@ -418,15 +306,22 @@ class PSProgram:
     serves, and it does so until its clients have left: the last of them saves a checkpoint after it has said that it
     is done.
 
+    Args:
+        ps: It.
+        task: Its name.
+        end: Ends the process.
+        hosts: Whether it serves besides its own work, in a cluster without a job "ps": it does until the job is done.
+
     Attributes:
         joined: Whether the program has called `join` or `stop`, so that nothing is left to be done at its end.
     """
 
-    def __init__(self, ps: PSServer, index: int, end: Callable[[int], Any]) -> None:
+    def __init__(self, ps: PSServer, task: str, end: Callable[[int], Any], hosts: bool) -> None:
         self.joined = False
         self._ps = ps
-        self._index = index
+        self._task = task
         self._end = end
+        self._hosts = hosts
         # Guards the looks, and the attributes below; the shard's lock is taken under it.
         self._lock = threading.Lock()
         self._begun = False
@@ -446,35 +341,42 @@ class PSProgram:
             ends = self._ps.attend()
         if ends:
             code = code_of(self._ps, self._terminated)
-            _log.info("/job:ps/task:%d ends with code %d: nobody will put more into its queues.", self._index, code)
+            _log.info("%s ends with code %d: nobody will put more into its queues.", self._task, code)
             self.joined = True
             self._ps.shut_down()
             self._end(code)
 
     def _begin(self) -> None:
         """Have a SIGTERM end this task as it ends one in `join`, and the task serve on at its program's end."""
+        self.serve_at_exit()
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+
+    def serve_at_exit(self) -> None:
+        """Have the task serve on at its program's end."""
         # Called when the main thread has come to its end, before threads can be started no more. concurrent.futures
         # ends its pools by it too, gRPC's among them; what comes later is called first.
         register = getattr(threading, "_register_atexit", None)
         if register is not None:
             register(self._serve_on)
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
         self._terminated = True
         self._ps.stop()
 
     def _serve_on(self) -> None:
-        """Serve until the clients that are here have left, unless the program has failed."""
+        """Serve until the clients that are here have left, or the job is done; not where the program has failed."""
         if self.joined or ends_unfinished(getattr(sys, "last_value", None)):
             return
         self.joined = True
-        if self._ps.shard.attendance()[1]:
-            _log.info("/job:ps/task:%d has all that it waited for; it serves until its clients have left.", self._index)
-        while self._ps.shard.attendance()[1] and not self._ps.attend():
-            self._ps.pause(_PROGRAM_POLL_SECS)
+        if self._hosts:
+            close_clients()
+        elif self._ps.shard.attendance()[1]:
+            _log.info("%s has all that it waited for; it serves until its clients have left.", self._task)
+        with _terminated(self._ps.stop):
+            while (self._hosts or self._ps.shard.attendance()[1]) and not self._ps.attend():
+                self._ps.pause(_PROGRAM_POLL_SECS)
         self._ps.shut_down()
 
 

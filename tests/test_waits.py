@@ -137,8 +137,6 @@ ALLOWED = {
         "Launcher._run_once": _LAUNCHED,
     },
     "deploy/server.py": {
-        "HostedPS._at_exit": "it says for whom it waits; Ctrl-C ends it",
-        "HostedPS.stop": _ENDED,
         "Server._join": "it serves until the job is done",
     },
     "deploy/slurm/cli.py": {"run": _LAUNCHED},

@@ -61,7 +61,7 @@ def test_an_address_that_is_taken_is_said_at_once(processes):
     processes.start("second", "-c", program)
     processes.until_ended(["second"], 60.0)
     assert processes.code("second") == 1
-    assert f"cannot serve the cluster's Variables on {address}" in processes.output("second")
+    assert f"Cannot serve on {address}: the address is taken" in processes.output("second")
 
 
 def _serves(address):
