@@ -34,7 +34,7 @@ def test_tests_lie_where_what_they_test_lies():
     """Each folder of tests is one of the product's, or one of these, which test the whole."""
     whole = {
         *("benchmarks", "docs", "fuzz", "golden", "integration", "scripts", "simulation", "soak", "spec", "support"),
-        *("recorded", "compatibility", "transcripts"),
+        *("compatibility", "transcripts"),
     }
     product = {path.parent.relative_to(ROOT) for path in product_modules()}
     rooms = {Path(*f.parts[2:]) if f.parts[0] == "src" else f for f in product}

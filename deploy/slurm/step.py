@@ -2,7 +2,7 @@
 
 srun alone does not do: a SIGTERM makes it kill the task at once, and when the task's node is lost it ends with 0.
 
-Layer: deploy. One thread; only this module's standard library and Slurm's commands are needed.
+Layer: deploy. One thread; only the standard library and Slurm's commands are needed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import FrameType
-
-from globalstep.cluster.slurm import expand_hosts
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_LOST = 128 + signal.SIGKILL
@@ -134,6 +132,11 @@ def _job_now(job: str) -> tuple[str, list[str]]:
     """Give the job's state and the nodes that it has."""
     state, _, nodes = _output("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
     return state, expand_hosts(nodes) if nodes else []
+
+
+def expand_hosts(names: str) -> list[str]:
+    """Give the hosts of Slurm's short form, "gpu[01-03,7],login"."""
+    return _output("scontrol", "show", "hostnames", names).split()
 
 
 def _output(*command: str) -> str:

@@ -20,7 +20,6 @@ from globalstep.cluster.cluster import JobDef as JobDef
 from globalstep.cluster.cluster import ServerDef as ServerDef
 from globalstep.cluster.cluster import TaskConfig as TaskConfig
 from globalstep.cluster.cluster import from_tf_config as from_tf_config
-from globalstep.cluster.slurm import from_slurm as from_slurm
 from globalstep.deploy.server import Server as Server
 from globalstep.tf1.data.example import BytesList as BytesList
 from globalstep.tf1.data.example import Example as Example

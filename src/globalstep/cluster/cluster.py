@@ -98,26 +98,6 @@ class ClusterSpec:
                 if _runs_sessions(job):
                     _described.update({address: (self, job, index) for index, address in self._jobs[job].items()})
 
-    @classmethod
-    def from_slurm(
-        cls, jobs: Mapping[str, int] | None = None, port: int | None = None, environ: Mapping[str, str] | None = None
-    ) -> ClusterSpec:
-        """Make the cluster of the Slurm job, or step, that this process is in.
-
-        Args:
-            jobs: Job name -> number of tasks, in the order of their ranks. Default: the first task is the PS, all
-                others are workers; in a heterogeneous job of two components these are ps and worker, in one of
-                three chief, ps and worker.
-            port: Of the first task; each further one has the next. Default: from the job's id.
-            environ: The environment; default `os.environ`.
-
-        Raises:
-            ValueError: If Slurm did not start this process, or started other tasks than `jobs` says.
-        """
-        from globalstep.cluster.slurm import cluster_from_slurm  # it imports this module
-
-        return cluster_from_slurm(jobs, port, environ)
-
     @property
     def jobs(self) -> list[str]:
         """Names of the jobs."""
