@@ -18,7 +18,7 @@ from globalstep.runtime.log_format import is_terminal
 
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0
-#: Services that end; others, a TensorBoard or what the user has added to the file, go on.
+#: Services that end; others, which the user has added to the file, go on.
 _TASK = re.compile(r"(ps|chief|worker)-\d+")
 #: The exit code of a process that was ended by SIGKILL.
 _KILLED = 137
@@ -32,14 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     parser.add_argument("action", choices=["up", "write"], help="write the file and start the job, or only write it")
     add_tasks(parser)
-    parser.add_argument("--tensorboard", action="store_true", help="start a TensorBoard on port 6006 of this machine")
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
     parser.add_argument(
         "--run", default="", metavar="NAME", dest="run_name",
         help="the run's name, and docker compose's for the project: by which two runs of one machine differ "
         "(default: FOLDER-SCRIPT, of the file's folder and the script)",
     )  # fmt: skip
-    parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
     add_script(parser, "; its folder is mounted")
 
 
@@ -63,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
     if compose is None:
         return _say(f"there is no docker compose on this machine; {file} is written")
     compose += ["--project-name", project, "--file", str(file)]
-    # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
-    # --exit-code-from would end the job with the first container that ends.
+    # Not `up` in the foreground: it says 0 whatever containers did; its --exit-code-from would end the job with the
+    # first container that ends.
     environ = with_run_token(os.environ)
     code = subprocess.run([*compose, "up", "--detach"], env=environ, check=False).returncode
-    return code if code or args.detach else _follow(compose, file)
+    return code or _follow(compose, file)
 
 
 def _follow(compose: list[str], file: Path) -> int:
@@ -82,8 +80,6 @@ def _follow(compose: list[str], file: Path) -> int:
         return _say(f"docker does not say how the tasks are: {error}")
     finally:
         _let_end(logs)
-    if "tensorboard" in ended:
-        print(f"TensorBoard runs until: {' '.join(compose)} down")
     if "chief-0" not in ended:
         return _say(f"the containers of {file} are gone")
     return ended["chief-0"].exit_code
@@ -126,7 +122,7 @@ def _inspect(ids: list[str]) -> list[_Container]:
 
 
 def _let_end(logs: subprocess.Popen[bytes]) -> None:
-    """Let the last lines be shown; it ends by itself unless a TensorBoard runs."""
+    """Let the last lines be shown; it ends by itself unless a service of the user's goes on."""
     try:
         logs.wait(_LAST_LINES_SECS)
     except subprocess.TimeoutExpired:
@@ -164,7 +160,7 @@ _RUN = "/run/globalstep"
 _HEAD = """\
 # {made}
 # Settings, here or in a file .env beside this one: GLOBALSTEP_IMAGE, GLOBALSTEP_SCRIPTS, GLOBALSTEP_RUN_TOKEN,
-# GLOBALSTEP_RUN{more}.
+# GLOBALSTEP_RUN.
 # Two runs on one machine need project names of their own: --project-name {project}
 x-task: &task
   image: ${{GLOBALSTEP_IMAGE:-globalstep}}
@@ -190,19 +186,6 @@ _SERVICE = """\
       GLOBALSTEP_RUN: "${{GLOBALSTEP_RUN:-{run}}}"
       TF_CONFIG: '{config}'
 """
-_TENSORBOARD = f"""\
-  tensorboard:
-    image: ${{GLOBALSTEP_IMAGE:-globalstep}}
-    restart: unless-stopped
-    command: ["tensorboard", "--logdir={_RUN}", "--host=0.0.0.0", "--port=6006"]
-    healthcheck:
-      # That of the image asks a task.
-      test: ["CMD", "python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:6006/').read()"]
-    volumes:
-      - run:{_RUN}:ro
-    ports:
-      - "127.0.0.1:${{TENSORBOARD_PORT:-6006}}:6006"
-"""
 _TAIL = """\
 volumes:
   run:
@@ -222,8 +205,7 @@ def compose_file(
     """
     sizes = {"ps": args.ps, **job_sizes(args)}
     cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in sizes.items()}
-    more = ", TENSORBOARD_PORT" if args.tensorboard else ""
-    text = _HEAD.format(made=made, more=more, run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
+    text = _HEAD.format(made=made, run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
     for name, count in sizes.items():
         command = (
             ["python", "-m", "globalstep.ps", f"--tcp-port={_TCP_PORT}"]
@@ -235,7 +217,7 @@ def compose_file(
             text += _SERVICE.format(
                 name=f"{name}-{index}", command=_escaped(json.dumps(command)), config=config, run=project
             )
-    return text + (_TENSORBOARD if args.tensorboard else "") + _TAIL
+    return text + _TAIL
 
 
 def project_name(run: str) -> str:

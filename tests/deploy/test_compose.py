@@ -33,12 +33,10 @@ def services(text):
 
 
 def test_the_committed_file_is_what_the_command_would_write():
-    text = compose_file(
-        parsed("--ps=2", "--workers=3", "--chief", "--tensorboard", "digits.py"), "../../examples", "digits"
-    )
+    text = compose_file(parsed("--ps=2", "--workers=3", "--chief", "digits.py"), "../../examples", "digits")
     committed = (FOLDER / "docker-compose.yml").read_text()
     assert text.splitlines()[1:] == committed.splitlines()[1:]
-    assert list(services(committed)) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1", "worker-2", "tensorboard"]
+    assert list(services(committed)) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1", "worker-2"]
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
@@ -101,7 +99,7 @@ def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path,
 def test_two_runs_of_one_script_are_two_projects(script, tmp_path, monkeypatch, capsys):
     fake_docker(tmp_path, monkeypatch, 0)
     for run in ("cats", "dogs"):
-        assert main(["compose", "up", "--detach", "--run", run, script]) == 0
+        assert main(["compose", "up", "--run", run, script]) == 0
         written = services((tmp_path / "train.compose.yml").read_text())
         assert {one["environment"]["GLOBALSTEP_RUN"] for one in written.values()} == {f"${{GLOBALSTEP_RUN:-{run}}}"}
     ups = [line for line in (tmp_path / "called").read_text().splitlines() if line.endswith("up --detach")]

@@ -105,10 +105,6 @@ class Engine:
         """Run a command of docker; gives what it prints."""
         return self._output("docker", *command, timeout_secs=timeout_secs).strip()
 
-    def in_network(self, *command: object) -> str:
-        """Run a command where the published ports are."""
-        return self._output("nsenter", f"--target={self._first()}", "--net", *command)
-
     def kill(self, container: str) -> None:
         """Kill a container's process as the kernel would that is out of memory: docker has not been asked to."""
         pid = self.docker("inspect", "--format={{.State.Pid}}", container)

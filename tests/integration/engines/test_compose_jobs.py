@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from compose_engine import engine, why_not
 from counted import assert_counted
-from processes import EXAMPLES, ROOT, free_addresses, until
+from processes import EXAMPLES, ROOT, until
 
 from globalstep.deploy.cli import main
 from globalstep.deploy.compose import project_name
@@ -145,26 +145,19 @@ def run_on(job):
 
 
 def test_the_file_of_the_repository_trains_the_digits(job):
-    """All is healthy meanwhile, nothing runs as root, and TensorBoard shows the run."""
     for name in ("docker-compose.yml", ".env"):
         shutil.copy(ROOT / "deploy" / "docker" / name, job.folder)
     settings = (job.folder / ".env").read_text()
-    (address,) = free_addresses(1)
-    settings = settings.replace("../../examples", str(EXAMPLES)).replace("=6006", f"={address.rpartition(':')[2]}")
-    (job.folder / ".env").write_text(settings)
+    (job.folder / ".env").write_text(settings.replace("../../examples", str(EXAMPLES)))
     job.start(*job.docker.compose, "up")
-    services = (*TASKS, "worker-2", "tensorboard")
+    services = (*TASKS, "worker-2")
     job.until_said(r"^chief-0\S*\s*\| checkpoints: ")
-    tasks = dict.fromkeys(services[:-1], "exited")
+    tasks = dict.fromkeys(services, "exited")
     until(lambda: job.shown("State.Status", tasks) == tasks, "all tasks have ended")
     assert set(job.shown("State.ExitCode", tasks).values()) == {"0"}
     assert set(job.shown("RestartCount", services).values()) == {"0"}
     assert "final global step: 3000\n" in job.said()
     assert float(re.search(r"test accuracy: ([\d.]+)", job.said())[1]) > 0.95
-    is_healthy(job, "tensorboard")
-    ask = f"from urllib.request import urlopen; print(urlopen('http://{address}/data/runs', timeout=20).read())"
-    assert "runs/digits" in job.docker.in_network(sys.executable, "-c", ask)
-    assert job.docker.docker("exec", job.container("tensorboard"), "id", "-u") == "10001"
 
 
 # The digits are in the test above, killed tasks in the next one, and a kill that docker was not asked for in the last.
