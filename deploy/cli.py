@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import importlib.metadata
 import io
@@ -67,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             args, unknown = parser.parse_known_args(arguments)
             if unknown:
-                of_chosen.error(_not_understood(of_chosen, unknown))
+                takes_rest = any(action.nargs == argparse.REMAINDER for action in of_chosen._actions)
+                whose = " (options of the script come after its name)" if takes_rest else ""
+                of_chosen.error(f"unrecognized arguments: {' '.join(unknown)}{whose}")
             code: int = args.run(args)
         finally:
             if is_open(sys.stdout):
@@ -77,29 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_PIPE
     return code
-
-
-def _not_understood(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """Say which arguments a subcommand does not know, and which of its own each may have been meant to be."""
-    options = sorted(_options_of(parser))
-    near = {}
-    for argument in unknown:
-        name = argument.partition("=")[0]
-        if matches := difflib.get_close_matches(name, options, n=1) if name.startswith("-") else []:
-            near[name] = matches[0]
-    meant = "".join(f"; is {name} to be {option}?" for name, option in near.items())
-    takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
-    whose = " (options of the script come after its name)" if takes_rest else ""
-    return f"unrecognized arguments: {' '.join(unknown)}{meant}{whose}"
-
-
-def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Give the options of a parser, and of the actions below it."""
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _options_of(below)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

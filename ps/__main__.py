@@ -93,7 +93,6 @@ def make_parser() -> argparse.ArgumentParser:
         help='with durability="log", the chief is asked for a checkpoint when the write-ahead log is longer since the '
         "last one (default: 16 GiB; 0: never)",
     )
-    parser.add_argument("--reflection", action="store_true", help="serve gRPC's reflection, for tools like grpcurl")
     add_arguments(parser)
     parser.add_argument(
         "--grace-secs", type=float, default=8.0, help="time to end in when asked to, for a checkpoint too (default 8)"
@@ -172,7 +171,6 @@ def _server(args: argparse.Namespace) -> PSServer:
             apply_threads=args.apply_threads,
             patience=Patience(max(args.start_secs, 0.0), max(args.abandon_secs, 0.0)),
             metrics_port=args.metrics_port,
-            reflection=args.reflection,
             security=SecurityOptions.from_arguments(args, os.environ),
         ),
         faults=planned.faults_of_this_process() if planned is not None else NO_FAULTS,

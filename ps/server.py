@@ -6,6 +6,8 @@ Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-s
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import math
 import os
@@ -30,7 +32,7 @@ from globalstep.ps.members.ending import Patience, Vigil
 from globalstep.ps.members.leads import Leads
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.probes import Health, reflection_handler
+from globalstep.ps.service.probes import Health
 from globalstep.ps.service.servicer import generic_handler
 from globalstep.ps.service.settler import Settler, asking
 from globalstep.ps.service.slow_senders import SlowSenders
@@ -42,7 +44,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.runtime.machine_memory import available_bytes, memory_bytes
 from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
-from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 
@@ -118,8 +119,6 @@ class PSOptions:
     max_log_bytes: int = 0
     #: Where Prometheus may read its numbers: "PORT" or "HOST:PORT"; "" for nowhere.
     metrics_port: str = ""
-    #: Whether gRPC's reflection is served, for tools like grpcurl.
-    reflection: bool = False
     #: How long it waits when no client is there.
     patience: Patience = field(default_factory=Patience)
     #: What it asks of its callers.
@@ -178,20 +177,16 @@ class PSServer:
         )
         self._health = Health()
         handlers = [generic_handler(self.control, limit_bytes, door, self._streams), self._health.handler()]
-        if options.reflection:
-            handlers.append(reflection_handler(door, self._streams))
         self._server.add_generic_rpc_handlers(tuple(handlers))
-        host, _, wanted = options.bind.rpartition(":")
         # Asked before gRPC, which would write its own lines to stderr. A launcher holds its tasks' ports for them.
-        if not os.environ.get("GLOBALSTEP_LAUNCH") and wanted.isdecimal() and (why := why_not_bound(host, int(wanted))):
+        if not os.environ.get("GLOBALSTEP_LAUNCH") and (why := _why_not_bound(options.bind)):
             raise _cannot_serve(options.bind, why)
         try:
             port = security.add_port(self._server, options.bind)
         except RuntimeError:
             port = 0
         if port == 0:
-            why = why_not_bound(host, int(wanted)) if wanted.isdecimal() else ""
-            raise _cannot_serve(options.bind, why or "gRPC cannot listen there")
+            raise _cannot_serve(options.bind, _why_not_bound(options.bind) or "gRPC cannot listen there")
         self.address = security.authorization.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
         self.control.recovered = self._settler.settle_soon
@@ -309,6 +304,37 @@ class PSServer:
         self._slow.stop()
         self.control.durability.close()
         self.shard.resources.cores.close()
+
+
+def _why_not_bound(bind: str) -> str:
+    """Say why no process can listen at "host:port" of this machine now; "" where one can."""
+    host, _, port = bind.rpartition(":")
+    try:
+        addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return f"this machine knows no address of the name {host!r}"
+    why = ""
+    for family, kind, protocol, _, address in addresses:
+        with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+                tried.listen(1)
+            except OSError as error:
+                why = why or _reason(error, host, port)
+            else:
+                return ""
+    return why
+
+
+def _reason(error: OSError, host: str, port: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"the address is taken; `ss -ltnp sport = :{port}` says by which process"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine"
+    if error.errno == errno.EACCES:
+        return f"port {port} is for the system's own services, which root starts"
+    return error.strerror or str(error)
 
 
 def _cannot_serve(bind: str, why: str) -> AlreadyExistsError:

@@ -38,8 +38,3 @@ def test_what_has_no_effect_is_said_once(caplog):
 def test_an_unknown_field_is_an_error():
     with pytest.raises(AttributeError, match="GPUOptions has no field 'alow_growth'; it has allow_growth,"):
         GPUOptions(alow_growth=True)
-
-
-def test_a_field_of_an_earlier_version_says_what_to_do_instead():
-    with pytest.raises(AttributeError, match="no field 'gradients_ahead' any more: .*pushes_in_flight=1"):
-        ConfigProto(gradients_ahead=True)

@@ -152,21 +152,20 @@ class QueueService:
     def infos(self) -> list[pb.QueueInfo]:
         """Say what queues there are."""
         with self._changed:
-            views = self._store.views()
-        return [
-            pb.QueueInfo(
-                name=view.name,
-                kind=view.kind,
-                size=view.size,
-                capacity=view.capacity,
-                bytes=view.nbytes,
-                closed=view.closed,
-                entering=view.entering,
-                leaving=view.leaving,
-                kept=view.kept,
-            )
-            for view in views[:_MOST_TOLD]
-        ]
+            return [
+                pb.QueueInfo(
+                    name=name,
+                    kind=queue.attributes.kind,
+                    size=len(queue.elements),
+                    capacity=queue.attributes.capacity,
+                    bytes=queue.nbytes,
+                    closed=queue.closed,
+                    entering=len(queue.entering),
+                    leaving=len(queue.leaving),
+                    kept=queue.kept,
+                )
+                for name, queue in sorted(self._store.queues.items())[:_MOST_TOLD]
+            ]
 
 
 def _decoded(request: pb.QueueRequest, limited: bool) -> QueueCall:

@@ -16,7 +16,7 @@ from globalstep.errors import AbortedError, InvalidArgumentError, ResourceExhaus
 from globalstep.ps.budget import Account, Budget, Kind
 from globalstep.ps.queues.stored_queue import Attributes, Element, SlotCall, StoredQueue, What
 
-__all__ = ["KINDS", "QueueAnswer", "QueueCall", "QueueStore", "QueueView"]
+__all__ = ["KINDS", "QueueAnswer", "QueueCall", "QueueStore"]
 
 #: Queues of a task, calls of a client at a time, and calls that are remembered of all clients.
 MOST_QUEUES = 1024
@@ -73,23 +73,6 @@ class QueueAnswer:
     closed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """A queue, for people."""
-
-    name: str
-    kind: str
-    size: int
-    capacity: int
-    nbytes: int
-    closed: bool
-    #: Calls that wait for space, and for elements.
-    entering: int
-    leaving: int
-    #: Elements kept for consumers that have not said that they have them.
-    kept: int
-
-
 @dataclass(slots=True)
 class _Caller:
     heard: float
@@ -107,13 +90,14 @@ class QueueStore:
 
     Attributes:
         changes: Counts what may let a call that waits go on.
+        queues: By name.
     """
 
     def __init__(self, budget: Budget, rng: random.Random) -> None:
         self.changes = 0
         self._rng = rng
         self._budget = budget
-        self._queues: dict[str, StoredQueue] = {}
+        self.queues: dict[str, StoredQueue] = {}
         self._clients: dict[str, _Caller] = {}
         self._departed: dict[str, None] = {}
         # How many slots all clients have together.
@@ -129,7 +113,7 @@ class QueueStore:
         Raises:
             OpError: What is wrong with it; nothing was changed.
         """
-        if call.what is What.LOOK and call.queue.name not in self._queues:
+        if call.what is What.LOOK and call.queue.name not in self.queues:
             return QueueAnswer(waiting=False, space=False, entered=0, elements=(), size=0, closed=False)  # none is made
         account = Account(self._budget, call.client, call.limited)
         queue = self._queue_of(call, account)
@@ -196,15 +180,15 @@ class QueueStore:
             ResourceExhaustedError: If there are too many, or there is no memory.
         """
         asked = call.queue
-        queue = self._queues.get(asked.name)
+        queue = self.queues.get(asked.name)
         if queue is not None:
             queue.check(asked)
             return queue
-        if len(self._queues) >= MOST_QUEUES:
+        if len(self.queues) >= MOST_QUEUES:
             raise ResourceExhaustedError(f"This PS task has {MOST_QUEUES} queues, and takes no more.")
         rng = random.Random(self._rng.random() if asked.seed is None else asked.seed)
         claim = self._budget.claim(Kind.QUEUE, account, _QUEUE_BYTES)
-        queue = self._queues[asked.name] = StoredQueue(asked, rng, claim)
+        queue = self.queues[asked.name] = StoredQueue(asked, rng, claim)
         return queue
 
     def _refuse_large(self, queue: StoredQueue, mine: SlotCall, call: QueueCall) -> None:
@@ -273,27 +257,10 @@ class QueueStore:
         for client in self._clients.values():
             for call in client.slots.values():
                 call.kept = []
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             queue.drop()
-        self._queues.clear()
+        self.queues.clear()
         self.changes += 1
-
-    def views(self) -> list[QueueView]:
-        """Say what there is, in order of names."""
-        return [
-            QueueView(
-                name,
-                queue.attributes.kind,
-                len(queue.elements),
-                queue.attributes.capacity,
-                queue.nbytes,
-                queue.closed,
-                len(queue.entering),
-                len(queue.leaving),
-                queue.kept,
-            )
-            for name, queue in sorted(self._queues.items())
-        ]
 
 
 def _check(call: QueueCall, most_bytes: int) -> None:

@@ -28,8 +28,6 @@ class _Options:
     _fields: dict[str, Any] = {}
     #: Fields that do have an effect.
     _effective: frozenset[str] = frozenset()
-    #: Fields of earlier versions, and what to do instead.
-    _gone: dict[str, str] = {}
 
     def __init__(self, **settings: Any) -> None:
         for field, default in self._fields.items():
@@ -38,8 +36,6 @@ class _Options:
             setattr(self, field, value)
 
     def __setattr__(self, field: str, value: Any) -> None:
-        if field in self._gone:
-            raise AttributeError(f"{type(self).__name__} has no field {field!r} any more: {self._gone[field]}")
         if field not in self._fields:
             raise AttributeError(f"{type(self).__name__} has no field {field!r}; it has {', '.join(self._fields)}.")
         object.__setattr__(self, field, value)
@@ -142,7 +138,6 @@ class ConfigProto(_Options):
         "pushes_in_flight": 0,
     }
     _effective = frozenset({"run_policy", "wire", "pushes_in_flight"})
-    _gone = {"gradients_ahead": "leave it out; pushes_in_flight=1 overlaps computing and communicating."}
 
 
 class RunOptions(_Options):

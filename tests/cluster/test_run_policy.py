@@ -18,7 +18,6 @@ from globalstep.wire import codec
         ("max_staleness=many", "must be a number"),
         ("keep_log=perhaps", "must be true or false"),
         ("speed=11", "has no 'speed'; it has durability"),
-        ("hogwild", "no 'hogwild' any more.*Leave it out"),
         ("keep_log", "with durability"),
     ],
 )

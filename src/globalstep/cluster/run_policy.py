@@ -13,7 +13,6 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from globalstep.errors import InvalidArgumentError
@@ -30,13 +29,6 @@ _WORDS = {
 }
 #: Words of `on_nan` by which a gradient that is not finite keeps its push from being accepted.
 LOOKS_AT_GRADIENTS = ("drop", "stop")
-
-
-#: Options of earlier versions, and what to do instead.
-_GONE = {
-    "hogwild": "a PS task applies each push as a whole. Leave it out; a large push has several threads "
-    "(--apply-threads), and more PS tasks apply pushes at the same time."
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +96,18 @@ class RunPolicy:
         >>> RunPolicy.from_text("durability=log,keep_log")
         RunPolicy(durability='log', keep_log=True)
         """
-        return options_in(cls, text, _GONE)
+        return options_in(cls, text)
 
 
 OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
 
 
-def options_in(kind: type[OptionsT], text: str, gone: Mapping[str, str] = MappingProxyType({})) -> OptionsT:
+def options_in(kind: type[OptionsT], text: str) -> OptionsT:
     """Read options from "name=value,name=value"; a switch that is on may be its name alone.
 
     Args:
         kind: A dataclass whose fields are the options.
         text: What an environment variable says.
-        gone: Options of earlier versions -> what to do instead.
 
     Raises:
         InvalidArgumentError: If there is no such name, or its value cannot be.
@@ -125,8 +116,6 @@ def options_in(kind: type[OptionsT], text: str, gone: Mapping[str, str] = Mappin
     values: dict[str, Any] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, _, value = item.partition("=")
-        if name in gone:
-            raise InvalidArgumentError(f"{what} has no {name!r} any more: {gone[name]}")
         if name not in kinds:
             raise InvalidArgumentError(f"{what} has no {name!r}; it has {', '.join(kinds)}.")
         values[name] = _read(f"{what}: {name}", value, kinds[name])

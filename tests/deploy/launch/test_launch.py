@@ -74,22 +74,16 @@ def test_wrong_arguments_are_refused(arguments, text, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "near", "has_script"),
-    [
-        (["launch", "--pss", "2", "x.py"], "; is --pss to be --ps?", True),
-        (["compose", "up", "--pss=2", "x.py"], "; is --pss to be --ps?", True),
-        (["status", "--jsn"], "; is --jsn to be --json?", False),
-        (["status", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n", False),
-    ],
+    ("arguments", "has_script"),
+    [(["launch", "--pss", "2", "x.py"], True), (["status", "--jsn"], False)],
 )
-def test_an_unknown_option_is_refused_with_the_usage_of_the_command(arguments, near, has_script, capsys):
+def test_an_unknown_option_is_refused_with_the_usage_of_the_command(arguments, has_script, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith(f"usage: globalstep {arguments[0]} ")
     assert f"globalstep {arguments[0]}: error: unrecognized arguments: --" in said
-    assert near in said
     assert ("options of the script come after its name" in said) == has_script
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from counting_run import expected, initialize, state, step_push
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
@@ -305,7 +304,7 @@ def test_more_clients_than_seats_are_served_or_refused_by_name_and_signs_of_life
         assert state(chief) == expected(8)
 
 
-# ---- Health and reflection ------------------------------------------------------------------------
+# ---- Health ---------------------------------------------------------------------------------------
 
 
 def test_health_is_told_before_the_question_has_come(serving, callers):
@@ -321,26 +320,6 @@ def test_health_is_told_before_the_question_has_come(serving, callers):
         with pytest.raises(grpc.RpcError) as caught:
             next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=20))
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def listed(server, token=""):
-    with grpc.insecure_channel(server.address) as channel:
-        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        metadata = [("authorization", f"Bearer {token}")] if token else None
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        found = next(stub.ServerReflectionInfo(asked, metadata=metadata, timeout=20))
-        return {service.name for service in found.list_services_response.service}
-
-
-def test_reflection_is_for_those_who_ask_for_it_and_have_a_role(serving):
-    with pytest.raises(grpc.RpcError) as caught:
-        listed(serving(), TOKENS["worker"])
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    server = serving(reflection=True)
-    with pytest.raises(grpc.RpcError) as caught:
-        listed(server)
-    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert {"globalstep.v1.ParameterServer", "grpc.health.v1.Health"} <= listed(server, TOKENS["worker"])
 
 
 # ---- One host, or one worker, does not take all seats -------------------------------------------------

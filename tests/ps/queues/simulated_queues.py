@@ -170,8 +170,8 @@ class SimulatedQueues:
 
     def _unsound(self) -> str:
         """Say what of the state cannot be."""
-        inside = [element for queue in self.store._queues.values() for element in queue.elements]
-        held = 10 * (len(inside) + len(self._kept())) + _QUEUE_BYTES * len(self.store._queues)
+        inside = [element for queue in self.store.queues.values() for element in queue.elements]
+        held = 10 * (len(inside) + len(self._kept())) + _QUEUE_BYTES * len(self.store.queues)
         if held != self.store._budget.used_bytes:
             return f"{self.now:.2f}: {self.store._budget.used_bytes} bytes are counted, and {held} are held"
         most = _CAPACITY + 3 * self.slots * len(self.clients)
@@ -182,7 +182,7 @@ class SimulatedQueues:
         self.store.drop_gone([one.name for one in self.clients if one.alive], self.now + 2 * (_LEASE_SECS + GONE_SECS))
         got: Counter[Any] = Counter(value for client in self.clients for value in client.got)
         again = {value for _, client in self.gone for value in client.got}
-        left = {element.value for queue in self.store._queues.values() for element in queue.elements}
+        left = {element.value for queue in self.store.queues.values() for element in queue.elements}
         for client in self.clients:
             for value in client.put:
                 if not got[value] and value not in left and value not in self._kept():

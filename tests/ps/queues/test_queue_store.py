@@ -60,7 +60,7 @@ def store():
 
 
 def used(store):
-    return store._budget.used_bytes - queue_store._QUEUE_BYTES * len(store._queues)
+    return store._budget.used_bytes - queue_store._QUEUE_BYTES * len(store.queues)
 
 
 def test_elements_come_in_the_order_in_which_they_were_put(store):
@@ -350,11 +350,11 @@ def test_another_run_finds_no_queues(store):
     assert used(store) == 8
 
 
-def test_the_view_counts(store):
+def test_a_queue_counts_its_elements_and_who_waits(store):
     one, two = Client(store, "one"), Client(store, "two")
     one.put(1, 2, 3, 4)
     two.take()
     one.ask(What.ENQUEUE, again=True)
-    (view,) = store.views()
-    assert (view.name, view.size, view.capacity, view.nbytes, view.closed) == ("q", 3, 3, 24, False)
-    assert (view.entering, view.leaving, view.kept) == (0, 0, 1)
+    queue = store.queues["q"]
+    assert (len(queue.elements), queue.nbytes, queue.closed) == (3, 24, False)
+    assert (len(queue.entering), len(queue.leaving), queue.kept) == (0, 0, 1)
