@@ -43,7 +43,7 @@ from globalstep.ps.store.snapshots import Snapshots
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.runtime.machine_memory import available_bytes, memory_bytes
-from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
+from globalstep.runtime.metrics_port import Collector, MetricsPort, open_port
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 
@@ -213,11 +213,13 @@ class PSServer:
         self._server.start()
         self._health.serves = True
         self._settler.start()
-        if can_be_open(self._options.metrics_port):
-            from globalstep.ps.service.metrics import PSCollector
-
-            self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])
+        self._metrics = open_port(self._options.metrics_port, self._collector)
         _log.debug("PS task serves on %s", self.address)
+
+    def _collector(self) -> Collector:
+        from globalstep.ps.service.metrics import PSCollector
+
+        return PSCollector(self.control.brief_status)
 
     def join(self, poll_secs: float = 0.1, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Serve until the job is done and everybody has left, or is abandoned, or `stop` is called; then close down.

@@ -14,7 +14,6 @@ from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
 from globalstep.deploy.launch.launcher import Task
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.access.role_tokens import parse_tokens
-from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format
 from globalstep.runtime.metrics_port import metrics_address, require_prometheus
 from globalstep.security.credentials import RUN_TOKEN, read_secret, tls_files
@@ -24,16 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the command."""
     parser.add_argument(
         "--metrics-port", default="", metavar="[HOST:]PORT",
-        help="Prometheus reads the first task's numbers there, those of the next at PORT + 1, and so on",
-    )  # fmt: skip
-    parser.add_argument(
-        "--start-secs", type=float, metavar="S",
-        help="how long a PS waits for the first client; then it ends with code 3 (default 7200; 0: for ever)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--abandon-secs", type=float, metavar="S",
-        help="how long a PS waits when all clients are gone and the job was not declared done "
-        "(default 600; 0: for ever)",
+        help="Prometheus reads the first PS task's numbers there, those of the next at PORT + 1, and so on",
     )  # fmt: skip
     parser.add_argument(
         "--take-over", action="store_true",
@@ -51,24 +41,21 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
 
     Raises:
         FailedPreconditionError: If there is no prometheus-client for the ports.
-        InvalidArgumentError: If the port, the format or a number of seconds is none.
+        InvalidArgumentError: If the port or the format is none.
     """
     chosen = chosen_format(args.log_format)
     if args.metrics_port:
         host, port = metrics_address(args.metrics_port)
         require_prometheus()
-        if not 0 < port <= 65535 - len(tasks):
-            raise InvalidArgumentError(f"--metrics-port {args.metrics_port} leaves no room for {len(tasks)} ports.")
-        for number, task in enumerate(tasks):
+        servers = [task for task in tasks if task.is_ps]
+        if not 0 < port <= 65535 - len(servers):
+            raise InvalidArgumentError(f"--metrics-port {args.metrics_port} leaves no room for {len(servers)} ports.")
+        for number, task in enumerate(servers):
             shown = f"[{host}]" if ":" in host else host
             task.environ["GLOBALSTEP_METRICS_PORT"] = f"{shown}:{port + number}"
-    patience = {START_VARIABLE: args.start_secs, ABANDON_VARIABLE: args.abandon_secs}
-    variables = {name: str(secs) for name, secs in patience.items() if secs is not None}
-    Patience.from_environ(variables)
     for task in tasks:
         if args.take_over and task.is_chief:
             task.environ[TAKE_OVER_VARIABLE] = "1"
-        task.environ.update(variables)
         # The launcher puts the time before every line, and so before those that a program prints.
         task.environ[VARIABLE] = "text" if chosen == "timed" else chosen
     return chosen

@@ -24,7 +24,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.faults import planned_faults
 from globalstep.runtime.log_format import write_to_stderr
 from globalstep.runtime.memory import seal
-from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 from globalstep.security.client_ids import new_client_id
 from globalstep.wire.declarations import Push, Read
 from globalstep.wire.transports import Transport, known_target, transports_to
@@ -454,8 +453,4 @@ def connect(
         client.queue_options |= {"while_waiting": place.program, "task": task}
     if target:
         note_client(place.target, client)
-    if port := os.environ.get(METRICS_PORT_VARIABLE):
-        from globalstep.worker.metrics import watch
-
-        watch(client, port)
     return client

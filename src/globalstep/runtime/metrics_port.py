@@ -1,4 +1,4 @@
-"""Metrics port: where Prometheus reads numbers of this process; closed unless it is asked for.
+"""Metrics port: where Prometheus reads the numbers of a PS task; closed unless it is asked for.
 
 Nothing is counted for it: collectors read what is counted anyway, at each request. It needs the extra `metrics`
 (prometheus-client). There is no TLS and no token: it is meant for this machine, or a network that is trusted.
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from globalstep.cluster.cluster import is_port
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.runtime.process_env import METRICS_PORT_VARIABLE
 
 _log = logging.getLogger("globalstep")
+
+#: Where Prometheus reads a PS task's numbers.
+METRICS_PORT_VARIABLE = "GLOBALSTEP_METRICS_PORT"
 
 
 class Collector(Protocol):
@@ -69,10 +71,9 @@ class MetricsPort:
 
     Args:
         text: See metrics_address; port 0 takes a free one.
-        collectors: What it tells, besides what is known of every process.
+        collector: What it tells, besides what is known of every process.
 
     Raises:
-        FailedPreconditionError: If prometheus-client is not installed.
         InvalidArgumentError: If `text` makes no sense.
         OSError: If the port is taken.
 
@@ -80,16 +81,14 @@ class MetricsPort:
         port: The port that it really is.
     """
 
-    def __init__(self, text: str, collectors: Sequence[Collector]) -> None:
+    def __init__(self, text: str, collector: Collector) -> None:
         host, port = metrics_address(text)
-        require_prometheus()
         import prometheus_client
 
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=registry)
         prometheus_client.PlatformCollector(registry=registry)
-        for collector in collectors:
-            registry.register(collector)
+        registry.register(collector)
         self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
         self.port: int = self._server.server_address[1]
         _log.info("Metrics for Prometheus are on http://%s:%d/metrics", host, self.port)
@@ -101,24 +100,18 @@ class MetricsPort:
         self._thread.join()
 
 
-def can_be_open(text: str) -> bool:
-    """Say whether a port is asked for and can be had; where prometheus-client is missing, log it: training goes on."""
-    if not text:
-        return False
-    try:
-        require_prometheus()
-    except FailedPreconditionError as error:
-        _log.warning("There is no port for metrics: %s", error)
-        return False
-    return True
+def open_port(text: str, make: Callable[[], Collector]) -> MetricsPort | None:
+    """Open a port, or log why there is none: training goes on without metrics.
 
-
-def open_port(text: str, collectors: Sequence[Collector]) -> MetricsPort | None:
-    """Open a port, or log why there is none: training goes on without metrics."""
+    Args:
+        text: See metrics_address; "" for no port.
+        make: Makes what it tells; it is called where prometheus-client is installed.
+    """
     if not text:
         return None
     try:
-        return MetricsPort(text, collectors)
+        require_prometheus()
+        return MetricsPort(text, make())
     except (FailedPreconditionError, InvalidArgumentError, OSError) as error:
         _log.warning("There is no port for metrics: %s", error)
         return None

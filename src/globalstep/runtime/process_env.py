@@ -28,9 +28,6 @@ _log = logging.getLogger("globalstep")
 #: What PYTHONPATH has to name for `import tensorflow` to mean globalstep: see globalstep.as_tensorflow.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "as_tensorflow" / "importable")
 
-#: Where Prometheus reads numbers of the process; see globalstep.runtime.metrics_port.
-METRICS_PORT_VARIABLE = "GLOBALSTEP_METRICS_PORT"
-
 #: gRPC's newer event loop costs a third of the throughput of many small messages. Names come and go with
 #: gRPC's releases, and one that it does not know makes it complain on stderr.
 _GRPC_EXPERIMENTS = (
