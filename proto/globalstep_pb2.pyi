@@ -899,7 +899,6 @@ class Load(_message.Message):
     KEPT_LIMIT_FIELD_NUMBER: _builtins.int
     SAVE_AGE_SECS_FIELD_NUMBER: _builtins.int
     SAVE_STEPS_FIELD_NUMBER: _builtins.int
-    SAVE_PATH_FIELD_NUMBER: _builtins.int
     value_bytes: _builtins.int
     """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
     is not known.
@@ -917,8 +916,6 @@ class Load(_message.Message):
     """Of the snapshot that was given back last in this incarnation, by a chief that had its values: a checkpoint, unless
     the chief could not finish it. Seconds since then; absent where there is none.
     """
-    save_path: _builtins.str
-    """Where this task wrote its part of it; "" where the chief did."""
     @_builtins.property
     def kept(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """What is kept on callers' word: bytes by what for, those of the greatest holders, clients by their id, and the most
@@ -945,11 +942,10 @@ class Load(_message.Message):
         kept_limit: _builtins.int = ...,
         save_age_secs: _builtins.float | None = ...,
         save_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        save_path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs", "save_age_secs", b"save_age_secs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs", "holders", b"holders", "kept", b"kept", "kept_limit", b"kept_limit", "requests", b"requests", "resident_bytes", b"resident_bytes", "save_age_secs", b"save_age_secs", "save_path", b"save_path", "save_steps", b"save_steps", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs", "holders", b"holders", "kept", b"kept", "kept_limit", b"kept_limit", "requests", b"requests", "resident_bytes", b"resident_bytes", "save_age_secs", b"save_age_secs", "save_steps", b"save_steps", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__save_age_secs: _TypeAlias = _typing.Literal["save_age_secs"]  # noqa: Y015
     _WhichOneofArgType__save_age_secs: _TypeAlias = _typing.Literal["_save_age_secs", b"_save_age_secs"]  # noqa: Y015
@@ -1134,26 +1130,6 @@ Global___OpenStep: _TypeAlias = OpenStep  # noqa: Y015
 class ClientInfo(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class StepsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     CLIENT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     SILENT_SECS_FIELD_NUMBER: _builtins.int
@@ -1166,7 +1142,6 @@ class ClientInfo(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     LEAD_FIELD_NUMBER: _builtins.int
     WAITED_SECS_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     """"/job:worker/task:0"; "" where the program did not say."""
@@ -1191,10 +1166,6 @@ class ClientInfo(_message.Message):
     def process(self) -> Global___ProcessInfo:
         """As its Heartbeat has them."""
 
-    @_builtins.property
-    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """On the sequencer, of one that is lost: the steps that the last of its `pushes` led to."""
-
     def __init__(
         self,
         *,
@@ -1210,11 +1181,10 @@ class ClientInfo(_message.Message):
         run: _builtins.str = ...,
         lead: _builtins.int = ...,
         waited_secs: _builtins.float = ...,
-        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "lead", b"lead", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "steps", b"steps", "takes_task", b"takes_task", "task", b"task", "waited_secs", b"waited_secs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "lead", b"lead", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "takes_task", b"takes_task", "task", b"task", "waited_secs", b"waited_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1482,7 +1452,6 @@ class HeartbeatRequest(_message.Message):
     LEASE_SECS_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
-    LOSSES_KNOWN_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
     KNOWN_TERM_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
@@ -1495,8 +1464,6 @@ class HeartbeatRequest(_message.Message):
     candidate: _builtins.str
     """Of the acting chief: its id and its term."""
     chief_term: _builtins.int
-    losses_known: _builtins.int
-    """Of the acting chief: how many losses of clients this task has reported to it."""
     known_term: _builtins.int
     """The greatest chief's term that this process has heard of; 0 for none. A task that was started again, perhaps with
     its clock set back, gives no term that is not greater.
@@ -1521,7 +1488,6 @@ class HeartbeatRequest(_message.Message):
         lease_secs: _builtins.float = ...,
         candidate: _builtins.str = ...,
         chief_term: _builtins.int = ...,
-        losses_known: _builtins.int = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
         known_term: _builtins.int = ...,
         process: Global___ProcessInfo | None = ...,
@@ -1530,7 +1496,7 @@ class HeartbeatRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "process", b"process", "run", b"run", "takes_task", b"takes_task", "task", b"task", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "process", b"process", "run", b"run", "takes_task", b"takes_task", "task", b"task", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1544,25 +1510,18 @@ class HeartbeatReply(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
-    LOST_FIELD_NUMBER: _builtins.int
-    LOSSES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SAVE_ASKED_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     draining: _builtins.bool
     """Asked to end: waits for a checkpoint."""
-    losses: _builtins.int
     process: _builtins.str
     """As in StatusReply."""
     save_asked: _builtins.bool
     """To the acting chief: to save a checkpoint now, because the write-ahead log is over --max-log-bytes. Not in every reply."""
     @_builtins.property
     def chief(self) -> Global___ChiefLease: ...
-    @_builtins.property
-    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientInfo]:
-        """To the acting chief: clients whose lease ran out, after those that it knows of, and their number in all."""
-
     def __init__(
         self,
         *,
@@ -1570,14 +1529,12 @@ class HeartbeatReply(_message.Message):
         incarnation: _builtins.int = ...,
         draining: _builtins.bool = ...,
         chief: Global___ChiefLease | None = ...,
-        lost: _abc.Iterable[Global___ClientInfo] | None = ...,
-        losses: _builtins.int = ...,
         process: _builtins.str = ...,
         save_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "process", b"process", "save_asked", b"save_asked", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "process", b"process", "save_asked", b"save_asked", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

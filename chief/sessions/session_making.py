@@ -24,7 +24,6 @@ from globalstep.chief.sessions.cluster_start import (
 from globalstep.chief.sessions.run_joining import RunOfTask, files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
-from globalstep.cluster.placement import describe
 from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -269,7 +268,6 @@ class SessionMaking:
         client = session.cluster
         ledger = files_of(prefix).ledger(prefix) if prefix is not None else b""
         planned = self._model.declarations(client.shards)
-        _log.info("%s", describe(planned, client.run.labels))
         client.begin(
             sequencer=planned.sequencer,
             open=False,

@@ -15,7 +15,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
@@ -69,12 +68,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand; gives its exit code."""
-    if problem := too_few(args) or _missing_program(args):
+    missing = "" if args.module or Path(args.script).is_file() else f"there is no script {args.script}"
+    if problem := too_few(args) or missing:
         print(f"globalstep launch: {problem}", file=sys.stderr)
         return 2
     program = [*(["-m"] if args.module else []), args.script, *args.args]
-    for note in _meant_for_launch(args.args):
-        print(f"globalstep launch: {note}", file=sys.stderr)
     with reserve_ports(args.ps + args.workers + args.chief + args.evaluator) as ports:
         cluster = cluster_jobs(args.ps, ports[: len(ports) - args.evaluator], chief=args.chief)
         if args.evaluator:
@@ -104,33 +102,6 @@ def run(args: argparse.Namespace) -> int:
                 return code
         finally:
             console.finish()
-
-
-def _missing_program(args: argparse.Namespace) -> str:
-    """Say that the script or module is not there; "" if it is. A module's packages are not imported for it."""
-    if not args.module:
-        hint = f"; is {args.script} a module: -m {args.script}?" if _is_module(args.script) else ""
-        return "" if Path(args.script).is_file() else f"there is no script {args.script}{hint}"
-    return "" if _is_module(args.script) else f"there is no module {args.script}, here or installed"
-
-
-def _is_module(name: str) -> bool:
-    # As for python -m: the present folder comes first.
-    try:
-        return PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *sys.path]) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
-    """Say which of a script's arguments are named like the launcher's own options, which come before the script."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    configure(parser)
-    own = {option for action in parser._actions for option in action.option_strings}
-    for argument in arguments:
-        # A single letter is more often the script's: -m is grep's, too.
-        if (name := argument.partition("=")[0]) in own and name.startswith("--"):
-            yield f"{name} comes after the script's name, so it is the script's; the launcher's own come before it"
 
 
 @contextlib.contextmanager

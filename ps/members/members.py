@@ -75,11 +75,6 @@ class Members:
         with self._lock:
             return self.presence.trained(task)
 
-    def losses_after(self, count: int) -> tuple[int, list[LostClient]]:
-        """Give how many clients were lost so far, and those after the first `count`."""
-        with self._lock:
-            return self.presence.losses, self.presence.losses_after(count)
-
     def drain(self) -> None:
         """Say from now on that this task is about to end, so that the chief saves a checkpoint before."""
         with self._lock:

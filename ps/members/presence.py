@@ -8,7 +8,6 @@ Layer: ps. Single thread: the caller's.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,8 +56,6 @@ REPLACED_LEASE_SECS = 5.0
 _MOST_SEEN = 1 << 14
 #: What is remembered of a client: all that it says of itself, and what became of its last pushes.
 _LEASE_BYTES = 40 << 10
-#: Losses that are remembered for a chief that has not asked yet.
-_LOSSES_KEPT = 64
 #: Clients that left, whose last signs of life may still be on their way.
 _DEPARTED_KEPT = 256
 
@@ -203,9 +200,6 @@ class Presence:
         self._trained: dict[str, tuple[int, Mapping[str, int]]] = {}
         self._changed_at = clock.monotonic()
         self._came = False
-        #: Clients whose lease has run out so far.
-        self.losses = 0
-        self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
 
     def begin(self, expected_tasks: Sequence[str]) -> None:
         """Start a new incarnation: clients that were here stay, the chief names the expected tasks anew."""
@@ -340,15 +334,7 @@ class Presence:
                 if self._last_of.get(lease.task) == client:
                     self._failed[lease.task] = "is gone, without having left"
                 losses.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
-        self.losses += len(losses)
-        self._lost.extend(losses)
         return losses
-
-    def losses_after(self, count: int) -> list[LostClient]:
-        """Give the losses, of those that are remembered, after the first `count`."""
-        # A chief that knows of more knew a process that was here before.
-        news = self.losses - count if count <= self.losses else self.losses
-        return list(self._lost)[-news:] if news else []
 
     def left(self, client: str, task: str = "", unfinished: bool = False) -> None:
         """Take note that a client is gone for good.

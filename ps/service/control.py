@@ -292,11 +292,6 @@ class Control:
         )
         if request.chief_term:
             reply.save_asked = self._durability is not None and self._durability.asks_for_save()
-            reply.losses, lost = shard.members.losses_after(request.losses_known)
-            for one in lost:
-                reply.lost.add(
-                    client=one.client, task=one.task, silent_secs=one.silent_secs, pushes=one.pushes, steps=one.steps
-                )
         return reply
 
     def _ClaimChief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:  # noqa: N802
@@ -409,7 +404,6 @@ class Control:
         written = write_snapshot(request, values)
         if written is None:
             return pb.WriteSnapshotReply(shared=False)
-        self.load.wrote(snapshot, f"{request.directory}/{request.file}")
         if self._durability is not None and written.keeps_names:
             self._durability.written(snapshot, written.path, written.tensors)
         return written.reply

@@ -26,7 +26,6 @@ class _Save:
     incarnation: int
     at: float
     steps: Mapping[str, int]
-    path: str
 
 
 class LoadReport:
@@ -40,13 +39,8 @@ class LoadReport:
     def __init__(self, handler: Handler, clock: Clock) -> None:
         self._handler = handler
         self._clock = clock
-        # Each is replaced as a whole.
-        self._written: tuple[PushId, str] | None = None
+        # Replaced as a whole.
         self._last: _Save | None = None
-
-    def wrote(self, snapshot: PushId, path: str) -> None:
-        """Take note that this task has written its part of a snapshot."""
-        self._written = (snapshot, path)
 
     def releasing(self, incarnation: int, snapshot: PushId) -> None:
         """Take note that a snapshot is about to be given back; the shard still has it."""
@@ -56,9 +50,7 @@ class LoadReport:
             return  # it is gone already: a repeated call, or one of another life
         dumped = ledger()
         steps = json.loads(dumped).get("steps", {}) if dumped else {}
-        written = self._written
-        path = written[1] if written is not None and written[0] == snapshot else ""
-        self._last = _Save(incarnation, self._clock.monotonic(), steps, path)
+        self._last = _Save(incarnation, self._clock.monotonic(), steps)
 
     def fill(self, reply: pb.StatusReply, brief: bool) -> None:
         """Add to a Status reply what there is to say at this moment.
@@ -81,7 +73,6 @@ class LoadReport:
         last = self._last
         if last is not None and last.incarnation == reply.incarnation:
             load.save_age_secs = self._clock.monotonic() - last.at
-            load.save_path = last.path
             load.save_steps.update(last.steps)
 
 

@@ -69,7 +69,6 @@ class Heartbeat:
         self.run = NO_RUN
         self.takes_task = False
         self._process = this_process()
-        self._losses_known = [0] * len(transports)
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
         self.processes: dict[int, str] = {}
@@ -188,11 +187,10 @@ class Heartbeat:
         if self.shutdown.asked:
             secs = min(secs, SHUTDOWN_SECS)
         messages = {}
-        for index, losses_known in enumerate(self._losses_known):
+        for index in range(len(self._transports)):
             message = messages[index] = self._message()
             if candidate is not None and candidate.term:
                 message.candidate, message.chief_term = candidate.id, candidate.term
-                message.losses_known = losses_known
         self._silent_beats += 1
         draining = set()
         for index, reply in ask_each(self._transports, "Heartbeat", messages, secs):
@@ -210,26 +208,7 @@ class Heartbeat:
                 self.save_asked |= {index}
             if candidate is not None and index == 0:
                 candidate.heard(reply.chief)
-            self._tell_of_losses(index, reply)
         self.draining = frozenset(draining)
-
-    def _tell_of_losses(self, index: int, reply: pb.HeartbeatReply) -> None:
-        """Name the clients that a PS task has lost; the sequencer's word is the one that is passed on."""
-        if not reply.losses:
-            return
-        self._losses_known[index] = reply.losses
-        if index != self.sequencer:
-            return
-        for lost in reply.lost:
-            steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
-            _log.warning(
-                "%s is gone: nothing has been heard of it for %.0f s. It had made %d pushes%s. The others go on; its "
-                "place can be taken at any time.",
-                lost.task or f"client {lost.client}",
-                lost.silent_secs,
-                lost.pushes,
-                f", the last at {steps}" if steps else "",
-            )
 
     def _run(self) -> None:
         last = self._clock.monotonic()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl, nbytes_of
+from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl
 from globalstep.wire.expressions import names_in
 
 #: Update rules that change each element (or row) on its own, so that parts can be trained apart. LAMB looks at a
@@ -211,22 +211,3 @@ class _Roots:
 def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:
     ends = [rows * (shard + 1) // shards for shard in range(shards)]
     return tuple(RowRange(shard, first, end) for shard, (first, end) in enumerate(zip([0, *ends], ends, strict=False)))
-
-
-def describe(planned: Declarations, labels: Sequence[str]) -> str:
-    """Say what goes where, for people."""
-    counts, loads = [0] * len(labels), [0] * len(labels)
-    split: list[str] = []
-    for decl in planned.variables:
-        ranges = decl.parts or (RowRange(decl.shard, 0, 1),)
-        for part in ranges:
-            counts[part.shard] += 1
-            rows = decl.shape[0] if decl.parts else 1
-            loads[part.shard] += nbytes_of(decl) * (part.end - part.first) // rows
-        if decl.parts and not decl.primary:
-            split.append(f"{decl.name} is split by rows: " + ", ".join(f"{p.first} to {p.end - 1}" for p in ranges))
-    lines = [
-        f"{label}: {count} Variables, {load / 1e6:,.1f} MB" + (", orders all pushes" if at == planned.sequencer else "")
-        for at, (label, count, load) in enumerate(zip(labels, counts, loads, strict=True))
-    ]
-    return "\n".join(["Placement:", *(f"  {line}" for line in lines + split)])

@@ -11,7 +11,7 @@ import pytest
 
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.deploy import cli
-from globalstep.deploy.launch.launch import _meant_for_launch, cluster_jobs, configure, make_tasks, reserve_ports
+from globalstep.deploy.launch.launch import cluster_jobs, configure, make_tasks, reserve_ports
 from globalstep.deploy.launch.launcher import Task
 from globalstep.deploy.launch.options import apply_options
 from globalstep.errors import InvalidArgumentError
@@ -87,12 +87,6 @@ def test_an_unknown_option_is_refused_with_the_usage_of_the_command(arguments, h
     assert ("options of the script come after its name" in said) == has_script
 
 
-def test_an_option_of_the_launcher_after_the_script_is_the_scripts_and_said_to_be():
-    assert list(_meant_for_launch(["--steps", "5", "--workers=2", "--worker", "x"])) == [
-        "--workers comes after the script's name, so it is the script's; the launcher's own come before it"
-    ]
-
-
 def test_tasks_know_their_cluster_and_share_the_cores():
     jobs = {"ps": ["h:1"], "chief": ["h:2"], "worker": ["h:3"]}
     tasks = {task.name: task for task in make_tasks(jobs, ["x.py", "--steps", "5"], {"HOME": "/home/me"})}
@@ -165,15 +159,8 @@ def test_take_over_is_told_to_the_chief_alone():
         assert found == {"ps:0": None, "worker:0": told, "worker:1": None}
 
 
-def test_a_module_is_started_as_python_does(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["launch", "-m", "no_such_package.job"]) == 2
-    assert "there is no module no_such_package.job" in capsys.readouterr().err
-    (tmp_path / "job.py").touch()
-    assert cli.main(["launch", "job"]) == 2
-    assert "there is no script job; is job a module: -m job?" in capsys.readouterr().err
+def test_what_comes_after_a_module_is_its_own():
     parser = argparse.ArgumentParser()
     configure(parser)
     args = parser.parse_args(["--ps", "2", "-m", "package.job", "-m", "x", "--ps", "3"])
     assert (args.module, args.script, args.args, args.ps) == (True, "package.job", ["-m", "x", "--ps", "3"], 2)
-    assert len(list(_meant_for_launch(args.args))) == 1
