@@ -166,7 +166,7 @@ def _planned(shards, train=True, optimizer=None):
 def test_a_variable_beyond_its_fair_share_is_split_and_its_slots_with_it():
     _variable("big", (24 * MIB // 8, 8))
     _variable("small", MIB)
-    made, parts = _planned(2)
+    _, parts = _planned(2)
     assert set(parts) == {"big", "big/Adam", "big/Adam_1"}
     assert set(parts.values()) == {(RowRange(0, 0, 12 * MIB // 8), RowRange(1, 12 * MIB // 8, 24 * MIB // 8))}
 

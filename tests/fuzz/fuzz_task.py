@@ -485,12 +485,12 @@ class FuzzedTasks:
     def _look_at_queues(store: Any, message: Any) -> None:
         """What queues hold is what is counted, and within their bounds."""
         kept = [one for client in store._clients.values() for call in client.slots.values() for one in call.kept]
-        inside = [one for queue in store._queues.values() for one in queue.elements]
-        held = sum(one.nbytes for one in (*kept, *inside)) + queue_store._QUEUE_BYTES * len(store._queues)
+        inside = [one for queue in store.queues.values() for one in queue.elements]
+        held = sum(one.nbytes for one in (*kept, *inside)) + queue_store._QUEUE_BYTES * len(store.queues)
         counted = store._budget.view()[0].get("queues", 0)
         if held != counted or held > store._budget.half:
             raise Finding(f"queues hold {held} bytes, and {counted} are counted\n{message}")
-        if any(len(queue.elements) > 64 >= queue.attributes.capacity >= 0 for queue in store._queues.values()):
+        if any(len(queue.elements) > 64 >= queue.attributes.capacity >= 0 for queue in store.queues.values()):
             raise Finding(f"a queue holds more than its capacity\n{message}")
 
     def _unchanged(self, before: list[Picture], method: str, message: Any) -> None:
