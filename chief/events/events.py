@@ -1,4 +1,4 @@
-"""Event files, which TensorBoard reads: one asynchronous writer, and the iterator that reads them back.
+"""Event files, which TensorBoard reads: their writer, and the iterator that reads them back.
 
 A file is named `events.out.tfevents.<seconds>.<host><suffix>` and begins with an event that says
 "brain.Event:2". Source of the format: TensorFlow 1.15, core/util/events_writer.cc.
@@ -6,7 +6,6 @@ A file is named `events.out.tfevents.<seconds>.<host><suffix>` and begins with a
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import os
@@ -19,12 +18,11 @@ from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from globalstep.errors import DataLossError, OpError
+from globalstep.errors import DataLossError
 from globalstep.files.records import encode_record, read_records
 from globalstep.files.storage import is_full, path_error, storage_for
 from globalstep.files.tensorboard_protos import Event, SessionLog, Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.waiting import Reminder, join_announced
 
 _log = logging.getLogger("globalstep")
 
@@ -33,226 +31,17 @@ _FILE_VERSION = "brain.Event:2"
 _FULL_RETRY_SECS = 10.0
 
 
-class _EventFile:
-    """An open event file that replaces itself when it is deleted. Single thread at a time.
-
-    A full disk ends no training: events are dropped until there is room, and go to a new file from then on.
-    """
-
-    def __init__(self, logdir: str, suffix: str, clock: Clock) -> None:
-        self._storage = storage_for(logdir)
-        self._logdir = logdir
-        self._suffix = suffix
-        self._clock = clock
-        # None while there is no room.
-        self._file: BinaryIO | None = None
-        self._next_try: float | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin a file, if there is room for one."""
-        try:
-            self._open()
-        except OpError as error:
-            self._drop_until_room(error)
-            return
-        if self._next_try is not None:
-            self._next_try = None
-            _log.warning("There is room for events again: they go to %s.", self.path)
-
-    def _drop_until_room(self, error: OpError) -> None:
-        """Go on without a file where the disk is full; raises what says something else."""
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                file.close()
-        if not is_full(error):
-            raise error
-        if self._next_try is None:
-            _log.warning("%s Events are dropped until there is room; training goes on.", error)
-        self._next_try = self._clock.monotonic() + _FULL_RETRY_SECS
-
-    def _open(self) -> None:
-        """Begin a file under a name that is not taken, so that no writer overwrites another's events."""
-        self.path = self._logdir
-        try:
-            self._storage.make_directories(self._logdir)
-            stem = f"events.out.tfevents.{int(self._clock.time()):010d}.{socket.gethostname()}"
-            name, count = f"{stem}{self._suffix}", 0
-            while (file := self._claim(self._storage.join(self._logdir, name))) is None:
-                name, count = f"{stem}.{os.getpid()}.{count}{self._suffix}", count + 1
-            self.path = self._storage.join(self._logdir, name)
-            try:
-                first = Event(wall_time=self._clock.time(), file_version=_FILE_VERSION)
-                file.write(encode_record(first.SerializeToString()))
-                file.flush()
-            except OSError:
-                with contextlib.suppress(OSError):
-                    file.close()
-                with contextlib.suppress(OSError):
-                    self._storage.delete(self.path)
-                raise
-            self._file = file
-        except OSError as error:
-            raise path_error(error, self.path, "write") from error
-
-    def _claim(self, path: str) -> BinaryIO | None:
-        if not self._storage.is_local:
-            return None if self._storage.exists(path) else self._storage.open_write(path)
-        try:
-            return open(path, "xb")
-        except FileExistsError:
-            return None
-
-    def write(self, event: bytes) -> None:
-        if self._file is None:
-            if self._next_try is not None and self._clock.monotonic() < self._next_try:
-                return
-            self._begin()
-        # An object of a remote store is not there before it is closed, so only local files can be missed.
-        elif self._storage.is_local and not self._storage.exists(self.path):
-            _log.warning("The event file %s has been deleted: starting a new one. What was in it is lost.", self.path)
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
-            self._begin()
-        self._act(lambda file: file.write(encode_record(event)))
-
-    def flush(self) -> None:
-        self._act(lambda file: file.flush())
-
-    def close(self) -> None:
-        self._act(lambda file: file.close())
-
-    def _act(self, act: Callable[[BinaryIO], Any]) -> None:
-        """Do something with the file, if there is one; a full disk takes it away."""
-        if self._file is None:
-            return
-        try:
-            act(self._file)
-        except OSError as error:
-            self._drop_until_room(path_error(error, self.path, "write"))
-
-
-class _WritingThread:
-    """Writes events behind the caller's back: a bounded queue and the thread that empties it.
-
-    Thread-safe. Knows nothing of its owner, so an owner that is forgotten can be collected.
-    """
-
-    def __init__(self, file: _EventFile, max_queue: int, flush_secs: float, clock: Clock) -> None:
-        self._file = file
-        self._max_queue = max_queue
-        self._flush_secs = flush_secs
-        self._clock = clock
-        # Guards all that follows; a leaf: nothing else is taken, and no file touched, under it.
-        self._changed = threading.Condition()
-        self._events: collections.deque[bytes] = collections.deque()
-        self._flushes_wanted = 0
-        self._flushes_done = 0
-        self._stopping = False
-        self._error: OpError | None = None
-        # A daemon only so that a program that forgets to close can end: `EventFileWriter` closes at exit.
-        self._thread = threading.Thread(target=self._run, name=f"events-{os.path.basename(file.path)}", daemon=True)
-        self._thread.start()
-
-    def add(self, event: bytes) -> None:
-        reminder = Reminder(self._waited_for)
-        with self._changed:
-            while 0 < self._max_queue <= len(self._events) and self._error is None and not self._stopping:
-                reminder.wait(self._changed)
-            if self._error is not None:
-                raise self._error
-            self._events.append(event)
-            self._changed.notify_all()
-
-    def flush(self) -> None:
-        reminder = Reminder(self._waited_for)
-        with self._changed:
-            self._flushes_wanted += 1
-            ticket = self._flushes_wanted
-            self._changed.notify_all()
-            while self._flushes_done < ticket and self._error is None and not self._stopping:
-                reminder.wait(self._changed)
-            if self._error is not None:
-                raise self._error
-
-    def _waited_for(self) -> str:
-        return (
-            f"events to be written to {self._file.path}, by a thread of this process. Most likely its disk is slow, a "
-            "network file system does not answer, or more summaries are made than it can take"
-        )
-
-    def close(self) -> OpError | None:
-        """Write all that was added, end the thread, and give the error that ended it early."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        # A garbage collection that runs on the thread itself cannot join it; it ends by itself then.
-        if threading.current_thread() is not self._thread:
-            join_announced(self._thread, self._waited_for())
-        with self._changed:
-            return self._error
-
-    def _run(self) -> None:
-        try:
-            self._write_until_stopped()
-        except OpError as error:
-            self._fail(error)
-        except Exception as error:
-            self._fail(OpError(f"The thread that writes {self._file.path} failed: {error!r}."))
-
-    def _fail(self, error: OpError) -> None:
-        _log.error("%s", error)
-        with self._changed:
-            self._error = error
-            self._events.clear()
-            self._changed.notify_all()
-        with contextlib.suppress(OpError):
-            self._file.close()
-
-    def _write_until_stopped(self) -> None:
-        due: float | None = None
-        while True:
-            with self._changed:
-                while not (self._events or self._stopping or self._flushes_wanted > self._flushes_done):
-                    left = None if due is None else due - self._clock.monotonic()
-                    if left is not None and left <= 0:
-                        break
-                    self._changed.wait(left)
-                event = self._events.popleft() if self._events else None
-                ticket, stopping = self._flushes_wanted, self._stopping
-                self._changed.notify_all()
-            if event is not None:
-                self._file.write(event)
-                if due is None:
-                    due = self._clock.monotonic() + self._flush_secs
-                if self._clock.monotonic() < due:
-                    continue
-            # Here the queue was empty, or the flush is due: either way all that was taken is written.
-            self._file.flush()
-            due = None
-            if event is not None:
-                continue
-            with self._changed:
-                self._flushes_done = ticket
-                self._changed.notify_all()
-            if stopping:
-                self._file.close()
-                return
-
-
 class EventFileWriter:
-    """Appends events to a file from a thread of its own. Thread-safe.
+    """Appends events to a file, each of which is handed to the file system at once. Thread-safe.
 
-    The file is made, and its first event flushed, at once. An error of the thread is raised by the next call, but for a
-    full disk: events are dropped then, with a warning, until there is room. A writer that is never closed is closed
-    when it is collected, or at exit.
+    The file is made, with its first event, at once, and again where it was deleted. A full disk ends no training:
+    events are dropped, with a warning, until there is room, and go to a new file from then on. A writer that is never
+    closed is closed when it is collected, or at exit.
 
     Args:
         logdir: Directory of the file, made if need be; a local path or a URL.
-        max_queue: Events that may wait to be written before `add_event` waits itself; 0 for no limit.
-        flush_secs: Seconds after which a written event is flushed to the file system.
+        max_queue: Accepted as in TensorFlow: no event waits.
+        flush_secs: Accepted as in TensorFlow: no event waits.
         filename_suffix: Ends the file's name.
         clock: Where time comes from.
 
@@ -270,69 +59,121 @@ class EventFileWriter:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._logdir = str(logdir)
-        self._max_queue = max_queue
-        self._flush_secs = flush_secs
+        self._storage = storage_for(self._logdir)
         self._suffix = filename_suffix or ""
         self._clock = clock
-        # Guards _thread and the closing of it, so that no event is added to a thread that has ended.
-        # Taken before the thread's own condition.
+        # Guards what follows, and the file; held while events are written.
         self._lock = threading.RLock()
-        self._thread: _WritingThread | None = None
+        self._closed = True
+        # None while there is no room.
+        self._file: BinaryIO | None = None
+        self._next_try: float | None = None
         self.reopen()
-
-    def reopen(self) -> None:
-        """Start a new file after `close`; does nothing while open."""
-        with self._lock:
-            if self._thread is not None:
-                return
-            file = _EventFile(self._logdir, self._suffix, self._clock)
-            self.path = file.path
-            self._thread = _WritingThread(file, self._max_queue, self._flush_secs, self._clock)
-            self._finalizer = weakref.finalize(self, self._thread.close)
 
     @property
     def closed(self) -> bool:
         """Whether events are dropped until `reopen`."""
-        return self._thread is None
+        return self._closed
 
     def get_logdir(self) -> str:
         """Give the directory of the file."""
         return self._logdir
 
+    def reopen(self) -> None:
+        """Start a new file after `close`; does nothing while open."""
+        with self._lock:
+            if self._closed:
+                self._begin()
+                self._closed = False
+
     def add_event(self, event: Event) -> None:
         """Add an event; dropped when closed.
 
         Raises:
-            OpError: If writing failed since the last call.
+            OpError: If it cannot be written.
         """
-        thread = self._thread
-        if thread is not None:
-            thread.add(event.SerializeToString())
+        record = encode_record(event.SerializeToString())
+        with self._lock:
+            if self._closed:
+                return
+            # An object of a remote store is not there before it is closed, so only local files can be missed.
+            if self._file is not None and self._storage.is_local and not self._storage.exists(self.path):
+                _log.warning("The event file %s has been deleted: starting a new one. What was in it is lost.",
+                             self.path)  # fmt: skip
+                self._let_go()
+            if self._file is None and (self._next_try is None or self._clock.monotonic() >= self._next_try):
+                self._begin()
+            if self._file is not None:
+                with self._dropping_where_full():
+                    self._file.write(record)
+                    self._file.flush()
 
     def flush(self) -> None:
-        """Wait until all events added so far are handed to the file system.
-
-        Raises:
-            OpError: If that fails.
-        """
-        thread = self._thread
-        if thread is not None:
-            thread.flush()
+        """Do nothing: all events added so far are handed to the file system."""
 
     def close(self) -> None:
-        """Write all events, close the file and end the thread; closing twice does nothing.
+        """Close the file; closing twice does nothing.
 
         Raises:
             OpError: If something could not be written; the writer is closed all the same.
         """
         with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
-                return
-            self._finalizer.detach()
-        error = thread.close()
-        if error is not None:
-            raise error
+            self._closed = True
+            if self._file is not None:
+                with self._dropping_where_full():
+                    self._file.close()
+                self._file = None
+
+    def _begin(self) -> None:
+        """Begin a file, if there is room, under a name that is not taken: no writer overwrites another's events."""
+        self.path = self._logdir
+        with self._dropping_where_full():
+            self._storage.make_directories(self._logdir)
+            stem = f"events.out.tfevents.{int(self._clock.time()):010d}.{socket.gethostname()}"
+            name, count = f"{stem}{self._suffix}", 0
+            while (file := self._claim(self._storage.join(self._logdir, name))) is None:
+                name, count = f"{stem}.{os.getpid()}.{count}{self._suffix}", count + 1
+            self.path, self._file = self._storage.join(self._logdir, name), file
+            weakref.finalize(self, file.close)
+            try:
+                first = Event(wall_time=self._clock.time(), file_version=_FILE_VERSION)
+                file.write(encode_record(first.SerializeToString()))
+                file.flush()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._storage.delete(self.path)
+                raise
+            if self._next_try is not None:
+                self._next_try = None
+                _log.warning("There is room for events again: they go to %s.", self.path)
+
+    def _claim(self, path: str) -> BinaryIO | None:
+        if not self._storage.is_local:
+            return None if self._storage.exists(path) else self._storage.open_write(path)
+        try:
+            return open(path, "xb")
+        except FileExistsError:
+            return None
+
+    @contextlib.contextmanager
+    def _dropping_where_full(self) -> Iterator[None]:
+        """Go on without a file where the block finds that the disk is full; raises what says something else."""
+        try:
+            yield
+        except OSError as cause:
+            self._let_go()
+            error = path_error(cause, self.path, "write")
+            if not is_full(error):
+                raise error from cause
+            if self._next_try is None:
+                _log.warning("%s Events are dropped until there is room; training goes on.", error)
+            self._next_try = self._clock.monotonic() + _FULL_RETRY_SECS
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def summary_iterator(path: str) -> Iterator[Event]:
@@ -357,16 +198,10 @@ def summary_iterator(path: str) -> Iterator[Event]:
         yield event
 
 
-class SummaryFileWriter:
-    """Writes summaries and other events to an event file in `logdir`, without waiting for the disk.
+class SummaryFileWriter(EventFileWriter):
+    """Writes summaries and other events to an event file in `logdir`. Thread-safe.
 
-    Adding returns at once as long as fewer than `max_queue` events wait. An error of the writing thread
-    is raised by the next call. Thread-safe.
-
-    Arguments are those of an EventFileWriter.
-
-    Raises:
-        OpError: If the file cannot be made.
+    Arguments and errors are those of an EventFileWriter.
     """
 
     def __init__(
@@ -377,21 +212,9 @@ class SummaryFileWriter:
         filename_suffix: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._clock = clock
-        self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix, clock=clock)
-        # Guards the set of tags; held while an event is queued, so that a tag's metadata goes
-        # before its later values. Taken before the event writer's locks.
-        self._lock = threading.Lock()
+        # Guarded by the lock, as the order of events: a tag's metadata goes before its later values.
         self._seen_tags: set[str] = set()
-
-    @property
-    def closed(self) -> bool:
-        """Whether what is added is dropped until `reopen`."""
-        return self.event_writer.closed
-
-    def get_logdir(self) -> str:
-        """Give the directory of the event file."""
-        return self.event_writer.get_logdir()
+        super().__init__(logdir, max_queue, flush_secs, filename_suffix, clock=clock)
 
     def add_summary(self, summary: Summary | bytes, global_step: Any = None) -> None:
         """Add a summary: what a summary op gave, or a Summary made by hand.
@@ -402,7 +225,7 @@ class SummaryFileWriter:
 
         Raises:
             google.protobuf.message.DecodeError: If the bytes are no Summary.
-            OpError: If writing failed since the last call.
+            OpError: If it cannot be written.
         """
         event = Event()
         if isinstance(summary, Summary):
@@ -427,26 +250,22 @@ class SummaryFileWriter:
         """Add an event as it is.
 
         Raises:
-            OpError: If writing failed since the last call.
+            OpError: If it cannot be written.
         """
-        self._warn_if_closed()
-        self.event_writer.add_event(event)
-
-    def flush(self) -> None:
-        """Wait until everything added so far is handed to the file system."""
-        self._warn_if_closed()
-        self.event_writer.flush()
-
-    def close(self) -> None:
-        """Write everything, close the file, end the thread; closing twice does nothing."""
-        self.event_writer.close()
+        if self.closed:
+            warnings.warn(
+                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter "
+                "is explicitly reopened.",
+                stacklevel=4,
+            )
+        super().add_event(event)
 
     def reopen(self) -> None:
-        """Start a new event file after `close`; does nothing while open."""
-        if self.closed:
-            with self._lock:
+        """Start a new file after `close`; does nothing while open."""
+        with self._lock:
+            if self.closed:
                 self._seen_tags.clear()
-            self.event_writer.reopen()
+            super().reopen()
 
     def __enter__(self) -> Self:
         return self
@@ -459,14 +278,6 @@ class SummaryFileWriter:
         if step is not None:
             event.step = int(step)
         self.add_event(event)
-
-    def _warn_if_closed(self) -> None:
-        if self.closed:
-            warnings.warn(
-                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter "
-                "is explicitly reopened.",
-                stacklevel=4,
-            )
 
 
 W = TypeVar("W", bound=SummaryFileWriter)

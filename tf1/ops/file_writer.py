@@ -24,16 +24,13 @@ __all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache
 
 
 class FileWriter(SummaryFileWriter):
-    """Writes summaries and other events to an event file in `logdir`, without waiting for the disk.
-
-    Adding returns at once as long as fewer than `max_queue` events wait. An error of the writing thread
-    is raised by the next call. Thread-safe.
+    """Writes summaries and other events to an event file in `logdir`. Thread-safe.
 
     Args:
         logdir: Directory of the event file, made if need be; a local path or a URL.
         graph: A Graph (or a GraphDef) to add at once, for TensorBoard's Graphs tab.
-        max_queue: Events that may wait to be written before an `add_...` waits itself.
-        flush_secs: Seconds after which what was added is flushed to the file system.
+        max_queue: Accepted as in TensorFlow: what is added is in the file at once.
+        flush_secs: The same.
         graph_def: Deprecated in TensorFlow: a GraphDef instead of `graph`.
         filename_suffix: Ends the file's name.
         session: Accepted as in TensorFlow; the writer is the same with it.
@@ -129,8 +126,8 @@ class SummaryWriter(FileWriter):
     Args:
         logdir: Directory of the event file.
         graph_def: A GraphDef (or a Graph) to add at once.
-        max_queue: Events that may wait to be written before an `add_...` waits itself.
-        flush_secs: Seconds after which what was added is flushed to the file system.
+        max_queue: Accepted as in TensorFlow: what is added is in the file at once.
+        flush_secs: The same.
         graph: A Graph instead of `graph_def`.
     """
 

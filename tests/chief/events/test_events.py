@@ -1,10 +1,8 @@
-"""Event files: their bytes, their thread, and what becomes of errors."""
+"""Event files: their bytes, and what becomes of errors."""
 
-import gc
 import io
 import os
 import re
-import threading
 import warnings
 
 import pytest
@@ -13,7 +11,6 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from globalstep.chief.events import events as events_module
 from globalstep.chief.events.events import EventFileWriter, summary_iterator
 from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnknownError
 from globalstep.files.records import TFRecordWriter
@@ -32,10 +29,6 @@ def events_in(logdir):
 
 def scalar(tag, value=1.0):
     return Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-
-
-def threads_of_writers():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("events-")]
 
 
 def test_the_file_is_there_at_once_and_says_its_version(tmp_path):
@@ -65,20 +58,6 @@ def test_what_is_added_comes_back_in_tensorboards_own_loader(tmp_path):
     assert [event.SerializeToString() for event in added] == [
         event.SerializeToString() for event in list(summary_iterator(path))[1:]
     ]
-
-
-def test_closing_ends_the_thread_and_dropping_the_writer_does_too(tmp_path):
-    before = len(threads_of_writers())
-    writer = FileWriter(str(tmp_path))
-    assert len(threads_of_writers()) == before + 1
-    writer.close()
-    assert len(threads_of_writers()) == before
-    writer = FileWriter(str(tmp_path))
-    writer.add_summary(scalar("kept"))
-    del writer
-    gc.collect()
-    assert len(threads_of_writers()) == before
-    assert events_in(tmp_path)[-1].summary.value[0].tag == "kept"
 
 
 def test_two_writers_in_one_second_do_not_share_a_file(tmp_path):
@@ -119,106 +98,16 @@ def test_metadata_goes_with_the_first_use_of_a_tag_only(tmp_path):
     assert {step: value.HasField("metadata") for step, value in values.items()} == {1: True, 2: False, 3: True}
 
 
-class SlowFile:
-    """Stands before an event file's real one and lets writes through when told."""
-
-    def __init__(self, file):
-        self.file = file
-        self.arrived = threading.Semaphore(0)
-        self.let_through = threading.Semaphore(0)
-        self.error = None
-        self.flushes = 0
-
-    def write(self, data):
-        self.arrived.release()
-        self.let_through.acquire()
-        if self.error is not None:
-            raise self.error
-        return self.file.write(data)
-
-    def flush(self):
-        self.flushes += 1
-        self.file.flush()
-
-    def close(self):
-        self.file.close()
-
-
-@pytest.fixture
-def slow(monkeypatch):
-    """Makes the next writers' files slow; gives the list of them."""
-    made = []
-    real = events_module._EventFile._open
-
-    def open_slow(self):
-        real(self)
-        self._file = SlowFile(self._file)
-        made.append(self._file)
-
-    monkeypatch.setattr(events_module._EventFile, "_open", open_slow)
-    return made
-
-
-def test_adding_waits_for_the_disk_only_beyond_max_queue(tmp_path, slow):
-    writer = EventFileWriter(str(tmp_path), max_queue=3)
-    (file,) = slow
-    writer.add_event(Event(step=1))
-    assert file.arrived.acquire(timeout=10)  # the thread has taken the first and is stuck with it
-    for step in (2, 3, 4):
-        writer.add_event(Event(step=step))
-    added = threading.Event()
-    adder = threading.Thread(target=lambda: (writer.add_event(Event(step=5)), added.set()))
-    adder.start()
-    assert not added.wait(0.05)
-    file.let_through.release()
-    assert added.wait(10)
-    adder.join()
-    for _ in range(4):
-        file.let_through.release()
-    writer.close()
-    assert [event.step for event in events_in(tmp_path)][1:] == [1, 2, 3, 4, 5]
-
-
-def test_an_error_of_the_thread_is_raised_by_the_next_call_and_wakes_who_waits(tmp_path, slow):
-    writer = EventFileWriter(str(tmp_path), max_queue=1)
-    (file,) = slow
-    file.error = OSError(5, "Input/output error")
-    writer.add_event(Event(step=1))
-    assert file.arrived.acquire(timeout=10)
-    writer.add_event(Event(step=2))
-    outcome = []
-
-    def add():
-        try:
-            writer.add_event(Event(step=3))
-        except UnknownError as error:
-            outcome.append(error.message)
-
-    adder = threading.Thread(target=add)
-    adder.start()
-    file.let_through.release()
-    adder.join(10)
-    assert len(outcome) == 1
-    assert str(tmp_path) in outcome[0]
-    assert "Input/output error" in outcome[0]
-    with pytest.raises(UnknownError, match="Input/output error"):
-        writer.flush()
-    with pytest.raises(UnknownError, match="Input/output error"):
-        writer.close()
-    assert writer.closed
-    assert not [thread for thread in threads_of_writers() if str(tmp_path) in thread.name]
-
-
 class Disk:
-    """A disk that may be full: what is written to its files fails then."""
+    """A disk that may be full, or broken: what is written to its files fails then."""
 
     def __init__(self, monkeypatch):
-        self.full, disk, claim = False, self, events_module._EventFile._claim
+        self.error, disk, claim = None, self, EventFileWriter._claim
 
         class OnDisk(io.FileIO):
             def write(self, data):
-                if disk.full:
-                    raise OSError(28, "No space left on device")
+                if disk.error is not None:
+                    raise disk.error
                 return super().write(data)
 
         def claimed(self, path):
@@ -228,19 +117,20 @@ class Disk:
                 file = io.BufferedWriter(OnDisk(path, "ab"))
             return file
 
-        monkeypatch.setattr(events_module._EventFile, "_claim", claimed)
+        monkeypatch.setattr(EventFileWriter, "_claim", claimed)
 
 
 @pytest.mark.parametrize("from_start", [False, True])
 def test_a_full_disk_drops_events_until_there_is_room_and_raises_nothing(tmp_path, monkeypatch, caplog, from_start):
     disk, clock = Disk(monkeypatch), ManualClock()
-    disk.full = from_start
+    full = OSError(28, "No space left on device")
+    disk.error = full if from_start else None
     writer = EventFileWriter(str(tmp_path), clock=clock)
-    disk.full = True
+    disk.error = full
     for step in (1, 2):
         writer.add_event(Event(step=step))
         writer.flush()
-    disk.full = False
+    disk.error = None
     writer.add_event(Event(step=3))
     writer.flush()  # it is not tried again at once
     clock.advance(60.0)
@@ -251,31 +141,24 @@ def test_a_full_disk_drops_events_until_there_is_room_and_raises_nothing(tmp_pat
     assert "There is room for events again" in caplog.text
 
 
-def test_flush_returns_when_all_is_in_the_file(tmp_path):
-    with FileWriter(str(tmp_path), flush_secs=10_000) as writer:
+def test_an_error_is_raised_and_what_follows_goes_to_a_new_file(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    writer = EventFileWriter(str(tmp_path))
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(UnknownError, match=f"{re.escape(str(tmp_path))}.*Input/output error"):
+        writer.add_event(Event(step=1))
+    disk.error = None
+    writer.add_event(Event(step=2))
+    writer.close()
+    assert len(files_in(tmp_path)) == 2
+    assert events_in(tmp_path)[-1].step == 2
+
+
+def test_what_is_added_is_in_the_file_at_once(tmp_path):
+    with FileWriter(str(tmp_path)) as writer:
         for step in range(50):
             writer.add_summary(scalar("loss"), step)
-        writer.flush()
         assert len(events_in(tmp_path)) == 51
-
-
-def test_old_events_are_flushed_when_their_time_has_come(tmp_path, slow):
-    clock = ManualClock()
-    writer = EventFileWriter(str(tmp_path), flush_secs=120, clock=clock)
-    (file,) = slow
-    writer.add_event(Event(step=1))
-    assert file.arrived.acquire(timeout=10)
-    file.let_through.release()
-    writer.add_event(Event(step=2))
-    assert file.arrived.acquire(timeout=10)
-    assert file.flushes == 0
-    clock.advance(121)
-    file.let_through.release()
-    writer.add_event(Event(step=3))
-    assert file.arrived.acquire(timeout=10)
-    assert file.flushes == 1
-    file.let_through.release()
-    writer.close()
 
 
 def test_a_deleted_file_is_replaced(tmp_path, caplog):
