@@ -63,13 +63,12 @@ class Drain:
         self.by = ""
         self.leaves = False
         self._number: int = signal.SIGTERM
-        # Children that were forked have the handlers too, but not this session.
+        # Children that were forked have the handler too, but not this session.
         self._pid = os.getpid()
-        self.on_ask: Callable[[], None] = _nothing
-        self._installed = False
+        self.on_ask: Callable[[], None] = lambda: None
         self._interruptible = False
-        #: Signal -> what handled it before: nothing, or another session. Of the signals that are watched.
-        self._before: dict[int, Any] = {}
+        # The signals that are watched.
+        self._watched: set[int] = set()
 
     @property
     def exit_code(self) -> int:
@@ -88,22 +87,21 @@ class Drain:
             handler = signal.getsignal(number)
             if number == signal.SIGINT and (hasattr(sys, "ps1") or sys.flags.interactive):
                 continue
-            if handler is default or _session_of(handler) is not None:
-                self._before[number] = handler
-                signal.signal(number, self._on_signal)
-                self._installed = True
+            if handler in (default, _on_signal):
+                self._watched.add(number)
+                signal.signal(number, _on_signal)
+        _SESSIONS.append(self)
 
     def unwatch(self) -> None:
         """Leave the signals as they were found, where that can be done: in the main thread. Safe to call twice."""
-        was, self._installed = self._installed, False
-        if not was or threading.current_thread() is not threading.main_thread():
+        watched, self._watched = self._watched, set()
+        if self in _SESSIONS:
+            _SESSIONS.remove(self)
+        if threading.current_thread() is not threading.main_thread():
             return
-        for number, before in self._before.items():
-            now, other = signal.getsignal(number), _watching(number, before)
-            if now == self._on_signal:
-                signal.signal(number, _DEFAULTS[number] if other is None else other._on_signal)
-            elif now is signal.SIG_DFL and other is None:
-                # It came: a program that goes on all the same has Python's own handler again.
+        for number in watched:
+            # The default action: the signal came. A program that goes on all the same has Python's own handler again.
+            if not _watching(number) and signal.getsignal(number) in (_on_signal, signal.SIG_DFL):
                 signal.signal(number, _DEFAULTS[number])
 
     def attend(self, cluster: ClusterClient | None) -> None:
@@ -162,30 +160,37 @@ class Drain:
                     raise
         coord.join(stop_grace_period_secs=min(grace_secs, _HASTY_JOIN_SECS), ignore_live_threads=True)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:
-            # A child that was forked meanwhile, of a pool say: nothing of it is to be handed over.
-            _act_by_default(number)
-            return
-        drains = list(_all_watching(number, self))
-        if not drains:
-            # Another thread has closed the session, and could not take the handler away.
-            _act_by_default(number)
-            return
-        signal.signal(number, signal.SIG_DFL)
-        if number == signal.SIGINT:
-            with contextlib.suppress(OSError):
-                os.write(2, _PATIENCE)
-        for drain in drains:
-            if not drain.asked:
-                drain.asked, drain.by, drain._number = True, _NAMES[signal.Signals(number)], number
-                drain.on_ask()
-        if not threading.main_thread().is_alive():
-            # The program's last line is behind it: the interpreter waits, here, for threads that may never end.
-            _end_process(drains)
-        if self._interruptible:
-            raise self.exit()
-        atexit.register(_end_as_asked, drains)
+
+#: The sessions of this process that watch signals, and of a parent that it was forked from; the newest comes last.
+_SESSIONS: list[Drain] = []
+
+
+def _watching(number: int) -> list[Drain]:
+    """Give the sessions of this process that watch a signal, the newest first."""
+    return [drain for drain in reversed(_SESSIONS) if number in drain._watched and drain._pid == os.getpid()]
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    drains = _watching(number)
+    if not drains:
+        # A child that was forked, of a pool say, or another thread has closed the session: nothing is to hand over.
+        signal.signal(number, _DEFAULTS[number])
+        os.kill(os.getpid(), number)
+        return
+    signal.signal(number, signal.SIG_DFL)
+    if number == signal.SIGINT:
+        with contextlib.suppress(OSError):
+            os.write(2, _PATIENCE)
+    for drain in drains:
+        if not drain.asked:
+            drain.asked, drain.by, drain._number = True, _NAMES[signal.Signals(number)], number
+            drain.on_ask()
+    if not threading.main_thread().is_alive():
+        # The program's last line is behind it: the interpreter waits, here, for threads that may never end.
+        _end_process(drains)
+    if drains[0]._interruptible:
+        raise drains[0].exit()
+    atexit.register(_end_as_asked, drains)
 
 
 def _end_as_asked(drains: Sequence[Drain]) -> None:
@@ -193,7 +198,7 @@ def _end_as_asked(drains: Sequence[Drain]) -> None:
 
     It came within the program's last line. Of a program that has failed the code is that of its error.
     """
-    if any(drain._installed for drain in drains) and getattr(sys, "last_value", None) is None:
+    if any(drain in _SESSIONS for drain in drains) and getattr(sys, "last_value", None) is None:
         atexit.unregister(_end_as_asked)
         atexit._run_exitfuncs()
         end_process(drains[0].exit_code)
@@ -202,41 +207,10 @@ def _end_as_asked(drains: Sequence[Drain]) -> None:
 def _end_process(drains: Sequence[Drain]) -> NoReturn:
     """End the process once its threads have closed their sessions, or have not begun to for a while."""
     patience_ends = time.monotonic() + _HASTY_JOIN_SECS
-    while any(drain._installed for drain in drains):
+    while any(drain in _SESSIONS for drain in drains):
         if time.monotonic() >= patience_ends and not any(drain.leaves for drain in drains):
             break
         time.sleep(_POLL_SECS)
     atexit._run_exitfuncs()
     # A SystemExit would be printed, and ignored, by the interpreter, which waits for the threads again.
     end_process(drains[0].exit_code)
-
-
-def _act_by_default(number: int) -> None:
-    """Have a signal do what it does in a program that does not handle it."""
-    signal.signal(number, _DEFAULTS[number])
-    os.kill(os.getpid(), number)
-
-
-def _all_watching(number: int, drain: Drain) -> Iterator[Drain]:
-    """Iterate over the sessions that still watch a signal: that of the handler first, then those before it."""
-    session: Drain | None = drain
-    while session is not None:
-        if session._installed:
-            yield session
-        session = _session_of(session._before.get(number))
-
-
-def _watching(number: int, handler: Any) -> Drain | None:
-    """The session whose handler it is, or the next before it that still watches a signal."""
-    first = _session_of(handler)
-    return None if first is None else next(_all_watching(number, first), None)
-
-
-def _session_of(handler: Any) -> Drain | None:
-    """The Drain whose handler it is; None for another one."""
-    owner = getattr(handler, "__self__", None)
-    return owner if isinstance(owner, Drain) else None
-
-
-def _nothing() -> None:
-    pass
