@@ -23,15 +23,12 @@ from globalstep.chief.checkpoints.checkpoint import is_complete, verify
 from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in, read_index
 from globalstep.chief.checkpoints.tf_messages import CheckpointState
 from globalstep.errors import AbortedError, CheckpointError, NotFoundError, OpError
-from globalstep.files.storage import Storage, atomic_write, directory_of, locked, storage_for
+from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 
 _log = logging.getLogger("globalstep")
 
 #: Who wrote a state file, in a comment, which TensorFlow's readers skip: it holds for the checkpoint that it names.
 _MARK = re.compile(r'^# globalstep: term (\d{1,20}), mutation index (\d{1,20}), of (".*")$', re.MULTILINE)
-_LOCK = ".globalstep-lock"
-#: How long to wait for another chief's lock. It is held for milliseconds, but by a process that was stopped for ever.
-LOCK_SECS = 2.0
 
 
 def _state_path(storage: Storage, directory: str, latest_filename: str | None) -> str:
@@ -115,7 +112,8 @@ def update_checkpoint_state(
         save_relative_paths: Write paths relative to `save_dir`, so that it can be moved.
         storage: Where it lies; by default as `save_dir` says.
         term: Of the chief that writes. It is written into the file, with the checkpoint's place in the mutation
-            sequence, and a file of a greater term is not replaced; 0 for a program without a chief.
+            sequence, and a file of a greater term is not replaced, but for one that comes at the same moment: then
+            `latest_checkpoint` finds the later checkpoint all the same. 0 for a program without a chief.
 
     Raises:
         AbortedError: If the file is of a greater term.
@@ -124,7 +122,6 @@ def update_checkpoint_state(
     """
     storage = storage if storage is not None else storage_for(save_dir)
     target = _state_path(storage, save_dir, latest_filename)
-    directory = save_dir
     paths = list(all_model_checkpoint_paths or [])
     latest = model_checkpoint_path
     if save_relative_paths:
@@ -140,20 +137,14 @@ def update_checkpoint_state(
             "Please use a different save path."
         )
     text = text_format.MessageToString(state)
-    if not term:
-        with atomic_write(storage, target) as file:
-            file.write(text.encode())
-        return
-    at = read_index(storage, model_checkpoint_path).mutation_index
-    text += f"# globalstep: term {term}, mutation index {at}, of {json.dumps(state.model_checkpoint_path)}\n"
-    with locked(storage, storage.join(directory, _LOCK), LOCK_SECS) as held:
-        if not held and storage.is_local:
-            _log.info("Writing %s without its lock, which another process has, or which cannot be had here.", target)
+    if term:
+        at = read_index(storage, model_checkpoint_path).mutation_index
+        text += f"# globalstep: term {term}, mutation index {at}, of {json.dumps(state.model_checkpoint_path)}\n"
         mark = _mark(storage, target)
         if mark is not None and mark[0] > term:
             raise AbortedError(f"{target} is of the chief of term {mark[0]}; this one, of term {term}, was replaced.")
-        with atomic_write(storage, target, term) as file:
-            file.write(text.encode())
+    with atomic_write(storage, target, term) as file:
+        file.write(text.encode())
 
 
 def _mark(storage: Storage, path: str) -> tuple[int, int] | None:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import os
 import secrets
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -319,41 +317,6 @@ def atomic_write(storage: Storage, path: str, owner: int = 0) -> Iterator[Binary
             raise
     except OSError as error:
         raise path_error(error, path, "write") from error
-
-
-@contextlib.contextmanager
-def locked(storage: Storage, path: str, wait_secs: float) -> Iterator[bool]:
-    """Hold the lock of a file in the block, where the storage is this host's file system and knows locks (flock).
-
-    A process that was stopped while it held the lock keeps it; so another process waits at most `wait_secs`, and what
-    is done in the block has to be right without the lock, too.
-
-    Yields:
-        Whether the lock is held.
-    """
-    if not storage.is_local:
-        yield False
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, descriptor)
-            held = _flock(descriptor, wait_secs)
-        except OSError:  # no right to make the file, or a file system without locks
-            held = False
-        yield held
-
-
-def _flock(descriptor: int, wait_secs: float) -> bool:
-    until = time.monotonic() + wait_secs
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.01)
 
 
 def is_full(error: BaseException) -> bool:

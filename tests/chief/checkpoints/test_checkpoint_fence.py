@@ -10,7 +10,6 @@ import pytest
 from crashing_disk import CrashingStorage, Disk, Moves
 from greenlet import getcurrent, greenlet
 
-from globalstep.chief.checkpoints import checkpoint_state
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, remove_leftovers, verify
 from globalstep.chief.checkpoints.checkpoint_format import find_index, index_path, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import (
@@ -19,7 +18,7 @@ from globalstep.chief.checkpoints.checkpoint_state import (
     update_checkpoint_state,
 )
 from globalstep.errors import AbortedError, OpError
-from globalstep.files.storage import LocalStorage, locked
+from globalstep.files.storage import LocalStorage
 from globalstep.ps.members.chief_lease import ChiefLease, Claim
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.sessions.saver import Saver
@@ -49,9 +48,8 @@ class Chief:
 
 
 @pytest.fixture
-def place(monkeypatch, make_session):
+def place(make_session):
     """Give a function that makes (session, storage, chief) of a chief in the one lease."""
-    monkeypatch.setattr(checkpoint_state, "LOCK_SECS", 0.0)
     Variable(np.zeros(5, np.float32), name="w")
     Variable(np.zeros(3, np.float32), name="disc")
     step = Variable(np.int64(0), name="global_step", trainable=False, is_step=True)
@@ -302,16 +300,6 @@ def test_a_state_file_that_was_written_or_edited_by_hand_is_believed(place, tmp_
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "m-2")
     update_checkpoint_state(str(tmp_path), str(tmp_path / "m-1"))
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "m-1")
-
-
-def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_for_ever(tmp_path):
-    storage = LocalStorage()
-    with locked(storage, str(tmp_path / "lock"), 0.0) as first, locked(storage, str(tmp_path / "lock"), 0.0) as second:
-        assert (first, second) == (True, False)
-    with locked(storage, str(tmp_path / "lock"), 0.0) as again:
-        assert again
-    with locked(storage, str(tmp_path / "none" / "lock"), 0.0) as impossible:
-        assert not impossible
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_no_leftover(place, tmp_path):
