@@ -87,12 +87,9 @@ class CheckpointReader:
         for part in saved.parts:
             if (part.offset, part.shape) == (tuple(offset), tuple(shape)):
                 return self._read(saved, part)
-        pieces = self._covered(name, offset, shape)
         value = np.empty(tuple(shape), saved.dtype)
-        for (at, sizes), part in pieces:
-            into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
-            out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
-            value[into] = self._read(saved, part)[out_of]
+        for into, found in self._found(saved, self._covered(name, offset, shape), offset):
+            value[into] = found
         return value
 
     def _covered(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> list[tuple[Box, SavedPart]]:
@@ -129,14 +126,9 @@ class CheckpointReader:
         saved = self._saved(name)
         if saved.nbytes <= IN_MEMORY_BYTES:
             return self.get_tensor(name)
-        value = array_on_disk(saved.shape, saved.dtype)
-        self._covered(name, (0,) * len(saved.shape), saved.shape)
-        for part in saved.parts:
-            rest = tuple(slice(at, at + size) for at, size in zip(part.offset[1:], part.shape[1:], strict=True))
-            at = part.offset[0]
-            for rows in self._pieces(saved, part):
-                value[(slice(at, at + len(rows)), *rest)] = rows
-                at += len(rows)
+        value, whole = array_on_disk(saved.shape, saved.dtype), (0,) * len(saved.shape)
+        for into, found in self._found(saved, self._covered(name, whole, saved.shape), whole):
+            value[into] = found
         return value
 
     def checked_rows(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[int, Array]]:
@@ -154,18 +146,21 @@ class CheckpointReader:
         if any(sizes[1:] != tuple(shape[1:]) for (_, sizes), _ in pieces):
             # In parts by another axis than rows.
             return iter([(0, self.get_slice(name, offset, shape))])
-        return self._rows(saved, pieces, offset)
+        return ((into[0].start, rows) for into, rows in self._found(saved, pieces, offset))
 
-    def _rows(
+    def _found(
         self, saved: SavedVariable, pieces: Sequence[tuple[Box, SavedPart]], offset: Sequence[int]
-    ) -> Iterator[tuple[int, Array]]:
+    ) -> Iterator[tuple[tuple[slice, ...], Array]]:
+        """Read pieces of a part of a tensor, some rows at a time; yield each with where in the part it belongs."""
         for (begin, sizes), part in pieces:
-            rest = tuple(slice(a - o, a - o + size) for a, size, o in zip(begin, sizes, part.offset, strict=True))[1:]
+            axes = list(zip(begin, sizes, offset, part.offset, strict=True))[1:]
+            into = tuple(slice(at - whole, at - whole + size) for at, size, whole, _ in axes)
+            out_of = tuple(slice(at - own, at - own + size) for at, size, _, own in axes)
             at = part.offset[0]
             for rows in self._pieces(saved, part):
                 low, high = max(at, begin[0]), min(at + len(rows), begin[0] + sizes[0])
                 if low < high:
-                    yield low - offset[0], rows[(slice(low - at, high - at), *rest)]
+                    yield (slice(low - offset[0], high - offset[0]), *into), rows[(slice(low - at, high - at), *out_of)]
                 at += len(rows)
 
     def place_of(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> tuple[str, int] | None:

@@ -30,7 +30,7 @@ import math
 import re
 import secrets
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ from globalstep.wire.declarations import VariableDecl
 INDEX_SUFFIX = ".index.json"
 FORMAT_VERSION = 1
 _FORMAT = "globalstep checkpoint"
-_TERM_INDEX = re.compile(r"(?P<base>.+)\.index\.term-(?P<term>\d{1,20})\.json")
+_INDEX = re.compile(r"(?P<base>.+)\.index(?:\.term-(?P<term>\d{1,20}))?\.json")
 #: Size of an index: some hundred bytes a Variable, and a ledger.
 _MOST_INDEX_BYTES = 256 << 20
 
@@ -146,24 +146,22 @@ def index_path(prefix: str, term: int = 0) -> str:
 
 def find_index(storage: Storage, prefix: str) -> str | None:
     """Give the path of the valid index, the one of the greatest term; None where there is no such checkpoint."""
-    terms = _terms_of(storage, prefix)
-    if terms:
-        return index_path(prefix, max(terms))
-    return index_path(prefix) if storage.exists(index_path(prefix)) else None
+    terms = [term for its, term in _indexes_in(storage, directory_of(prefix)) if its == prefix]
+    return index_path(prefix, max(terms)) if terms else None
 
 
 def prefixes_in(storage: Storage, directory: str) -> dict[str, int]:
     """Give the prefixes of all checkpoints of a directory, each with the greatest term that has an index of it."""
     prefixes: dict[str, int] = {}
-    for name in storage.list(directory):
-        if match := _TERM_INDEX.fullmatch(name):
-            prefix, term = storage.join(directory, match["base"]), int(match["term"])
-        elif name.endswith(INDEX_SUFFIX):
-            prefix, term = storage.join(directory, name.removesuffix(INDEX_SUFFIX)), 0
-        else:
-            continue
+    for prefix, term in _indexes_in(storage, directory):
         prefixes[prefix] = max(term, prefixes.get(prefix, 0))
     return prefixes
+
+
+def _indexes_in(storage: Storage, directory: str) -> Iterator[tuple[str, int]]:
+    """Yield the prefix and the term of each index of a directory; the term 0 for a copy, or one without."""
+    for match in filter(None, map(_INDEX.fullmatch, storage.list(directory))):
+        yield storage.join(directory, match["base"]), int(match["term"] or 0)
 
 
 def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[str] = ()) -> None:
@@ -175,19 +173,10 @@ def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[s
         term: The chief's; 0 for all.
         but: Paths of indexes that stay.
     """
-    for its in _terms_of(storage, prefix):
-        path = index_path(prefix, its)
-        if path not in but and (not term or its <= term):
+    for its, named in _indexes_in(storage, directory_of(prefix)):
+        path = index_path(prefix, named)
+        if its == prefix and path not in but and (not term or (named or _term_in(storage, path)) <= term):
             storage.delete(path)
-    path = index_path(prefix)
-    if path not in but and (not term or _term_in(storage, path) <= term):
-        storage.delete(path)
-
-
-def _terms_of(storage: Storage, prefix: str) -> list[int]:
-    directory = directory_of(prefix)
-    matches = map(_TERM_INDEX.fullmatch, storage.list(directory))
-    return [int(match["term"]) for match in matches if match and storage.join(directory, match["base"]) == prefix]
 
 
 def _term_in(storage: Storage, path: str) -> int:

@@ -34,7 +34,7 @@ class Share:
         seed: The run's.
         start: How many batches it has had before, in the run that is resumed.
         claim: Gives the number of the step, from 0, whose batches this worker takes next, from the number of those that
-            it took last, or -1. None for every `world_size`-th step.
+            it took last, or -1. None for every `world_size`-th step from where it has been.
         per_step: How many batches make a step.
         end: The first step whose batches nobody takes, where those before it make up the epochs; None for no end. A
             quick worker that took them would be counted for batches that a slow one still has.
@@ -47,6 +47,12 @@ class Share:
     claim: Callable[[int], int] | None = None
     per_step: int = 1
     end: int | None = None
+
+    def next_step(self, last: int) -> int:
+        """Give the step whose batches this worker takes next; see `claim`."""
+        if self.claim is not None:
+            return self.claim(last)
+        return self.rank + self.start * self.world_size if last < 0 else last + self.world_size
 
 
 def check_batches(batches: Any) -> None:
@@ -68,7 +74,7 @@ def check_batches(batches: Any) -> None:
 
 
 def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator[Any, None, int]:
-    """Give a worker's batches: of an iterable those that it claims, or every `world_size`-th one, over and over.
+    """Give a worker's batches: of an iterable those that it claims, over and over.
 
     Args:
         batches: An iterable, gone through anew for each epoch, after `set_epoch` if it, or its sampler, has that; an
@@ -82,24 +88,20 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
         How many batches all of the epochs have, those that were left out and other workers' among them.
 
     Raises:
-        InvalidArgumentError: If there are no batches, fewer than workers, or a sampler divides them among others.
+        InvalidArgumentError: If there are no batches, or a sampler divides them among others.
     """
     check_batches(batches)
     _check_sampler(batches, share)
     names = _asked_by(batches) if callable(batches) else ()
     own = are_own(batches)
+    wanted = -1 if own else share.next_step(-1)
+    if share.end is not None and wanted >= share.end:
+        return 0
     # Places in the sequence that all workers share, or in this one's own.
-    claim = None if own else share.claim
-    every, at = (1, 0) if own or claim else (share.world_size, share.rank)
-    skip = 0 if "start" in names or claim else share.start * every
-    wanted = -1 if claim is None else claim(-1)
-    if claim is not None:
-        if share.end is not None and wanted >= share.end:
-            return 0
-        skip = wanted * share.per_step
+    skip = wanted * share.per_step if not own else 0 if "start" in names else share.start
     size = _size(batches)
     first_epoch, skip = divmod(skip, size) if size else (0, skip)
-    past, had = first_epoch * (size or 0), 0
+    past = first_epoch * size
     total = first_epoch * size if epochs is None else min(first_epoch, epochs) * size
     # What a function that asks for `start` is still to leave out.
     left = share.start if "start" in names else 0
@@ -110,18 +112,15 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
             count += 1
             if skip:
                 skip -= 1
-            elif claim is not None:
-                # Where the run has gone back, the batches of before cannot be had again: the next ones are taken.
-                if place // share.per_step >= wanted:
-                    had += 1
-                    yield batch
-                    if place % share.per_step == share.per_step - 1:
-                        wanted = claim(place // share.per_step)
-                        if share.end is not None and wanted >= share.end:
-                            return 0
-            elif place % every == at % every:
-                had += 1
+            elif own:
                 yield batch
+            # Where the run has gone back, the batches of before cannot be had again: the next ones are taken.
+            elif place // share.per_step >= wanted:
+                yield batch
+                if place % share.per_step == share.per_step - 1:
+                    wanted = share.next_step(place // share.per_step)
+                    if share.end is not None and wanted >= share.end:
+                        return 0
         past = place + 1 if count else past
         total += count
         if left and not count:
@@ -137,8 +136,6 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Generator
             raise InvalidArgumentError("batches gave no batch: is the dataset empty, or the iterator used up?")
         if _is_iterator(batches):
             break
-        if claim is None and epoch > first_epoch + every and not had:
-            raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {count} batches.")
     return total
 
 
