@@ -74,8 +74,6 @@ def main(build_model=build_model, description=__doc__, name="digits"):
     # Each task draws its batches in an order of its own.
     random = np.random.default_rng([task.index, task.is_chief])
     hooks = [gs.train.StopAtStepHook(last_step=arguments.steps)]
-    if task.is_chief:
-        hooks.append(gs.train.ProgressHook(last_step=arguments.steps, loss=loss))
     batches = 0
     with gs.train.MonitoredTrainingSession(checkpoint_dir=arguments.run_dir, hooks=hooks) as session:
         while not session.should_stop():

@@ -72,8 +72,6 @@ def train(arguments, task, names):
     gs.summary.scalar("loss", loss)
 
     hooks = [gs.train.StopAtStepHook(last_step=arguments.steps)]
-    if task.is_chief:
-        hooks.append(gs.train.ProgressHook(last_step=arguments.steps, loss=loss))
     with gs.train.MonitoredTrainingSession(checkpoint_dir=arguments.run_dir, hooks=hooks) as session:
         while not session.should_stop():
             session.run(train_op)

@@ -101,8 +101,6 @@ def main():
             yield {ids: batch, clicked: labels}
 
     hooks = [gs.train.StopAtStepHook(last_step=arguments.steps), gs.train.PrefetchLookupHook(feeds())]
-    if task.is_chief:
-        hooks.append(gs.train.ProgressHook(last_step=arguments.steps, loss=loss))
     with gs.train.MonitoredTrainingSession(checkpoint_dir=arguments.run_dir, hooks=hooks) as session:
         while not session.should_stop():
             session.run(train_op)

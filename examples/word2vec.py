@@ -84,8 +84,6 @@ def main():
 
     random = np.random.default_rng([task.index, task.is_chief])
     hooks = [gs.train.StopAtStepHook(last_step=arguments.steps)]
-    if task.is_chief:
-        hooks.append(gs.train.ProgressHook(last_step=arguments.steps, loss=loss))
     with gs.train.MonitoredTrainingSession(checkpoint_dir=arguments.run_dir, hooks=hooks) as session:
         while not session.should_stop():
             batch, its_neighbours = draw_skip_grams(random)

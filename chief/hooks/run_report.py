@@ -15,9 +15,12 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
 
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.sessions.run_joining import files_of
@@ -28,10 +31,11 @@ from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
 from globalstep.runtime.log_format import is_terminal, write_line
 
 if TYPE_CHECKING:
-    from globalstep.chief.hooks.progress import LiveLine
     from globalstep.chief.sessions.coordinator import Coordinator
 
 
+#: Starts a line that the launcher shows as progress instead of as output.
+PROGRESS_PREFIX = "\x1eprogress "
 #: Starts a line for the launcher alone: where the run has ended, as JSON.
 CONCLUSION_PREFIX = "\x1econclusion "
 
@@ -41,6 +45,8 @@ _LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
 _log = logging.getLogger("globalstep.progress")
 _log.setLevel(logging.INFO)
 
+# Begins a line of a terminal anew.
+_ERASE_LINE = "\r\x1b[K"
 _NOTHING_KEPT = "without a run_dir, or checkpoint_dir, nothing is kept"
 _LIVE_SECS = 1.0
 _PLAIN_SECS = 10.0
@@ -66,13 +72,13 @@ class RunReport(SessionRunHook):
     The loss is that of the run's own step; it is fetched with it, only where a line is due.
 
     Args:
-        hooks: All hooks of the session: one of them may know the last step, show progress itself, or know that the
-            directory is deleted when training has ended.
+        hooks: All hooks of the session: one of them may know the last step, or that the directory is deleted when
+            training has ended.
         checkpoint_dir: Where the run is kept; None for nowhere.
         find_step: Gives the global step, or None, when the run begins.
         loss_of: Gives what to fetch for the loss of a run, from its session and its fetches; None for nothing.
         clock: Where time comes from.
-        stream: Where the live line goes; default sys.stderr.
+        stream: Where the line goes that changes; default sys.stderr.
         environ: Says whether the launcher started this process.
     """
 
@@ -91,16 +97,10 @@ class RunReport(SessionRunHook):
         self._directory = checkpoint_dir if is_kept else None
         self._find_step, self._loss_of = find_step, loss_of
         self._clock = clock
-        stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr if stream is None else stream
         self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
-        shows_itself = any(getattr(hook, "shows_progress", False) for hook in self._hooks)
-        live = not self._launched and is_terminal(stream) and environ.get("TERM") != "dumb"
-        self._live: LiveLine | None = None
-        if live and environ.get(FORMAT_VARIABLE) != "json":
-            from globalstep.chief.hooks.progress import LiveLine
-
-            self._live = LiveLine(stream)
-        self._shows_lines = not shows_itself
+        on_terminal = is_terminal(self._stream) and environ.get("TERM") != "dumb"
+        self._live = on_terminal and not self._launched and environ.get(FORMAT_VARIABLE) != "json"
         self._step: Any = None
         self._first_step: int | None = None
         # The newest checkpoint that there was at the beginning.
@@ -135,7 +135,7 @@ class RunReport(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """See SessionRunHook: asks for the loss where a line is due and the run computes it anyway."""
-        self._due = self._shows_lines and self._clock.monotonic() >= self._due_at
+        self._due = self._clock.monotonic() >= self._due_at
         if not self._due:
             return None
         loss = self._loss_of(run_context.session, run_context.original_args.fetches)
@@ -165,8 +165,6 @@ class RunReport(SessionRunHook):
         if self._concluded:
             return
         self._concluded = True
-        if self._live is not None:
-            self._live.close()
         if self._first_step is None:
             return
         newest = self._newest()
@@ -220,29 +218,52 @@ class RunReport(SessionRunHook):
         """Count the speed from here on, and say when the next line is due."""
         self._shown_at, self._shown_step = now, step
         every_secs = _LIVE_SECS
-        if self._live is None and not self._launched:
+        if not (self._live or self._launched):
             every_secs = _PLAIN_SECS if now + _PLAIN_SECS - self._began_at < _NEW_SECS else _LATER_PLAIN_SECS
         self._due_at = now + every_secs
 
     def _show(self, step: int) -> None:
-        from globalstep.chief.hooks.progress import PROGRESS_PREFIX, progress_line
-
         now = self._clock.monotonic()
         rate = (step - self._shown_step) / (now - self._shown_at) if self._shown_at is not None else 0.0
         self._note_shown(now, step)
         line = progress_line(step, rate, self._last_step(), self._loss)
-        if self._live is not None:
-            self._live.show(line)
+        if self._live:
+            # The cursor goes back, so that what the program prints is written over the line.
+            shown = line[: shutil.get_terminal_size().columns - 1]
+            write_line(self._stream, f"{_ERASE_LINE}{shown}\r", end="")
         elif self._launched:
             write_line(sys.stdout, f"{PROGRESS_PREFIX}{line}")
         else:
             self._say(line)
 
     def _say(self, text: str) -> None:
-        if self._live is not None:
-            self._live.say(text)
+        if self._live:
+            write_line(self._stream, f"{_ERASE_LINE}{text}")
         elif logging.getLogger("globalstep").isEnabledFor(logging.WARNING):
             _log.info("%s", text)
+
+
+def progress_line(step: int, rate: float, last_step: int | None = None, loss: Any = None) -> str:
+    """Put progress into words.
+
+    Args:
+        step: The global step.
+        rate: Steps per second; 0 where not known.
+        last_step: The step to stop at, or None.
+        loss: The loss as a scalar or array (its mean is shown), or None.
+
+    >>> progress_line(120, 350.1, 2000, 0.1234)
+    'step 120/2000  350.1 steps/s  loss 0.123  eta 5.4 s'
+    """
+    parts = [f"step {step}" if last_step is None else f"step {step}/{last_step}"]
+    if rate > 0:
+        parts.append(f"{rate:.1f} steps/s")
+    if loss is not None:
+        mean = float(np.mean(loss))
+        parts.append(f"loss {mean:.3f}" if not 0 < abs(mean) < 0.01 else f"loss {mean:.3g}")
+    if last_step is not None and rate > 0 and step < last_step:
+        parts.append(f"eta {_duration((last_step - step) / rate)}")
+    return "  ".join(parts)
 
 
 def _ps_tasks(prefix: str, now: int) -> str:

@@ -14,7 +14,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import is_terminal, time_stamp, write_line
 from globalstep.wire.names import printable
 
-#: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).
+#: A line that starts with this is progress; the rest of it is the text to show (see RunReport).
 PROGRESS_MARK = "\x1eprogress "
 #: A line that starts with this says, as JSON, where a chief's run has ended (see RunReport).
 CONCLUSION_MARK = "\x1econclusion "

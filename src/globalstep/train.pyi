@@ -45,7 +45,6 @@ from globalstep.tf1.hooks.hooks import NanLossDuringTrainingError as NanLossDuri
 from globalstep.tf1.hooks.hooks import NanTensorHook as NanTensorHook
 from globalstep.tf1.hooks.hooks import PrefetchLookupHook as PrefetchLookupHook
 from globalstep.tf1.hooks.hooks import ProfilerHook as ProfilerHook
-from globalstep.tf1.hooks.hooks import ProgressHook as ProgressHook
 from globalstep.tf1.hooks.hooks import SecondOrStepTimer as SecondOrStepTimer
 from globalstep.tf1.hooks.hooks import StepCounterHook as StepCounterHook
 from globalstep.tf1.hooks.hooks import StopAtStepHook as StopAtStepHook

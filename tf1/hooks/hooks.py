@@ -8,7 +8,6 @@ from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.hooks.prefetch import PrefetchLookupHook
 from globalstep.tf1.hooks.profile import ProfilerHook
-from globalstep.tf1.hooks.progress import ProgressHook
 from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
 from globalstep.tf1.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
@@ -32,7 +31,6 @@ __all__ = [
     "NanTensorHook",
     "PrefetchLookupHook",
     "ProfilerHook",
-    "ProgressHook",
     "SecondOrStepTimer",
     "StepCounterHook",
     "StopAtStepHook",

@@ -6,11 +6,9 @@ import json
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.hooks.progress import PROGRESS_PREFIX
-from globalstep.chief.hooks.run_report import CONCLUSION_PREFIX
+from globalstep.chief.hooks.run_report import CONCLUSION_PREFIX, PROGRESS_PREFIX, progress_line
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph
-from globalstep.tf1.hooks.progress import ProgressHook
 from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.optimizers.optimizers import GradientDescentOptimizer
@@ -73,7 +71,7 @@ def test_the_loss_is_found_behind_a_group_and_not_asked_for_where_no_train_op_ru
         return [grouped["op"], model.step]
 
     train(13, fetches=both)
-    assert lines(caplog)[0] == "step 11/13  1.0 steps/s  loss -20.000  eta 2s"
+    assert lines(caplog)[0] == "step 11/13  1.0 steps/s  loss -20.000  eta 2.0 s"
 
 
 def test_a_run_that_feeds_nothing_and_trains_nothing_is_not_asked_for_the_loss():
@@ -145,14 +143,24 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch, caplog):
     monkeypatch.setattr("sys.stderr", terminal)
     train(4)
     written = terminal.getvalue()
-    assert "step 3/4  1.0 steps/s  loss -4.000  eta 1s" in written
+    assert "\r\x1b[Kstep 3/4  1.0 steps/s  loss -4.000  eta 1.0 s\r" in written
     assert written.endswith(
-        "done: 4 steps in 4.0 s, now at 4 of 4; without a run_dir, or checkpoint_dir, nothing is kept\n"
+        "\r\x1b[Kdone: 4 steps in 4.0 s, now at 4 of 4; without a run_dir, or checkpoint_dir, nothing is kept\n"
     )
-    assert written.count("\x1b[?25l") == 1
-    # The cursor is never hidden for long: a killed program leaves none that is.
-    assert "\x1b[?25l\x1b[?25h" in written
     assert lines(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((5, 0.0), "step 5"),
+        ((5, 2.0, 905, [1.0, 2.0]), "step 5/905  2.0 steps/s  loss 1.500  eta 7m30s"),
+        ((0, 1.0, 36000), "step 0/36000  1.0 steps/s  eta 10h00m"),
+        ((10, 1.0, 10), "step 10/10  1.0 steps/s"),
+    ],
+)
+def test_the_line(arguments, line):
+    assert progress_line(*arguments) == line
 
 
 def test_the_launcher_shows_the_line(monkeypatch, capsys):
@@ -161,16 +169,10 @@ def test_the_launcher_shows_the_line(monkeypatch, capsys):
     out = capsys.readouterr().out.split("\n")
     assert out.pop(-2).startswith(CONCLUSION_PREFIX)
     assert out == [
-        f"{PROGRESS_PREFIX}step 2/3  1.0 steps/s  loss -2.000  eta 1s",
+        f"{PROGRESS_PREFIX}step 2/3  1.0 steps/s  loss -2.000  eta 1.0 s",
         f"{PROGRESS_PREFIX}step 3/3  1.0 steps/s  loss -4.000",
         "",
     ]
-
-
-def test_a_programs_own_progress_hook_shows_the_line_alone(caplog):
-    train(30, hooks=[ProgressHook(last_step=30)])
-    assert [line for line in lines(caplog) if line.startswith("step")] == []
-    assert lines(caplog)[-1].startswith("done: 30 steps")
 
 
 def test_of_several_optimizers_the_loss_is_that_of_the_one_that_runs(caplog):
