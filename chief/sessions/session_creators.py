@@ -1,26 +1,34 @@
-"""Session creators of a training loop, the chief's and the other workers': how sessions begin, and what ends them.
+"""Session creators of a training loop: how a task's sessions begin, as the chief or as a worker, and what ends them.
+
+The configured chief asks PS task 0 for the chief's lease when its session is made. With a failover time, other tasks
+ask for it once the chief has been silent for so long, or has left; the task that gets it makes its session anew, with
+the chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as
+a worker, and may ask again. docs/operations/failures.md tells users, docs/design/life-of-a-run.md the rules.
 
 A job ends at its step limit, when the chief's program says so, or when all workers have left. At the limit the chief
 saves before its loop hears of it, and the others wait for that: a PS task that dies in between takes all back to the
-newest checkpoint, and they train the rest again. docs/design/life-of-a-run.md, "Stop", has the rules.
+newest checkpoint, and they train the rest again.
 
 Layer: chief.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
+from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError, TaskPlace
 from globalstep.chief.sessions.cluster_start import stop_limits
-from globalstep.chief.sessions.run_joining import RunOfTask, files_of
+from globalstep.chief.sessions.run_joining import files_of
 from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.chief.sessions.session_making import SessionMaking
 from globalstep.errors import AbortedError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
@@ -61,41 +69,173 @@ def is_done(statuses: Sequence[pb.StatusReply]) -> bool:
     return any(status.state == pb.STATE_DONE for status in statuses)
 
 
+class _NowChiefError(Exception):
+    """A task that waited for the chief, which the text names, has been given its lease."""
+
+
 class SessionCreator:
-    """Base of session creators: makes a session, and does what has to be done at its end.
-
-    Attributes:
-        admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
-        acts: Whether the session that was made last is the chief's.
-        may_outdate: Whether `outdated` is to be asked before each run.
-    """
-
-    admit: Callable[[Any], None] = staticmethod(lambda cluster: None)
-    may_outdate = False
-    acts = False
-    _attend: Callable[[Any], None] = staticmethod(lambda cluster: None)
-
-    def watch_clients(self, attend: Callable[[Any], None]) -> None:
-        """Called with each client as soon as it is there, before any wait."""
-        self._attend = attend
+    """Base of session creators, a program's own ones too."""
 
     def create_session(self) -> Any:
         """Make a session that is ready to run."""
         raise TypeError(f"{type(self).__name__} must define create_session().")
 
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """Learn the hooks of the monitored session, before the first session is made."""
 
-    def active_hooks(self) -> list[SessionRunHook] | None:
-        """Give the hooks of the session that was made last; None for all that are used."""
-        return None
+class TaskCreator(SessionCreator):
+    """Makes a task's sessions of a model: the chief's where the task has the chief's lease, and a worker's elsewhere.
+
+    Args:
+        model: The model.
+        place: The task's place in the cluster; its `is_chief` says whether it is the configured chief, which asks for
+            the chief's lease first.
+        max_wait_secs: How long to wait: the chief for PS tasks that do not answer, a worker for the chief.
+        checkpoint_dir: Where the chief restores from and saves. If a worker sees it, a checkpoint at the last step of
+            this task's hooks tells one that comes too late, or slept too long, that the job is done.
+        checkpoint: A checkpoint to restore, instead of the newest in `checkpoint_dir`.
+        failover_secs: The chief's silence after which this task asks for its lease; None for never, and for a
+            configured chief that takes it from its holder.
+        chief_hooks: The hooks of the task that acts as chief.
+        clock: Where time comes from.
+
+    Attributes:
+        acts: Whether the session that was made last is the chief's.
+        may_outdate: Whether `outdated` is to be asked before each run.
+    """
+
+    # What there was when this task started, for a worker.
+    _over_before: str | None = None
+
+    def __init__(
+        self,
+        model: RunModel[Any],
+        place: TaskPlace,
+        max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
+        *,
+        checkpoint_dir: str | None = None,
+        checkpoint: str | None = None,
+        failover_secs: float | None = None,
+        chief_hooks: Sequence[SessionRunHook] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.model = model
+        self._place = place
+        self._max_wait_secs = max_wait_secs
+        self._checkpoint_dir, self._checkpoint = checkpoint_dir, checkpoint
+        self._clock = clock
+        self._making = SessionMaking(model, task=place.task, clock=clock, admit=self._admit)
+        self._claim: ChiefClaim | None = None
+        if place.is_chief or failover_secs is not None:
+            self._claim = ChiefClaim(Candidate(failover_secs=failover_secs, configured=place.is_chief), clock)
+        self.may_outdate = failover_secs is not None
+        self._chief_hooks, self._own_hooks = list(chief_hooks), list[SessionRunHook]()
+        # Whether the chief's hooks have begun.
+        self._begun = place.is_chief
+        self.acts = False
+        # Whether this task has had a session of the run before, as chief or as a worker.
+        self._had_session = False
+
+    def begin(self, hooks: Sequence[SessionRunHook], attend: Callable[[Any], None]) -> None:
+        """Begin the hooks, before the first session is made.
+
+        Args:
+            hooks: The task's own. Their stop limits become the parameter servers', or tell whether a checkpoint is the
+                last one.
+            attend: Called with each client as soon as it is there, before any wait.
+        """
+        self._own_hooks = list(hooks)
+        self._making.attend = attend
+        for hook in [*(self._chief_hooks if self._begun else ()), *hooks]:
+            hook.begin()
+
+    def create_session(self) -> Any:
+        """See SessionCreator.
+
+        Raises:
+            JobDoneError: On a worker, if the parameter servers are gone, and the newest checkpoint is that of the last
+                step; or if they hold nothing, and that checkpoint came since this task started.
+        """
+        self.model.complete()
+        while True:
+            claim = self._claim
+            if claim is not None and ((self._place.is_chief and not claim.beside) or claim.candidate.term):
+                self.acts = True
+                with contextlib.suppress(NotChiefError):
+                    return self._chief_session()
+            self.acts = False
+            try:
+                return self._worker_session()
+            except _NowChiefError as now:
+                _log.warning("%s acts as chief from now on: there has been none.", now)
+
+    def _chief_session(self) -> Any:
+        session = self._making.prepare(
+            self._place.target,
+            self._checkpoint_dir,
+            self._checkpoint,
+            max_wait_secs=self._max_wait_secs,
+            hooks=[*self._chief_hooks, *self._own_hooks],
+            expected_tasks=self._place.expected_tasks,
+            had_session=self._had_session,
+        )
+        self._had_session = True
+        return session
+
+    def _worker_session(self) -> Any:
+        if self._over_before is None:
+            # Every worker comes by here: none is to read a whole checkpoint.
+            self._over_before = self._why_over(thorough=False)
+        session = self._making.wait(
+            self._place.target,
+            max_wait_secs=self._max_wait_secs,
+            why_over=self._why_over,
+            over_before=self._over_before,
+            directory=self._checkpoint_dir,
+            # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
+            initializes_rest=self._place.is_chief,
+        )
+        self._had_session = True
+        return session
+
+    def _admit(self, cluster: ClusterClient) -> None:
+        """Claim the chief's lease, where this task is to have it."""
+        claim = self._claim
+        if claim is None:
+            return
+        if self.acts:
+            claim.admit(cluster, saved_term(self._checkpoint_dir))
+            return
+        cluster.chief_lease.candidate = claim.candidate
+        if claim.candidate.failover_secs is not None and claim.candidate.claim(cluster):
+            raise _NowChiefError(claim.candidate.task or "This task")
+
+    def active_hooks(self) -> list[SessionRunHook]:
+        """Give the hooks of the session that was made last: the chief's stand before the task's own."""
+        if not self.acts:
+            # There is one that saves: the chief.
+            return [
+                hook for hook in self._own_hooks if not (self._place.is_chief and getattr(hook, "saves_run", False))
+            ]
+        if not self._begun:
+            self._begun = True
+            with self.model.building():
+                for hook in self._chief_hooks:
+                    hook.begin()
+        return [*self._chief_hooks, *self._own_hooks]
 
     def outdated(self, session: RunSession) -> str:
-        """Say why a session that works is to be made anew; "" where it is not."""
+        """Say why a session that works is to be made anew, this task being the chief now, or no more; "" for not."""
+        assert self._claim is not None
+        candidate = self._claim.candidate
+        if self.acts:
+            return "" if candidate.term else f"{candidate.chief or 'another task'} has replaced this task as chief"
+        if candidate.try_to_claim(session.cluster):
+            return f"{candidate.task or 'this task'} acts as chief from now on: the one before is gone"
         return ""
 
     def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
         """Where the step limit is reached: save the last step on the chief, wait for that on a worker.
+
+        Nothing can change the step any more, so the job is done once it is saved.
 
         Returns:
             Whether this task is the chief now, and has to make its session anew.
@@ -104,7 +244,21 @@ class SessionCreator:
             AbortedError: If a PS task lost its state before the step was saved: the rest is to be trained again.
             UnavailableError: If one does not answer.
         """
-        return False
+        cluster = session.cluster
+        if self.acts:
+            if is_at_limit(look(cluster)):
+                for hook in hooks:
+                    if (save := getattr(hook, "save_last", None)) is not None:
+                        save(session)
+                self.after_end(session)
+            return False
+        from globalstep.chief.sessions.other_tasks import await_last_save
+
+        if self._claim is None:
+            return await_last_save(cluster, self._clock, max_wait_secs)
+        candidate = self._claim.candidate
+        max_wait_secs += candidate.failover_secs or 0.0
+        return await_last_save(cluster, self._clock, max_wait_secs, lambda: candidate.try_to_claim(cluster))
 
     def goes_on(self, session: RunSession) -> bool:
         """Say whether the job has a step limit, has not come to it, and is not done."""
@@ -113,138 +267,19 @@ class SessionCreator:
 
     def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
         """On the chief: wait, before it ends the job, until nobody else trains, or the step limit is reached."""
+        if self.acts:
+            from globalstep.chief.sessions.other_tasks import OtherTasks, await_others
+
+            await_others(OtherTasks(session.cluster, self._clock), goes_on, keep_watch)
 
     def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
-        """On the chief: declare the job done, as its program says, and wait for the others to leave."""
+        """On the chief: declare the job done, as its program says, and wait for the others to leave.
 
-    def after_end(self, session: RunSession) -> None:
-        """Act on a clean end, after the hooks' `end`."""
-
-
-class _ModelCreator(SessionCreator):
-    """Makes sessions of a model.
-
-    Args:
-        model: The model.
-        master: Target of the session: "" for a PS within the process, "grpc://host:port", or a ClusterSpec.
-        max_wait_secs: How long to wait: the chief for PS tasks that do not answer, a worker for the chief.
-        task: Name of this task, "/job:worker/task:1".
-        checkpoint_dir: Where the chief restores from and saves. If a worker sees it, a checkpoint at the last step of
-            this task's hooks tells one that comes too late, or slept too long, that the job is done.
-        clock: Where time comes from.
-
-    Attributes:
-        model: As given.
-        run: Which run the task is of.
-    """
-
-    def __init__(
-        self,
-        model: RunModel[Any],
-        master: Any = "",
-        max_wait_secs: float = WORKER_MAX_WAIT_SECS,
-        *,
-        task: str = "",
-        checkpoint_dir: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self.model = model
-        self._master = master
-        self._max_wait_secs = max_wait_secs
-        self._task = task
-        self._checkpoint_dir = checkpoint_dir
-        self._clock = clock
-        self.run = RunOfTask(clock)
-        self._hooks: Sequence[SessionRunHook] = ()
-
-    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
-        """See SessionCreator: their stop limits become the parameter servers', or tell whether a checkpoint is last."""
-        self._hooks = hooks
-
-    def _making(self) -> SessionMaking:
-        return SessionMaking(
-            self.model, task=self._task, clock=self._clock, admit=self.admit, attend=self._attend, run=self.run
-        )
-
-
-class ChiefCreator(_ModelCreator):
-    """Initializes or restores the model, or takes over a running one.
-
-    Args:
-        model, master, max_wait_secs, **options: Those of every creator of a model's sessions.
-        checkpoint: A checkpoint to restore, instead of the newest in `checkpoint_dir`.
-        expected_tasks: Names of the tasks that are to take part; at the end the PS wait a little for those that never
-            came.
-
-    Attributes:
-        had_session: Whether this task has had a session of the run before, as chief or as a worker.
-    """
-
-    def __init__(
-        self,
-        model: RunModel[Any],
-        master: Any = "",
-        max_wait_secs: float = CHIEF_MAX_WAIT_SECS,
-        *,
-        checkpoint: str | None = None,
-        expected_tasks: Sequence[str] = (),
-        **options: Any,
-    ) -> None:
-        super().__init__(model, master, max_wait_secs, **options)
-        self._checkpoint = checkpoint
-        self._expected_tasks = tuple(expected_tasks)
-        self.had_session = False
-
-    def create_session(self) -> Any:
-        """See SessionCreator."""
-        self.model.complete()
-        session = self._making().prepare(
-            self._master,
-            self._checkpoint_dir,
-            self._checkpoint,
-            max_wait_secs=self._max_wait_secs,
-            hooks=self._hooks,
-            expected_tasks=self._expected_tasks,
-            had_session=self.had_session,
-        )
-        self.had_session = True
-        return session
-
-    def as_worker(self) -> WorkerCreator:
-        """Give what makes the sessions of the same task where another one is the chief."""
-        return WorkerCreator(
-            self.model,
-            self._master,
-            self._max_wait_secs,
-            task=self._task,
-            checkpoint_dir=self._checkpoint_dir,
-            clock=self._clock,
-        )
-
-    def saved_term(self) -> int:
-        """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
-        return saved_term(self._checkpoint_dir)
-
-    def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
-        """See SessionCreator: nothing can change the step any more, so the job is done once it is saved."""
-        if is_at_limit(look(session.cluster)):
-            for hook in hooks:
-                if (save := getattr(hook, "save_last", None)) is not None:
-                    save(session)
-            self.after_end(session)
-        return False
-
-    def await_others(self, session: RunSession, goes_on: Callable[[], bool], keep_watch: Callable[[], None]) -> None:
-        """See SessionCreator."""
-        from globalstep.chief.sessions.other_tasks import OtherTasks, await_others
-
-        await_others(OtherTasks(session.cluster, self._clock), goes_on, keep_watch)
-
-    def end_for_all(self, session: RunSession, stop_grace_period_secs: float) -> None:
-        """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""
+        The final checkpoint is to hold the other workers' last pushes too.
+        """
         client = session.cluster
-        if is_at_limit(look(client)):
-            return  # no push is accepted any more
+        if not self.acts or is_at_limit(look(client)):
+            return  # at the limit no push is accepted any more
         from globalstep.chief.sessions.causes import why_not_left
 
         remaining = client.finish()
@@ -266,7 +301,9 @@ class ChiefCreator(_ModelCreator):
             remaining = client.finish()
 
     def after_end(self, session: RunSession) -> None:
-        """See SessionCreator: declares the job done, so that the parameter servers can end."""
+        """On the chief: declare the job done after a clean end, so that the parameter servers can end."""
+        if not self.acts:
+            return
         try:
             remaining = session.cluster.finish()
         except OpError as error:
@@ -276,47 +313,9 @@ class ChiefCreator(_ModelCreator):
             have = "has" if len(remaining) == 1 else "have"
             _log.info("The job is done; the parameter servers end when %s %s left.", _names(remaining), have)
 
-
-class WorkerCreator(_ModelCreator):
-    """Waits until the chief has made the model ready; its arguments are those of every creator of a model's sessions.
-
-    Attributes:
-        initializes_rest: Whether it initializes the Variables that the chief's program does not have.
-    """
-
-    initializes_rest = False
-    # What there was when this task started.
-    _over_before: str | None = None
-
-    def create_session(self) -> Any:
-        """See SessionCreator.
-
-        Raises:
-            JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step; or if
-                they hold nothing, and that checkpoint came since this task started.
-        """
-        self.model.complete()
-        if self._over_before is None:
-            # Every worker comes by here: none is to read a whole checkpoint.
-            self._over_before = self._why_over(thorough=False)
-        return self._making().wait(
-            self._master,
-            max_wait_secs=self._max_wait_secs,
-            why_over=self._why_over,
-            over_before=self._over_before,
-            directory=self._checkpoint_dir,
-            initializes_rest=self.initializes_rest,
-        )
-
-    def secure_last_step(self, session: RunSession, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
-        """See SessionCreator."""
-        from globalstep.chief.sessions.other_tasks import await_last_save
-
-        return await_last_save(session.cluster, self._clock, max_wait_secs)
-
     def _why_over(self, thorough: bool | None = None) -> str:
         """Say which checkpoint shows that the job is done; "" where none does, or this task cannot see."""
-        limits = stop_limits([hook for hook in self._hooks if _is_absolute(hook)], "", 0, {})
+        limits = stop_limits([hook for hook in self._own_hooks if _is_absolute(hook)], "", 0, {})
         newest = None
         try:
             if self._checkpoint_dir and limits:

@@ -53,8 +53,10 @@ class SessionMaking:
         task: Name of this task, "/job:worker/task:1"; "" where it has none.
         clock: Where time comes from.
         admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
-        attend: Called with the client as soon as there is one.
         run: Which run this task is of; by default it has joined none.
+
+    Attributes:
+        attend: Called with the client as soon as there is one.
     """
 
     def __init__(
@@ -64,13 +66,13 @@ class SessionMaking:
         task: str = "",
         clock: Clock = SYSTEM_CLOCK,
         admit: Callable[[Any], None] = lambda cluster: None,
-        attend: Callable[[Any], None] = lambda cluster: None,
         run: RunOfTask | None = None,
     ) -> None:
         self._model = model
         self._task = task
         self._clock = clock
-        self._admit, self._attend = admit, attend
+        self._admit = admit
+        self.attend: Callable[[Any], None] = lambda cluster: None
         self._run = run or RunOfTask(clock)
 
     def prepare(
@@ -84,12 +86,15 @@ class SessionMaking:
         hooks: Sequence[Any] = (),
         expected_tasks: Sequence[str] = (),
         had_session: bool = False,
+        initializes: bool = True,
     ) -> Any:
         """Make the chief's session: take over, restore, or initialize; then let the workers in.
 
-        Arguments and errors are those of `gs.train.SessionManager.prepare_session`.
+        Arguments and errors are those of `gs.train.SessionManager.prepare_session`; one that does not initialize the
+        model may not be ready, and keeps no journal.
         """
-        _check_sources(checkpoint_dir, checkpoint)
+        if checkpoint_dir and checkpoint:
+            raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
         files = files_of(str(checkpoint_dir)) if checkpoint_dir else None
         model, session = self._model, self._session(master)
         try:
@@ -108,55 +113,19 @@ class SessionMaking:
                 self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
                 if prefix is not None:
                     self._restore(session, prefix, files)
-                else:
+                elif initializes:
                     model.initialize(session)
-                if state is Found.BROKEN or had_session:
+                if initializes and (state is Found.BROKEN or had_session):
                     self._announce(session, statuses, prefix, files)
-            model.make_ready(session)
+            if initializes:
+                model.make_ready(session)
             self._open(session, hooks)
-            if files is not None:
+            if files is not None and initializes:
                 files.keep_journal(client)
         except BaseException:
             session.close()
             raise
         return session
-
-    def recover(
-        self,
-        master: Any,
-        checkpoint_dir: str | None = None,
-        checkpoint: str | None = None,
-        wait_for_checkpoint: bool = False,
-        max_wait_secs: float = 7200,
-    ) -> tuple[Any, bool]:
-        """Make a session from a running cluster or a checkpoint, without initializing.
-
-        Arguments and result are those of `gs.train.SessionManager.recover_session`.
-        """
-        _check_sources(checkpoint_dir, checkpoint)
-        files = files_of(str(checkpoint_dir)) if checkpoint_dir else None
-        model, session = self._model, self._session(master)
-        try:
-            _hold(session, master, files, self._clock)
-            mine = self._mine(session.cluster, files, is_chief=True)
-            statuses, drops = self._statuses(session.cluster, mine, max_wait_secs)
-            if drops or survey(statuses) is not Found.RUNNING:
-                prefix = self._checkpoint_to_restore(files, checkpoint, wait_for_checkpoint, max_wait_secs)
-                self._begin(session, prefix, _session_tasks_of(master), mine, drops)
-                if prefix is None:
-                    # As in TensorFlow: the session is the caller's to initialize, but for what is local.
-                    model.initialize_own(session)
-                    self._open(session, ())
-                    return session, False
-                self._restore(session, prefix, files)
-            problem = model.initialize_own(session) or model.why_not_ready(session)
-            if problem:
-                _log.info("Restoring a checkpoint did not make the model ready: %s", problem)
-            self._open(session, ())
-            return session, not problem
-        except BaseException:
-            session.close()
-            raise
 
     def wait(
         self,
@@ -218,7 +187,7 @@ class SessionMaking:
         progress = session.cluster.run.known_progress
         progress.hear_all(self._model.progress)
         self._model.progress = progress
-        self._attend(session.cluster)
+        self.attend(session.cluster)
         return session
 
     def _why_wait(self, session: RunSession, mine: TaskRun, initializes_rest: bool) -> str:
@@ -308,11 +277,6 @@ class SessionMaking:
 
 def _session_tasks_of(master: Any) -> tuple[str, ...]:
     return session_tasks(master) if isinstance(master, ClusterSpec) else known_target(master).session_tasks
-
-
-def _check_sources(directory: str | None, prefix: str | None) -> None:
-    if directory and prefix:
-        raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
 
 
 def _why_so_long(client: ClusterClient) -> str:

@@ -21,7 +21,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunCo
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.run_model import RunSession
-from globalstep.chief.sessions.session_creators import SessionCreator
+from globalstep.chief.sessions.session_creators import TaskCreator
 from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError, UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
@@ -210,7 +210,7 @@ class TrainLoop:
         self._hooks = list(hooks)
         self._report = report
         self._creator = session_creator
-        self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
+        self._ours = session_creator if isinstance(session_creator, TaskCreator) else None
         self._role_changes = self._ours is not None and self._ours.may_outdate
         # The hooks of the present session: those of the chief come and go with its lease.
         self._active = self._hooks
@@ -233,11 +233,11 @@ class TrainLoop:
         self._session: Any = None
         self._hooked: HookedSession | None = None
         self._coord: Coordinator | None = None
-        for hook in self._hooks:
-            hook.begin()
         if self._ours is not None:
-            self._ours.use_hooks(self._hooks)
-            self._ours.watch_clients(self._drain.attend)
+            self._ours.begin(self._hooks, self._drain.attend)
+        else:
+            for hook in self._hooks:
+                hook.begin()
         self._drain.watch()
         try:
             self._session_for_run()
@@ -360,8 +360,7 @@ class TrainLoop:
 
     def _create(self) -> None:
         self._session = self._creator.create_session()
-        hooks = self._ours.active_hooks() if self._ours is not None else None
-        self._active = self._hooks if hooks is None else hooks
+        self._active = self._hooks if self._ours is None else self._ours.active_hooks()
         self._drain.attend(getattr(self._session, "cluster", None))
         # Every exception of a thread counts here: none is a clean stop.
         self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)

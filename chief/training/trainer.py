@@ -24,8 +24,9 @@ import numpy as np
 from globalstep.chief.hooks.run_report import RunReport, is_wanted
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.step import StopAtStep
-from globalstep.chief.sessions.chief_role import failover_of, place_of_task, train_loop_parts
+from globalstep.chief.sessions.chief_role import failover_of, place_of_task
 from globalstep.chief.sessions.run_model import step_now
+from globalstep.chief.sessions.session_creators import TaskCreator
 from globalstep.chief.sessions.train_loop import TrainLoop
 from globalstep.chief.training.batches import Share, are_own, share_of
 from globalstep.chief.training.model_run import (
@@ -693,10 +694,10 @@ class Trainer:
             report = RunReport([*chief_hooks, *own_hooks], directory, lambda: step, _loss_of)
             # First, to see the checkpoint that was restored before a hook saves it again.
             chief_hooks.insert(0, report)
-        creator, hooks = train_loop_parts(
-            run, place, chief_hooks, own_hooks, checkpoint_dir=directory, failover_secs=failover_secs
+        creator = TaskCreator(
+            run, place, checkpoint_dir=directory, failover_secs=failover_secs, chief_hooks=chief_hooks
         )
-        return TrainLoop(creator, hooks, report=report)
+        return TrainLoop(creator, own_hooks, report=report)
 
     def _tell_of_early_end(self, steps: int) -> None:
         if not self._left_to_others or self._stopped:

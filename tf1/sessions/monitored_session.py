@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.run_report import RunReport
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.chief_role import as_role
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.chief.sessions.run_model import RunSession
 from globalstep.chief.sessions.train_loop import TrainLoop
@@ -45,8 +44,6 @@ class _MonitoredSession(TrainLoop):
         report: RunReport | None = None,
     ) -> None:
         self._graph_was_finalized = get_default_graph().finalized
-        if type(session_creator) is ChiefSessionCreator:
-            session_creator = as_role(session_creator, clock)
         super().__init__(session_creator, hooks or (), recover, stop_grace_period_secs, clock, report)
 
     @property

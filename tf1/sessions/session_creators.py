@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from globalstep.chief.sessions.chief_role import TaskPlace
 from globalstep.chief.sessions.session_creators import (
     CHIEF_MAX_WAIT_SECS,
     WORKER_MAX_WAIT_SECS,
-    ChiefCreator,
     SessionCreator,
-    WorkerCreator,
+    TaskCreator,
     saved_term,
 )
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -24,7 +24,7 @@ from globalstep.tf1.sessions.scaffold import Scaffold
 __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator", "saved_term"]
 
 
-class ChiefSessionCreator(ChiefCreator):
+class ChiefSessionCreator(TaskCreator):
     """Initializes or restores the model, or takes over a running one.
 
     Args:
@@ -49,12 +49,17 @@ class ChiefSessionCreator(ChiefCreator):
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        model = GraphModel(scaffold or Scaffold(), config)
-        chosen = checkpoint_filename_with_path
-        super().__init__(model, master, max_wait_secs, checkpoint=chosen, checkpoint_dir=checkpoint_dir, clock=clock)
+        super().__init__(
+            GraphModel(scaffold or Scaffold(), config),
+            TaskPlace(master, is_chief=True),
+            max_wait_secs,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint=checkpoint_filename_with_path,
+            clock=clock,
+        )
 
 
-class WorkerSessionCreator(WorkerCreator):
+class WorkerSessionCreator(TaskCreator):
     """Waits until the chief has made the model ready.
 
     Args:
@@ -74,4 +79,5 @@ class WorkerSessionCreator(WorkerCreator):
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(GraphModel(scaffold or Scaffold(), config), master, max_wait_secs, clock=clock)
+        model, place = GraphModel(scaffold or Scaffold(), config), TaskPlace(master, is_chief=False)
+        super().__init__(model, place, max_wait_secs, clock=clock)

@@ -157,9 +157,9 @@ class SessionManager:
         Raises:
             ValueError: If both a directory and a checkpoint are given.
         """
-        return self._making(self._model(config, saver)).recover(
-            master, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
-        )
+        model, source = self._model(config, saver), (checkpoint_dir, checkpoint_filename_with_path)
+        session = self._making(model).prepare(master, *source, wait_for_checkpoint, max_wait_secs, initializes=False)
+        return session, not (model.initialize_own(session) or model.why_not_ready(session))
 
     def wait_for_session(
         self,

@@ -14,7 +14,8 @@ from typing import Any
 
 from globalstep.chief.hooks.run_report import RunReport, is_wanted
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_of_task, train_loop_parts
+from globalstep.chief.sessions.chief_role import TaskPlace, failover_of, place_of_task
+from globalstep.chief.sessions.session_creators import TaskCreator
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.execution.fetches import flatten
@@ -129,17 +130,16 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         report = RunReport([*all_hooks, *(hooks or ())], checkpoint_dir, _step, _loss_of, clock)
         # First, to see the checkpoint that was restored before a hook saves it again.
         all_hooks.insert(0, report)
-    creator, session_hooks = train_loop_parts(
+    creator = TaskCreator(
         GraphModel(scaffold, config),
         place,
-        all_hooks,
-        hooks or (),
+        max_wait_secs,
         checkpoint_dir=checkpoint_dir,
         failover_secs=failover_secs,
-        max_wait_secs=max_wait_secs,
+        chief_hooks=all_hooks,
         clock=clock,
     )
-    return MonitoredSession(creator, session_hooks, stop_grace_period_secs, clock, report=report)
+    return MonitoredSession(creator, hooks, stop_grace_period_secs, clock, report=report)
 
 
 def _step() -> Any:

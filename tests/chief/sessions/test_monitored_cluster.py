@@ -310,7 +310,7 @@ def test_the_chief_waits_for_the_others_last_pushes(cluster, tmp_path):
             in_finish.set()
             return left.wait(60.0)
 
-    chief.session._creator._chief._clock = WorkerGoesOn()
+    chief.session._creator._clock = WorkerGoesOn()
     chief.session.end_job()
     closing = threading.Thread(target=chief.close, name="closing-chief")
     closing.start()
@@ -344,7 +344,7 @@ def test_an_error_in_the_chief_does_not_end_the_job(cluster):
 
 
 def hooks_of(session):
-    return [type(hook) for hook in session._hooks]
+    return [type(hook) for hook in session._active]
 
 
 class UserHook(SessionRunHook):
