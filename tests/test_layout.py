@@ -131,7 +131,7 @@ PURE = (
 )
 #: What knows the formats of TensorFlow's files, which are protobuf's, but neither gRPC nor the cluster's messages.
 WIRELESS = (
-    *("hooks.checkpoint", "hooks.statistics"),
+    "hooks.checkpoint",
     *(
         "hooks.step",
         "checkpoints.checkpoint_state",

@@ -87,8 +87,9 @@ class CheckpointReader:
         for part in saved.parts:
             if (part.offset, part.shape) == (tuple(offset), tuple(shape)):
                 return self._read(saved, part)
+        pieces = self._covered(name, offset, shape)
         value = np.empty(tuple(shape), saved.dtype)
-        for into, found in self._found(saved, self._covered(name, offset, shape), offset):
+        for into, found in self._found(saved, pieces, offset):
             value[into] = found
         return value
 

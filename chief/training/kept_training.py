@@ -23,7 +23,6 @@ from globalstep.chief.checkpoints.saveables import saveables_of_program
 from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.checkpoint import CheckpointSaver, CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.chief.hooks.statistics import ClusterStatistics
 from globalstep.chief.hooks.summaries import StepCounter, SummarySaver
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.chief.sessions.run_model import RunSession
@@ -97,9 +96,7 @@ class KeptTraining:
             self.directory = tempfile.mkdtemp(prefix="globalstep-run-")
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
         if self.directory is not None:
-            for written in (self.directory, os.path.join(self.directory, "cluster")):
-                # Its thread would live as long as the process.
-                stack.callback(WRITERS.close, written)
+            stack.callback(WRITERS.close, self.directory)
 
     def read_evaluations(self, model: Any, loss_fn: Any) -> None:
         """Read what was evaluated before."""
@@ -122,11 +119,9 @@ class KeptTraining:
             secs = _CHECKPOINT_SECS if steps is None else None
             hooks.append(CheckpointSaver(self.directory, secs, steps, saver, listeners=listeners, step=step))
         if self.run_dir is not None:
-            own_run = os.path.join(self.run_dir, "cluster")
             hooks += [
                 # A Trainer's step counts itself: that a program has forgotten to is not worth a warning.
                 StepCounter(_SUMMARY_STEPS, output_dir=self.run_dir, step=step, shared=True),
-                ClusterStatistics(_SUMMARY_STEPS, output_dir=own_run, step=step),
                 SummarySaver(_SUMMARY_STEPS, None, self.run_dir, step=step, fetched=[LOSS], as_summary=_loss_summary),
             ]
         return hooks

@@ -1,7 +1,7 @@
 """Status of a PS task: its state, and counters of pushes, staleness, the time of applying, tensor bytes.
 
 Counters that only grow; who wants rates takes differences. They cover the life of the process, not of
-an incarnation. `docs/summaries.md` shows what becomes of them.
+an incarnation. `docs/status.md` shows what becomes of them.
 
 Layer: ps.
 """

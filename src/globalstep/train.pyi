@@ -36,7 +36,6 @@ from globalstep.tf1.graph.device import replica_device_setter as replica_device_
 from globalstep.tf1.graph.write_graph import write_graph as write_graph
 from globalstep.tf1.hooks.hooks import CheckpointSaverHook as CheckpointSaverHook
 from globalstep.tf1.hooks.hooks import CheckpointSaverListener as CheckpointSaverListener
-from globalstep.tf1.hooks.hooks import ClusterStatisticsHook as ClusterStatisticsHook
 from globalstep.tf1.hooks.hooks import FeedFnHook as FeedFnHook
 from globalstep.tf1.hooks.hooks import FinalOpsHook as FinalOpsHook
 from globalstep.tf1.hooks.hooks import GlobalStepWaiterHook as GlobalStepWaiterHook

@@ -8,7 +8,6 @@ from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
 from globalstep.tf1.hooks.prefetch import PrefetchLookupHook
 from globalstep.tf1.hooks.profile import ProfilerHook
-from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
 from globalstep.tf1.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.hooks.values import (
@@ -22,7 +21,6 @@ from globalstep.tf1.hooks.values import (
 __all__ = [
     "CheckpointSaverHook",
     "CheckpointSaverListener",
-    "ClusterStatisticsHook",
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",

@@ -8,7 +8,6 @@ Layer: tf1.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.execution.fetches import flatten
 from globalstep.tf1.graph.graph import get_default_graph
 from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
-from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
 from globalstep.tf1.hooks.step import StepCounterHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.optimizers.minimized import loss_of
@@ -64,7 +62,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     """Make the MonitoredSession of a task: the chief's with everything, the others' with their hooks.
 
     On the chief the hooks stand in this order: the one that shows progress, `chief_only_hooks`, StepCounterHook,
-    ClusterStatisticsHook, SummarySaverHook, CheckpointSaverHook, `hooks`. Those with names need a directory.
+    SummarySaverHook, CheckpointSaverHook, `hooks`. Those with names need a directory.
 
     Args:
         master: Target: a Server's, "grpc://host:port,..." with every PS task, or a ClusterSpec. "" takes
@@ -117,8 +115,6 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     summary_dir = summary_dir or checkpoint_dir
     if summary_dir and log_step_count_steps and log_step_count_steps > 0:
         all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir, clock=clock))
-        own_run = os.path.join(summary_dir, "cluster")
-        all_hooks.append(ClusterStatisticsHook(log_step_count_steps, output_dir=own_run, clock=clock))
     if summary_dir and (_positive(summaries_steps) or _positive(summaries_secs)):
         all_hooks.append(SummarySaverHook(summaries_steps, summaries_secs, summary_dir, scaffold=scaffold, clock=clock))
     if checkpoint_dir and (_positive(checkpoint_secs) or _positive(checkpoint_steps)):

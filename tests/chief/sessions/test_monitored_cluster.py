@@ -16,7 +16,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
-from globalstep.tf1.hooks.statistics import ClusterStatisticsHook
 from globalstep.tf1.hooks.step import StepCounterHook, StopAtStepHook
 from globalstep.tf1.hooks.summary import SummarySaverHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
@@ -362,7 +361,6 @@ def test_the_hooks_of_the_chief_and_of_a_worker(cluster, tmp_path):
         RunReport,
         ChiefHook,
         StepCounterHook,
-        ClusterStatisticsHook,
         SummarySaverHook,
         CheckpointSaverHook,
         UserHook,
@@ -376,20 +374,20 @@ def test_the_hooks_of_the_chief_and_of_a_worker(cluster, tmp_path):
     ("arguments", "hooks"),
     [
         ({}, []),
-        ({"summary_dir": "d"}, [StepCounterHook, ClusterStatisticsHook, SummarySaverHook]),
+        ({"summary_dir": "d"}, [StepCounterHook, SummarySaverHook]),
         ({"summary_dir": "d", "log_step_count_steps": 0}, [SummarySaverHook]),
         ({"checkpoint_dir": "d", "log_step_count_steps": None, "save_summaries_steps": None}, [CheckpointSaverHook]),
         (
             {"checkpoint_dir": "d", "save_checkpoint_secs": 0},
-            [StepCounterHook, ClusterStatisticsHook, SummarySaverHook],
+            [StepCounterHook, SummarySaverHook],
         ),
         (
             {"checkpoint_dir": "d", "save_checkpoint_steps": 0},
-            [StepCounterHook, ClusterStatisticsHook, SummarySaverHook],
+            [StepCounterHook, SummarySaverHook],
         ),
         (
             {"checkpoint_dir": "d", "save_summaries_secs": 5, "save_checkpoint_steps": 5},
-            [StepCounterHook, ClusterStatisticsHook, SummarySaverHook, CheckpointSaverHook],
+            [StepCounterHook, SummarySaverHook, CheckpointSaverHook],
         ),
     ],
 )
