@@ -87,6 +87,10 @@ class Drain:
             handler = signal.getsignal(number)
             if number == signal.SIGINT and (hasattr(sys, "ps1") or sys.flags.interactive):
                 continue
+            if handler == default:
+                # The signal came to the sessions before this one, or the program has taken it from them.
+                for session in _SESSIONS:
+                    session._watched.discard(number)
             if handler in (default, _on_signal):
                 self._watched.add(number)
                 signal.signal(number, _on_signal)
