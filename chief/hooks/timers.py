@@ -81,14 +81,3 @@ class SecondOrStepTimer:
     def last_triggered_step(self) -> int | None:
         """The step of the last trigger; None before the first."""
         return self._last_step
-
-
-class NeverTriggerTimer(SecondOrStepTimer):
-    """A timer for a hook that acts only at the end."""
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(every_steps=1, clock=clock)
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        """See SecondOrStepTimer: never."""
-        return False

@@ -13,7 +13,7 @@ from globalstep.chief.hooks.session_run_hook import SessionRunContext as Session
 from globalstep.chief.hooks.session_run_hook import SessionRunHook as SessionRunHook
 from globalstep.chief.hooks.session_run_hook import SessionRunValues as SessionRunValues
 from globalstep.chief.sessions.coordinator import Coordinator as Coordinator
-from globalstep.chief.sessions.looper_thread import LooperThread as LooperThread
+from globalstep.tf1.sessions.looper_thread import LooperThread as LooperThread
 from globalstep.cluster.cluster import ClusterDef as ClusterDef
 from globalstep.cluster.cluster import ClusterSpec as ClusterSpec
 from globalstep.cluster.cluster import JobDef as JobDef

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
+from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import OpError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
@@ -69,11 +69,9 @@ class LoggingTensorHook(SessionRunHook):
             self._tensors = {item: item for item in tensors}
         self._formatter = formatter
         self._at_end = at_end
-        self._timer = (
-            NeverTriggerTimer(clock)
-            if only_at_end
-            else SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_iter, clock=clock)
-        )
+        self._only_at_end = only_at_end
+        steps = 1 if only_at_end else every_n_iter
+        self._timer = SecondOrStepTimer(every_secs=every_n_secs, every_steps=steps, clock=clock)
         self._iteration = 0
         self._triggered = False
         self._fetches: dict[Any, Any] = {}
@@ -87,7 +85,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """See SessionRunHook: asks for the values when it is time."""
-        self._triggered = self._timer.should_trigger_for_step(self._iteration)
+        self._triggered = not self._only_at_end and self._timer.should_trigger_for_step(self._iteration)
         return SessionRunArgs(self._fetches) if self._triggered else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

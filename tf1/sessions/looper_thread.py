@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
 
-Layer: chief.
+Layer: tf1.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.chief_role import ChiefClaim, NotChiefError
 from globalstep.chief.sessions.coordinator import Coordinator
-from globalstep.chief.sessions.looper_thread import LooperThread
 from globalstep.chief.sessions.other_tasks import OtherTasks, await_others
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
@@ -25,6 +24,7 @@ from globalstep.tf1.graph.write_graph import write_graph
 from globalstep.tf1.hooks.checkpoint import saver_from
 from globalstep.tf1.ops.summaries import FileWriter, SessionLog
 from globalstep.tf1.ops.summary_ops import merge_all
+from globalstep.tf1.sessions.looper_thread import LooperThread
 from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session_creators import saved_term

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.looper_thread import LooperThread
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.files.tensorboard_protos import SessionLog, Summary
+from globalstep.tf1.sessions.looper_thread import LooperThread
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session

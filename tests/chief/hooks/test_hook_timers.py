@@ -1,6 +1,6 @@
 import pytest
 
-from globalstep.chief.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
+from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.runtime.clock import ManualClock
 
 
@@ -32,9 +32,8 @@ def test_seconds_from_the_clock():
     assert timer.update_last_triggered_step(4) == (1.0, 3)
 
 
-def test_reset_and_never():
+def test_reset():
     timer = SecondOrStepTimer(every_steps=3)
     timer.update_last_triggered_step(1)
     timer.reset()
     assert timer.should_trigger_for_step(1)
-    assert not NeverTriggerTimer().should_trigger_for_step(1)

@@ -6,9 +6,9 @@ import weakref
 import pytest
 
 from globalstep.chief.sessions.coordinator import Coordinator
-from globalstep.chief.sessions.looper_thread import LooperThread
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.runtime.clock import ManualClock
+from globalstep.tf1.sessions.looper_thread import LooperThread
 
 
 @pytest.fixture
