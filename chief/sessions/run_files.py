@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
-from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, greatest_term, latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.journal import run_lock
 from globalstep.chief.journal.journal_files import last_stored
 from globalstep.chief.journal.journal_keeping import JournalKeeper
@@ -61,11 +61,6 @@ class RunFiles:
     def why_none(self) -> str:
         """Say why there is no checkpoint."""
         return why_no_checkpoint(self.directory)
-
-    def listed(self) -> list[str] | None:
-        """Return the checkpoints that the directory lists, oldest first; None without a list."""
-        state = get_checkpoint_state(self.directory)
-        return None if state is None else list(state.all_model_checkpoint_paths)
 
     def term(self) -> int:
         """Return the greatest chief's term in the directory; 0 where that is not known."""

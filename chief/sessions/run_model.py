@@ -97,8 +97,8 @@ class RunModel(Protocol[S]):
     def initialize(self, session: S) -> None:
         """Give all Variables their first values."""
 
-    def restore(self, session: S, prefix: str, others: list[str] | None) -> None:
-        """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
+    def restore(self, session: S, prefix: str) -> None:
+        """Give all Variables their values from a checkpoint."""
 
     def initialize_rest(self, session: S) -> str:
         """Give values to what a run that is ready has none for; says what they wait for, "" for nothing."""

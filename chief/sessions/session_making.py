@@ -112,7 +112,8 @@ class SessionMaking:
                 prefix = self._checkpoint_to_restore(files, checkpoint, wait_for_checkpoint, max_wait_secs)
                 self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
                 if prefix is not None:
-                    self._restore(session, prefix, files)
+                    model.restore(session, prefix)
+                    session.restored_from = prefix
                 elif initializes:
                     model.initialize(session)
                 if initializes and (state is Found.BROKEN or had_session):
@@ -245,10 +246,6 @@ class SessionMaking:
             run=self._run.begins(mine, client.run.known_progress),
             take_over=drops,
         )
-
-    def _restore(self, session: RunSession, prefix: str, files: RunFiles | None) -> None:
-        self._model.restore(session, prefix, None if files is None else files.listed())
-        session.restored_from = prefix
 
     def _announce(
         self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None, files: RunFiles | None

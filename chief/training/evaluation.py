@@ -215,6 +215,14 @@ class Evaluations:
                 best = entry
         return best
 
+    def outcome(self) -> dict[str, Any]:
+        """Return what a FitResult says of them."""
+        return {
+            "history": list(self.history),
+            "metrics": self.history[-1]["metrics"] if self.history else {},
+            "best_step": None if self.best is None else self.best["step"],
+        }
+
     @property
     def is_over(self) -> bool:
         """Whether training should end, after so many evaluations without a better one."""

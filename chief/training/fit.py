@@ -158,17 +158,9 @@ def _go_through(trainer: Trainer, batches: Any, size: int, epochs: int | None, s
 
 def _followed(following: Following) -> FitResult:
     """Evaluate the checkpoints of a run until it has ended."""
-    step = following.run()
-    history, best = following.evaluations.history, following.evaluations.best
-    return FitResult(
-        model=following.evaluations.model,
-        step=step,
-        metrics=history[-1]["metrics"] if history else {},
-        history=history,
-        best_step=None if best is None else best["step"],
-        run_dir=following.evaluations.directory,
-        is_chief=False,
-    )
+    step, evaluations = following.run(), following.evaluations
+    outcome = evaluations.outcome()
+    return FitResult(evaluations.model, step, run_dir=evaluations.directory, is_chief=False, **outcome)
 
 
 def _last_step(batches: Any, steps: int | None, epochs: int | None, accumulate: int, apart: bool) -> int | None:

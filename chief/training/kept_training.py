@@ -13,7 +13,7 @@ import os
 import reprlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
@@ -166,15 +166,8 @@ class KeptTraining:
 
     def results(self) -> dict[str, Any]:
         """Return what a FitResult says of the run's directory and evaluations."""
-        results: dict[str, Any] = {"run_dir": self.run_dir}
-        if self.evaluations is not None:
-            history, best = list(self.evaluations.history), self.evaluations.best
-            results |= {
-                "history": history,
-                "metrics": history[-1]["metrics"] if history else {},
-                "best_step": None if best is None else best["step"],
-            }
-        return results
+        outcome = {} if self.evaluations is None else self.evaluations.outcome()
+        return {"run_dir": self.run_dir, **outcome}
 
 
 class ModelSaver:
@@ -205,11 +198,9 @@ class ModelSaver:
             lambda: why_not_written(cluster, directory_of(path)),
         )
 
-    def restore(self, session: ModelSession, prefix: str, others: Sequence[str] | None) -> None:
-        """Give all Variables their values from a checkpoint; `others` are the directory's, oldest first."""
+    def restore(self, session: ModelSession, prefix: str) -> None:
+        """Give all Variables their values from a checkpoint."""
         self._saver.restore(session.cluster, lambda: self._program, self._saveables, prefix)
-        if others is not None:
-            self._saver.recover_last(others)
 
 
 class _EvaluatingCheckpoints(CheckpointSaverListener):

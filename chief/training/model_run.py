@@ -222,10 +222,10 @@ class ModelRun(RunModel[ModelSession]):
             for key, table in model.tables.items():
                 push_rows(cluster, trained.name(key), table.given())
 
-    def restore(self, session: ModelSession, prefix: str, others: list[str] | None) -> None:
+    def restore(self, session: ModelSession, prefix: str) -> None:
         """See RunModel."""
         assert self._saver is not None
-        self._saver.restore(session, prefix, others)
+        self._saver.restore(session, prefix)
 
     def why_not_ready(self, session: ModelSession) -> str:
         """See RunModel."""

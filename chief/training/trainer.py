@@ -262,11 +262,6 @@ class Trainer:
         """Numbers beside the loss, by name, that the loss function gave in this worker's last step, for logs."""
         return dict(self._session.stepper.parts) if self._session is not None else {}
 
-    @property
-    def round_steps(self) -> int:
-        """The number of batches of a round of `local_steps`, one for each step; 1 without `local_steps`."""
-        return 1 if self._local is None else self._local.every
-
     def step(self, *batches: Any) -> float:
         """Take a step: compute the loss and its gradients, push them, and count the step.
 

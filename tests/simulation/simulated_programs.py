@@ -109,7 +109,7 @@ class _Model:
     def initialize(self, session: _Session) -> None:
         self._program.give_values(None)
 
-    def restore(self, session: _Session, prefix: Any, others: Any) -> None:
+    def restore(self, session: _Session, prefix: Any) -> None:
         self._program.give_values(prefix)
 
     def compare_with_run(self, session: _Session) -> None:
@@ -163,9 +163,6 @@ class _Sessions(SessionMaking):
             )
             told["incarnation"] = session.cluster.incarnation
             told["from"] = None if prefix is None else [prefix.incarnation, prefix.index - 1]
-
-    def _restore(self, session: _Session, prefix: Any, directory: Any) -> None:
-        self._program.give_values(prefix)
 
     def _announce(self, *args: Any) -> None:
         """Said to people only."""

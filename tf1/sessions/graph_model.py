@@ -113,11 +113,9 @@ class GraphModel:
         if ops.init_fn:
             ops.init_fn(session)
 
-    def restore(self, session: Session, prefix: str, others: list[str] | None) -> None:
+    def restore(self, session: Session, prefix: str) -> None:
         """See RunModel."""
         self._ops.saver.restore(session, prefix)
-        if others is not None:
-            self._ops.saver.recover_last_checkpoints(others)
 
     def initialize_rest(self, session: Session) -> str:
         """See RunModel."""
