@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint_state import find_checkpoint
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
 from globalstep.chief.checkpoints.saveables import saveables_of_program
 from globalstep.chief.sessions.cluster_start import Found, not_serving, survey
@@ -23,7 +23,6 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     JobDoneError,
-    NotFoundError,
 )
 from globalstep.files.storage import storage_for
 from globalstep.optimizers.declared import DeclaredModel, declared_model, grouped
@@ -292,7 +291,7 @@ class Client:
         return declared_model(parameters, groups)
 
     def _begin(self, declared: DeclaredModel, arrays: Mapping[str, Array], restore: str | None) -> None:
-        cluster, prefix = self._cluster, None if restore is None else _checkpoint_in(restore)
+        cluster, prefix = self._cluster, None if restore is None else find_checkpoint(restore)
         ledger = b"" if prefix is None else read_index(storage_for(prefix), prefix).ledger
         cluster.begin(open=False, ledger=ledger)
         if prefix is not None:
@@ -395,18 +394,6 @@ def _ids(name: str, value: Any) -> Array:
 
 def _is_parameter(variable: ProgramVariable | VariableDecl) -> bool:
     return not variable.is_step and not variable.primary and not variable.optimizer
-
-
-def _checkpoint_in(path: str) -> str | None:
-    """Give the prefix of a checkpoint, which a path is, or of the newest in a directory; None without one."""
-    storage = storage_for(path)
-    if storage.is_directory(path):
-        return latest_checkpoint(path)
-    try:
-        read_index(storage, path)
-    except NotFoundError:
-        return None
-    return path
 
 
 def _pushed(outcome: Outcome, step: str) -> Pushed:

@@ -8,7 +8,7 @@ import sys
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complete, verify
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
-from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, find_checkpoint, get_checkpoint_state
 from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint, import_checkpoint
 from globalstep.chief.training.model_files import export_model
 from globalstep.deploy.cli import aligned
@@ -99,7 +99,7 @@ def _no_checkpoints(directory: str) -> str:
 
 
 def _whole(path: str) -> str:
-    prefix = path if checkpoint_exists(path) else latest_checkpoint(path)
+    prefix = find_checkpoint(path)
     if prefix is None:
         raise ValueError(f"{path} is neither a checkpoint nor a directory with a whole one.")
     return prefix

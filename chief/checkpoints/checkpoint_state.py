@@ -356,6 +356,11 @@ def latest_checkpoint(
     return None
 
 
+def find_checkpoint(path: str) -> str | None:
+    """Give the prefix of a checkpoint, which a path is, or of the newest in a directory; None without one."""
+    return path if checkpoint_exists(path) else latest_checkpoint(path)
+
+
 def _why_not(storage: Storage, prefix: str, thorough: bool) -> str | None:
     try:
         if thorough:

@@ -203,7 +203,7 @@ class ClusterSaver:
         _log.info("Restoring parameters from %s", prefix)
         with reader:
             try:
-                restore_into(cluster, program, reader, saveables, self._reshape)
+                _restore(cluster, program, reader, saveables, self._reshape)
             except NotFoundError as error:
                 raise NotFoundError(
                     _RESTORE_FAILED.format("a Variable name or other graph key that is missing", error)
@@ -275,26 +275,16 @@ def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_f
     return int(lease.term)
 
 
-def restore_into(
+def _restore(
     cluster: ClusterClient,
     program: Callable[[], Program],
     reader: CheckpointReader,
     saveables: Sequence[Saveable],
-    reshape: bool = False,
+    reshape: bool,
 ) -> None:
-    """Restore Variables from a checkpoint, in one push but for large ones; if anything is wrong nothing changes.
+    """Restore Variables from an open checkpoint, in one push but for large ones; if anything is wrong nothing changes.
 
-    Args:
-        cluster: A client of the PS tasks.
-        program: Gives what declares the Variables, where some are not declared yet.
-        reader: The open checkpoint.
-        saveables: What to restore; parts of a whole may be others than those that were saved.
-        reshape: Accept a tensor of another shape with as many elements.
-
-    Raises:
-        NotFoundError: If the checkpoint lacks a name.
-        InvalidArgumentError: If a shape or dtype is another.
-        CheckpointError: If a tensor is corrupt.
+    Parts of a whole may be others than those that were saved.
     """
     decls = _declarations(cluster, program, reader, saveables, reshape)
     ops: list[Op] = []
