@@ -48,7 +48,10 @@ class RunFiles:
     @property
     def absolute(self) -> str:
         """The directory by a name that means the same one to a PS task, which may have another working directory."""
-        return absolute(self.directory)
+        if not self.directory or not storage_for(self.directory).is_local:
+            return self.directory
+        require_utf8(os.path.abspath(self.directory))
+        return os.path.abspath(self.directory)
 
     def hold(self, clock: Clock, ps: Sequence[str], take_over: bool) -> Callable[[], None]:
         """Take the lock of the directory; see `run_lock.hold`."""
@@ -60,7 +63,22 @@ class RunFiles:
 
     def why_none(self) -> str:
         """Say why there is no checkpoint."""
-        return why_no_checkpoint(self.directory)
+        directory, storage = self.directory, storage_for(self.directory)
+        if not storage.is_directory(directory):
+            return (
+                f"{directory} does not exist on this machine: nothing was saved yet, it is another machine's disk, or "
+                "the path is not the one that the chief has"
+            )
+        parts = [name for name in storage.list(directory) if ".index" in name or ".shard-" in name]
+        if parts:
+            return (
+                f"{directory} has files of checkpoints ({parts[0]}), but none that is whole: one is being written, "
+                "files were deleted, or they have not come to this machine yet"
+            )
+        return (
+            f"{directory} has no file of a checkpoint: the chief has not come to its first save, it saves somewhere "
+            "else, or no task saves (no save_checkpoint_secs, no CheckpointSaverHook)"
+        )
 
     def term(self) -> int:
         """Return the greatest chief's term in the directory; 0 where that is not known."""
@@ -99,32 +117,3 @@ class RunFiles:
             match = re.search(r"-of-(\d+)", files[0].file if files else "")
             return int(match.group(1)) if match else 0
         return 0
-
-
-def absolute(directory: str | None) -> str:
-    """Name a directory so that a PS task, which may have another working directory, means the same one."""
-    name = str(directory or "")
-    if not name or not storage_for(name).is_local:
-        return name
-    require_utf8(os.path.abspath(name))
-    return os.path.abspath(name)
-
-
-def why_no_checkpoint(directory: str) -> str:
-    """Say why there is no checkpoint in a directory."""
-    storage = storage_for(directory)
-    if not storage.is_directory(directory):
-        return (
-            f"{directory} does not exist on this machine: nothing was saved yet, it is another machine's disk, or the "
-            "path is not the one that the chief has"
-        )
-    parts = [name for name in storage.list(directory) if ".index" in name or ".shard-" in name]
-    if parts:
-        return (
-            f"{directory} has files of checkpoints ({parts[0]}), but none that is whole: one is being written, files "
-            "were deleted, or they have not come to this machine yet"
-        )
-    return (
-        f"{directory} has no file of a checkpoint: the chief has not come to its first save, it saves somewhere else, "
-        "or no task saves (no save_checkpoint_secs, no CheckpointSaverHook)"
-    )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.sessions.run_files import absolute
+from globalstep.chief.sessions.run_files import RunFiles
 from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -214,4 +214,4 @@ def test_a_path_that_is_not_in_utf8_is_refused_in_words(tmp_path, monkeypatch):
     os.mkdir(folder)
     monkeypatch.chdir(folder)
     with pytest.raises(InvalidArgumentError, match="is not in UTF-8"):
-        absolute("run")
+        _ = RunFiles("run").absolute

@@ -7,7 +7,7 @@ import pytest
 from small_model import LocalCluster, build
 
 from globalstep.chief.sessions.causes import why_no_chief, why_not_ended, why_not_left, why_not_written
-from globalstep.chief.sessions.run_files import why_no_checkpoint
+from globalstep.chief.sessions.run_files import RunFiles
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
@@ -124,10 +124,11 @@ def test_why_the_chief_has_not_ended_the_job(lease, text):
 
 
 def test_why_there_is_no_checkpoint(tmp_path):
-    assert "does not exist on this machine" in why_no_checkpoint(str(tmp_path / "x"))
-    assert "has no file of a checkpoint" in why_no_checkpoint(str(tmp_path))
+    files = RunFiles(str(tmp_path))
+    assert "does not exist on this machine" in RunFiles(str(tmp_path / "x")).why_none()
+    assert "has no file of a checkpoint" in files.why_none()
     (tmp_path / "model.ckpt-3.shard-00000-of-00002.safetensors").write_text("")
-    assert "(model.ckpt-3.shard-00000-of-00002.safetensors), but none that is whole" in why_no_checkpoint(str(tmp_path))
+    assert "(model.ckpt-3.shard-00000-of-00002.safetensors), but none that is whole" in files.why_none()
     assert "nothing listens" in why_not_written(Asked(SILENT), str(tmp_path))
     assert str(tmp_path) in why_not_written(Asked(READY), str(tmp_path))
 
