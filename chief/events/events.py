@@ -98,8 +98,8 @@ class EventFileWriter:
                 return
             # An object of a remote store is not there before it is closed, so only local files can be missed.
             if self._file is not None and self._storage.is_local and not self._storage.exists(self.path):
-                _log.warning("The event file %s has been deleted: starting a new one. What was in it is lost.",
-                             self.path)  # fmt: skip
+                text = "The event file %s has been deleted: starting a new one. What was in it is lost."
+                _log.warning(text, self.path)
                 self._let_go()
             if self._file is None and (self._next_try is None or self._clock.monotonic() >= self._next_try):
                 self._begin()
