@@ -9,12 +9,16 @@ what is a module. See tf_tests.py.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
+import re
 import sys
+import time
 import types
 import unittest
 from collections.abc import Iterator
@@ -24,11 +28,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+from google.protobuf import text_format
+
 import globalstep as gs
+from globalstep.chief.checkpoints import checkpoint_state
+from globalstep.chief.sessions.coordinator import Coordinator
+from globalstep.chief.sessions.train_loop import HookedSession
+from globalstep.runtime.clock import SystemClock
+from globalstep.tf1.ops import file_writer
 
 TREE = Path(os.environ["TF_TREE"])
 #: Modules that tests import from TensorFlow's own files.
-FROM_TREE = {"tensorflow.contrib.testing.python.framework.fake_summary_writer"}
+FROM_TREE = {
+    "tensorflow.contrib.testing.python.framework.fake_summary_writer",
+    "tensorflow.contrib.testing.python.framework.util_test",
+}
 
 
 class NoSuchNameError(AttributeError):
@@ -102,10 +117,12 @@ class TensorFlowTestCase(gs.test.TestCase):
         assert first == second, msg
 
     def assertProtoEquals(self, expected: Any, message: Any, msg: str | None = None) -> None:  # noqa: N802
-        """Compare a message with another, or with its text."""
+        """Compare a message with another, or with its text; an attribute of a node is a plain value."""
+        if isinstance(expected, str) and isinstance(message, (str, bytes, int, bool)):
+            written = message if isinstance(message, str) else str(message)
+            assert re.sub(r"^\w+: |['\"]", "", expected) == written, msg
+            return
         if isinstance(expected, str):
-            from google.protobuf import text_format
-
             expected = text_format.Parse(expected, type(message)())
         assert expected == message, msg
 
@@ -120,6 +137,86 @@ class _Private:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         raise unittest.SkipTest("a private class of TensorFlow's")
+
+
+class _HookedSession(HookedSession):
+    """A session with hooks, without what makes it anew."""
+
+    def __init__(self, sess: Any, hooks: Any) -> None:
+        super().__init__(sess, hooks)
+        self._hooks = hooks
+
+    def should_stop(self) -> bool:  # type: ignore[override]
+        """Say whether a hook has asked for a stop."""
+        return self._stop_requested
+
+    @property
+    def _should_stop(self) -> bool:
+        return self._stop_requested
+
+    @_should_stop.setter
+    def _should_stop(self, value: bool) -> None:
+        self._stop_requested = value
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run with hooks, and wait for a checkpoint that is being written."""
+        values = super().run(*args, **options)
+        for hook in self._hooks:
+            if isinstance(hook, gs.train.CheckpointSaverHook):
+                hook._finish_save(self._session)
+        return values
+
+
+class _ToReplaced(logging.Handler):
+    """Gives what globalstep logs to the functions that a test has put in place of tf_logging's."""
+
+    within = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Call the test's function of the record's level."""
+        module = sys.modules.get("tensorflow.python.platform.tf_logging")
+        name = record.levelname.lower()
+        replaced = vars(module).get(name) if module is not None else None
+        if replaced is not None and replaced is not getattr(gs.logging, name) and not self.within:
+            self.within = True
+            try:
+                replaced(record.getMessage())
+            finally:
+                self.within = False
+
+
+def _monotonic() -> float:
+    """Give the time of a clock that a test may have set."""
+    return time.time() if isinstance(time.time, mock.Mock) else time.monotonic()
+
+
+def _update_checkpoint_state(
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: Any = None,
+    latest_filename: str | None = None,
+    save_relative_paths: bool = False,
+    **options: Any,
+) -> None:
+    checkpoint_state.update_checkpoint_state(
+        save_dir, model_checkpoint_path, all_model_checkpoint_paths, latest_filename,
+        save_relative_paths=save_relative_paths, **options,
+    )  # fmt: skip
+
+
+def _unknown_shape(ndims: int | None = None) -> gs.TensorShape:
+    return gs.TensorShape(None if ndims is None else [None] * ndims)
+
+
+def _write_string_to_file(filename: str, content: str) -> None:
+    with gs.gfile.GFile(filename, "w") as file:
+        file.write(content)
+
+
+class _Distribution(enum.Enum):
+    """An enumeration that nothing here looks at."""
+
+    AUTO = NONE = ON_WRITE = ON_READ = MEAN = SUM = ONLY_FIRST_TOWER = 0
 
 
 def _resource_variable(*args: Any, **options: Any) -> Any:
@@ -163,6 +260,20 @@ def _warm_start_var_with_vocab(
     gs.train.warm_start(prev_ckpt, parts, {name: info}, {name: prev_tensor_name} if prev_tensor_name else None)
 
 
+class _SaverBuilder:
+    """What classes of tests derive from; none of those is ever made here."""
+
+    SaveableObject = ResourceVariableSaveable = VariableSaveable = SaveSpec = object
+
+
+def _saver_or_default() -> gs.train.Saver:
+    savers = gs.get_collection(gs.GraphKeys.SAVERS)
+    if not savers:
+        savers = [gs.train.Saver(sharded=True, allow_empty=True)]
+        gs.add_to_collection(gs.GraphKeys.SAVERS, savers[0])
+    return savers[0]
+
+
 #: Names that globalstep has not, or has elsewhere.
 OWN: dict[str, dict[str, Any]] = {
     "framework.test_util": {
@@ -172,6 +283,8 @@ OWN: dict[str, dict[str, Any]] = {
         "is_gpu_available": lambda *args, **options: False,
         "IsMklEnabled": lambda: False,
         "gpu_device_name": str,
+        "device": lambda use_gpu=False: contextlib.nullcontext(),
+        "NCHWToNHWC": lambda nodes: gs.transpose(nodes, [0, 2, 3, 1]),
         "create_local_cluster": gs.test.create_local_cluster,
     },
     "platform.test": {"TestCase": TensorFlowTestCase, "Benchmark": object, "main": unittest.main, "mock": mock},
@@ -186,17 +299,44 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "ops.resource_variable_ops": {"ResourceVariable": _resource_variable},
     "ops.variables": {"VariableV1": gs.Variable, "RefVariable": gs.Variable},
+    "ops.variable_scope": {"VariableSynchronization": _Distribution, "VariableAggregation": _Distribution},
     "framework.dtypes": {"half": gs.float16, "double": gs.float64},
     "training.training_util": {"_increment_global_step": _increment_global_step},
-    "training.monitored_session": dict.fromkeys(
-        ("_HookedSession", "_WrappedSession", "_CoordinatedSession", "_RecoverableSession"), _Private
-    ),
+    "training.monitored_session": {
+        "_HookedSession": _HookedSession,
+        **dict.fromkeys(("_WrappedSession", "_CoordinatedSession", "_RecoverableSession"), _Private),
+    },
+    "training.checkpoint_management": {
+        "update_checkpoint_state_internal": _update_checkpoint_state,
+        "meta_graph_filename": lambda prefix, suffix="meta": f"{prefix}.{suffix}",
+    },
+    "tensorflow.core.protobuf.config_pb2": {"RPCOptions": types.SimpleNamespace},
+    "training.evaluation": {
+        "_evaluate_once": gs.contrib.training.evaluate_once,
+        "_StopAfterNEvalsHook": gs.contrib.training.StopAfterNEvalsHook,
+        "_get_or_create_eval_step": gs.contrib.training.get_or_create_eval_step,
+    },
+    "lib.io.file_io": {"write_string_to_file": _write_string_to_file},
+    "ops.resources": {
+        "initialize_resources": lambda resources, name="init": gs.variables_initializer([*resources], name),
+        "shared_resources": list,
+        "local_resources": list,
+    },
+    "framework.tensor_shape": {
+        "unknown_shape": _unknown_shape,
+        "as_shape": gs.TensorShape,
+        "scalar": lambda: gs.TensorShape([]),
+        "vector": lambda length: gs.TensorShape([length]),
+        "matrix": lambda rows, cols: gs.TensorShape([rows, cols]),
+    },
+    "ops.gen_array_ops": {"concat_v2": gs.concat},
     "training.warm_starting_util": {
         "_infer_var_name": _name_of,
         "_warm_start_var": _warm_start_var,
         "_warm_start_var_with_vocab": _warm_start_var_with_vocab,
     },
-    "training.saver": {"BaseSaverBuilder": object},
+    "training.saver": {"BaseSaverBuilder": _SaverBuilder, "_get_saver_or_default": _saver_or_default},
+    "keras.engine.training": {"Model": object},
     "training.checkpointable.base": {"CheckpointableBase": object, "Checkpointable": object},
     "training.checkpointable.tracking": {"Checkpointable": object},
     "training.checkpointable.util": {"Checkpoint": None},
@@ -209,12 +349,33 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-#: What tests ask of a partitioned Variable.
+#: Private attributes that tests ask for.
 gs.PartitionedVariable._get_variable_list = lambda self: [*self]
+gs.Variable._shared_name = property(lambda self: self.op.name)
+gs.Variable._initializer_op = property(lambda self: self.initializer)
+Coordinator._registered_threads = property(lambda self: self._threads)
+for _kind in (gs.train.MonitoredSession, gs.train.SingularMonitoredSession):
+    _kind._is_closed = lambda self: self._closed
+    _kind._coordinated_creator = property(
+        lambda self: types.SimpleNamespace(coord=self._coord, tf_sess=None if self._closed else self._session)
+    )
+SystemClock.monotonic = staticmethod(_monotonic)
+logging.getLogger("globalstep").addHandler(_ToReplaced())
+logging.getLogger("globalstep").setLevel(logging.INFO)
+#: Names of numpy's that the tests know and newer releases have not.
+for _name, _type in dict(object=object, float=float, int=int, bool=bool, str=str, complex=complex).items():  # noqa: C408
+    vars(np).setdefault(_name, _type)
+np.string_ = np.bytes_
 
 
 class _Module(types.ModuleType):
     """One of TensorFlow's modules."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "FileWriter":
+            # A test puts its own writer in place of globalstep's.
+            setattr(file_writer, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -228,17 +389,21 @@ class _Module(types.ModuleType):
         last = module.rpartition(".")[2].removesuffix("_impl")
         if name.endswith("_pb2") or module.startswith("tensorflow.core") or last.endswith("_pb2"):
             return _of_proto(module, name)
+        advice = ""
         for place in [*_first(module, last), *ALL]:
-            with contextlib.suppress(Exception):
+            try:
                 return getattr(_namespace(place), name)
-        raise NoSuchNameError(f"{module}.{name}")
+            except Exception as error:
+                found = str(error).partition(f"no attribute {name!r}: ")[2]
+                advice = advice or (found if not found.startswith("of ") else "")
+        raise NoSuchNameError(f"{module}.{name}{advice and ': '}{advice}")
 
 
 def _first(module: str, last: str) -> list[str]:
     """Give the namespaces that go with a module, most of all."""
     parts = module.split(".")
     contrib = [f"contrib.{parts[2]}"] if parts[1:2] == ["contrib"] and len(parts) > 2 else []
-    return contrib + ([FIRST[last]] if last in FIRST else [])
+    return [module.removeprefix("tensorflow."), *contrib, *([FIRST[last]] if last in FIRST else [])]
 
 
 def _of_proto(module: str, name: str) -> Any:

@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,11 @@ FILES = [
     "tensorflow/python/summary/writer/*_test.py",
     "tensorflow/contrib/opt/python/training/*_test.py",
 ]
+#: What only an older numpy takes -> what every one does.
+OLDER = {
+    "int(2 * self._labels[i] + np.random.randint(0, 2))": "int(2 * self._labels[i, 0] + np.random.randint(0, 2))",
+    "newshape=": "shape=",
+}
 #: What a failing test's text begins with -> what kind of failure it is.
 REASONS = [
     (r".*(?:inhomogeneous shape|'newshape'|only 0-dimensional arrays).*", "numpy is newer than the test"),
@@ -106,7 +110,10 @@ def run(path: Path, tree: Path, limit_secs: float) -> Report:
     """Run a file of tests in a process of its own."""
     report = Report(str(path.relative_to(tree)))
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(path, folder)
+        text = path.read_text()
+        for old, new in OLDER.items():
+            text = text.replace(old, new)
+        Path(folder, path.name).write_text(text)
         results, limits = Path(folder, "results.xml"), []
         if importlib.util.find_spec("pytest_timeout"):
             limits = ["--timeout", "30"]

@@ -75,6 +75,7 @@ class TestCase(unittest.TestCase):
 
     # pytest looks for classes of this name: only those that programs derive from it are tests.
     __test__ = False
+    _cached: Session | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +84,6 @@ class TestCase(unittest.TestCase):
     def setUp(self) -> None:
         """Reset the default graph, and seed Python, numpy and the graph."""
         super().setUp()
-        self._cached: Session | None = None
         random.seed(_SEED)
         np.random.seed(_SEED)
         reset_default_graph()
