@@ -311,11 +311,6 @@ OWN: dict[str, dict[str, Any]] = {
         "meta_graph_filename": lambda prefix, suffix="meta": f"{prefix}.{suffix}",
     },
     "tensorflow.core.protobuf.config_pb2": {"RPCOptions": types.SimpleNamespace},
-    "training.evaluation": {
-        "_evaluate_once": gs.contrib.training.evaluate_once,
-        "_StopAfterNEvalsHook": gs.contrib.training.StopAfterNEvalsHook,
-        "_get_or_create_eval_step": gs.contrib.training.get_or_create_eval_step,
-    },
     "lib.io.file_io": {"write_string_to_file": _write_string_to_file},
     "ops.resources": {
         "initialize_resources": lambda resources, name="init": gs.variables_initializer([*resources], name),

@@ -143,7 +143,7 @@ def test_a_cluster_within_the_process_serves():
                 a, b = gs.Variable(1.0), gs.Variable(2.0)
             with gs.Session(workers[0].target) as session:
                 session.run(gs.global_variables_initializer())
-                assert session.run(a + b) == 3.0
+                assert (session.run(a + b), b.initializer.device) == (3.0, "/job:ps/task:1")
     finally:
         for server in (*workers, *ps):
             server.stop()

@@ -154,26 +154,9 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of `tensors` in random order, prepared by other threads.
+    """Make batches of `tensors` in random order, prepared by other threads; see `batch`.
 
-    Args:
-        tensors: A value of one example: a list or dict of nodes, or one node.
-        batch_size: Examples in a batch.
-        capacity: Most examples that wait; more than `min_after_dequeue`.
-        min_after_dequeue: Examples that stay behind, to be mixed with.
-        num_threads: Threads that evaluate `tensors`.
-        seed: Of the order.
-        enqueue_many: Whether `tensors` are batches themselves, whose rows are the examples.
-        shapes: Shapes of an example, where `tensors` do not tell.
-        allow_smaller_final_batch: Whether the last batch may be smaller.
-        shared_name: Queues of one graph with the same one are the same queue.
-        name: Name of the scope; default "shuffle_batch".
-
-    Returns:
-        Nodes of batches, structured as `tensors`.
-
-    Raises:
-        ValueError: If a shape is not known.
+    `min_after_dequeue` examples stay behind, to be mixed with; `capacity` is more than those. `seed` is of the order.
     """
     return maybe_shuffle_batch(
         tensors, batch_size, capacity, min_after_dequeue, True, num_threads, seed, enqueue_many, shapes,
@@ -293,6 +276,8 @@ def _batch(
 ) -> Any:
     if not sources:
         raise ValueError("Expected at least one set of tensors")
+    if any(isinstance(source, Mapping) and {*source} != {*sources[0]} for source in sources[1:]):
+        raise ValueError("All dictionaries in tensors_list must have the same keys")
     with name_scope(name, "batch") as scope:
         items = [[_component(item) for item in _items_of(source)] for source in sources]
         kinds = [kind_of(item) for item in items[0]]
@@ -334,9 +319,11 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
         return queue.enqueue_many(nodes) if enqueue_many else queue.enqueue(nodes)
     # What is kept goes in as the rows of a batch, which may have none.
     keep = as_node(keep_input, "bool", name="keep_input")
-    shape = keep.shape
-    if not enqueue_many and shape.ndims not in (None, 0):
-        raise ValueError("keep_input must be a scalar unless enqueue_many is given.")
+    if keep.shape.ndims is None:
+        raise ValueError("`keep_input` dimensions must be known at graph construction.")
+    if keep.shape.ndims > enqueue_many:
+        wrong = "must be 0 or 1 dimensions" if enqueue_many else "cannot be a vector when `enqueue_many=False`"
+        raise ValueError(f"`keep_input` {wrong}.")
 
     def rows(value: Any, wanted: Any) -> Any:
         array = np.asarray(value, object if isinstance(value, bytes | str) else None)

@@ -9,6 +9,7 @@ Layer: tf1.
 from __future__ import annotations
 
 import glob
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -297,7 +298,7 @@ def match_filenames_once(pattern: str | Sequence[str], name: str | None = None) 
     def fn() -> Any:
         with lock:
             if not matches:
-                names = sorted({path for each in patterns for path in glob.glob(each)})
+                names = sorted({os.fsencode(path) for each in patterns for path in glob.glob(each)})
                 matches.append(np.array(names, dtype=object))
             return matches[0]
 

@@ -140,7 +140,7 @@ class Variable(Node):
                 stateful=True,
                 device=None if primary is None else primary.device,
             )
-            self._initializer = Mutation([_first_part(self, self._initial_value)], op_type="Assign", name="Assign")
+            self._initializer = _initializer(self, self._initial_value)
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         #: Whether it lives in each session, or process, instead of on the PS.
         self.is_local = GraphKeys.LOCAL_VARIABLES in names
@@ -281,8 +281,8 @@ class Variable(Node):
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}_ref>"
 
 
-def _first_part(variable: Variable, value: Node) -> MutationPart:
-    """Give a Variable's initial value; large ones that are one number, or drawn, are made on the PS tasks."""
+def _initializer(variable: Variable, value: Node) -> Mutation:
+    """Make a Variable's initializer, beside it; values that are large and one number, or drawn, are made on the PS."""
     fill = value.attrs.get("fill")
     sizes = [int(size) for size in variable.shape] if variable.shape.is_fully_defined() else []
     if isinstance(fill, Draw) or (
@@ -290,8 +290,12 @@ def _first_part(variable: Variable, value: Node) -> MutationPart:
         and variable.dtype.is_floating
         and math.prod(sizes) * np.dtype(variable.dtype.as_numpy_dtype).itemsize > _FILLED_BYTES
     ):
-        return MutationPart(OpKind.ASSIGN, variable, fill=fill, declare=True)
-    return MutationPart(OpKind.ASSIGN, variable, value, declare=True)
+        part = MutationPart(OpKind.ASSIGN, variable, fill=fill, declare=True)
+    else:
+        part = MutationPart(OpKind.ASSIGN, variable, value, declare=True)
+    initializer = Mutation([part], op_type="Assign", name="Assign")
+    initializer.device = variable.device
+    return initializer
 
 
 def begin_with(variable: Variable, value: Node) -> None:
@@ -303,7 +307,7 @@ def begin_with(variable: Variable, value: Node) -> None:
     """
     with variable.graph.control_dependencies(None), variable.graph.name_scope(f"{variable.op_name}/"):
         variable._initial_value = value
-        variable._initializer = Mutation([_first_part(variable, value)], op_type="Assign", name="Assign")
+        variable._initializer = _initializer(variable, value)
 
 
 def variables_of(graph: Graph) -> list[Variable]:

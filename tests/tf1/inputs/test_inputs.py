@@ -92,11 +92,10 @@ def test_files_are_matched_once(sess, tmp_path):
     for name in ("b.csv", "a.csv", "other"):
         (tmp_path / name).write_text("")
     node = inputs.match_filenames_once(str(tmp_path / "*.csv"))
-    expected = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    expected = [bytes(tmp_path / "a.csv"), bytes(tmp_path / "b.csv")]
     assert sess.run(node).tolist() == expected
     (tmp_path / "c.csv").write_text("")
     assert sess.run(node).tolist() == expected
-    (tmp_path / "more").mkdir()
     assert sorted(everything(sess, inputs.string_input_producer(node, num_epochs=1).dequeue())) == expected
 
 
@@ -144,9 +143,7 @@ def test_batches_can_be_padded(sess):
 
 
 def test_shuffled_batches_lose_nothing_whatever_the_threads(sess):
-    node = batching.shuffle_batch(
-        [numbers(100)], 7, capacity=30, min_after_dequeue=10, num_threads=3, allow_smaller_final_batch=True
-    )
+    node = batching.shuffle_batch([numbers(100)], 7, 30, 10, num_threads=3, allow_smaller_final_batch=True)
     found = np.concatenate(everything(sess, node)).tolist()
     assert sorted(found) == list(range(100))
     assert found != list(range(100))
@@ -158,12 +155,15 @@ def test_sources_are_joined_one_thread_each(sess):
     sources = [[numbers(10)], [numbers(20)]]
     node = batching.batch_join(sources, 5)
     assert node.name == "batch_join:0"
-    found = np.concatenate(everything(sess, node)).tolist()
-    assert sorted(found) == sorted([*range(10), *range(20)])
-    with pytest.raises(ValueError, match="Expected at least one set of tensors"):
-        batching.shuffle_batch_join([], 5, 10, 2)
-    with pytest.raises(TypeError, match="Expected types to be consistent"):
-        batching.shuffle_batch_join([[1.0], [1]], 5, 10, 2)
+    assert sorted(np.concatenate(everything(sess, node)).tolist()) == sorted([*range(10), *range(20)])
+    for refused, keep, error, text in (
+        ([], True, ValueError, "Expected at least one set of tensors"),
+        ([[1.0], [1]], True, TypeError, "Expected types to be consistent"),
+        ([{"a": 1}, {"b": 1}], True, ValueError, "must have the same keys"),
+        ([[1]], [True], ValueError, "`keep_input` cannot be a vector when"),
+    ):
+        with pytest.raises(error, match=text):
+            batching.maybe_shuffle_batch_join(refused, 5, 10, 2, keep)
 
 
 def test_only_what_is_to_be_kept_goes_in(sess):
