@@ -104,6 +104,7 @@ def test_a_test_has_one_cached_session_and_as_many_others_as_it_makes():
             with self.session() as other, self.assertRaises(gs.errors.FailedPreconditionError):
                 other.run(step)
 
+    Cached.setUp = unittest.TestCase.setUp  # What a program's own need not call.
     result = unittest.TestResult()
     Cached("test_it").run(result)
     assert result.wasSuccessful(), result.errors

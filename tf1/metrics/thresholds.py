@@ -164,72 +164,31 @@ def specificity_at_sensitivity(
         return streamed(batch, _scalar(true_negative_rate), Collections(metrics_collections, updates_collections))
 
 
-def true_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of how many are so and predicted with more than each threshold, [thresholds].
+def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:
+    def function(
+        labels: Any,
+        predictions: Any,
+        thresholds: Sequence[float],
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+    ) -> tuple[Node, Node]:
+        into = Collections(metrics_collections, updates_collections)
+        return _counted(kind, (labels, predictions, thresholds, weights), into, name)
+
+    function.__name__ = function.__qualname__ = f"{kind}_at_thresholds"
+    function.__doc__ = f"""Make the metric of how many are {what} each threshold, [thresholds].
 
     `thresholds`: numbers, 0 to 1. `labels`, `predictions` and the other arguments are those of `auc`.
     """
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("true_positives", (labels, predictions, thresholds, weights), into, name)
+    return function
 
 
-def false_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of how many are not so but predicted with more.
-
-    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("false_positives", (labels, predictions, thresholds, weights), into, name)
-
-
-def true_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of how many are not so and predicted with no more.
-
-    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("true_negatives", (labels, predictions, thresholds, weights), into, name)
-
-
-def false_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of how many are so but predicted with no more.
-
-    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("false_negatives", (labels, predictions, thresholds, weights), into, name)
+true_positives_at_thresholds = _count_of("true_positives", "so and predicted with more than")
+false_positives_at_thresholds = _count_of("false_positives", "not so but predicted with more than")
+true_negatives_at_thresholds = _count_of("true_negatives", "not so and predicted with no more than")
+false_negatives_at_thresholds = _count_of("false_negatives", "so but predicted with no more than")
 
 
 def precision_at_thresholds(

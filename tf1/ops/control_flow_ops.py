@@ -27,6 +27,7 @@ from globalstep.tf1.graph.graph import (
 )
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.array_ops import identity
+from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
 
 __all__ = [
     "Assert",
@@ -203,7 +204,7 @@ def Assert(  # noqa: N802
     return Node("Assert", nodes, check, name=name, operation=True, stateful=True)
 
 
-def _comparison(word: str, test: Callable[[Any, Any], Any], default: Any = None) -> Callable[..., Node]:
+def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:
     def function(
         x: Any,
         y: Any = default,
@@ -214,9 +215,17 @@ def _comparison(word: str, test: Callable[[Any, Any], Any], default: Any = None)
     ) -> Node:
         if y is None:
             raise TypeError(f"assert_{word}() misses its argument 'y'.")
-        a, b = as_node(x), as_node(y)
-        holds = Node("Compare", (a, b), lambda u, v: np.asarray(test(u, v)), dtype="bool")
-        data = data or [message or f"Condition x {word} y did not hold element-wise:", a, b]
+        holds, a, b = test(x, y), as_node(x), as_node(y)
+        shown = [f"x ({a.name}) = ", a, *([f"y ({b.name}) = ", b] if default is None else [])]
+        text = f"Condition x {symbol} {'y' if default is None else default} did not hold element-wise:"
+        data = data or [message or "", text, *shown]
+        if (
+            word == "equal"
+            and "value" in a.attrs
+            and "value" in b.attrs
+            and not np.all(a.attrs["value"] == b.attrs["value"])
+        ):
+            raise InvalidArgumentError("\n".join(map(str, data)))
         return Assert(holds, data, summarize, name or f"assert_{word}")
 
     function.__name__ = function.__qualname__ = f"assert_{word}"
@@ -234,21 +243,21 @@ def _comparison(word: str, test: Callable[[Any, Any], Any], default: Any = None)
         An operation.
 
     Raises:
-        InvalidArgumentError: In the run.
+        InvalidArgumentError: In the run; of two unequal constants at once.
     """
     return function
 
 
-assert_equal = _comparison("equal", lambda x, y: x == y)
-assert_less = _comparison("less", lambda x, y: x < y)
-assert_greater = _comparison("greater", lambda x, y: x > y)
-assert_positive = _comparison("positive", lambda x, y: x > y, 0)
-assert_non_negative = _comparison("non_negative", lambda x, y: x >= y, 0)
-assert_none_equal = _comparison("none_equal", lambda x, y: x != y)
-assert_less_equal = _comparison("less_equal", lambda x, y: x <= y)
-assert_greater_equal = _comparison("greater_equal", lambda x, y: x >= y)
-assert_negative = _comparison("negative", lambda x, y: x < y, 0)
-assert_non_positive = _comparison("non_positive", lambda x, y: x <= y, 0)
+assert_equal = _comparison("equal", equal, "==")
+assert_less = _comparison("less", less, "<")
+assert_greater = _comparison("greater", greater, ">")
+assert_positive = _comparison("positive", greater, ">", 0)
+assert_non_negative = _comparison("non_negative", greater_equal, ">=", 0)
+assert_none_equal = _comparison("none_equal", not_equal, "!=")
+assert_less_equal = _comparison("less_equal", less_equal, "<=")
+assert_greater_equal = _comparison("greater_equal", greater_equal, ">=")
+assert_negative = _comparison("negative", less, "<", 0)
+assert_non_positive = _comparison("non_positive", less_equal, "<=", 0)
 
 
 def _single_string(item: Any) -> Any:

@@ -16,7 +16,7 @@ from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.building import operands
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
@@ -107,6 +107,7 @@ def sparse_tensor_dense_matmul(
     Raises:
         InvalidArgumentError: In the run, if the sizes do not fit.
     """
+    sp_a = SparseTensor.from_value(sp_a)
     values, dense = operands("SparseTensorDenseMatMul", sp_a.values, b, ("a_values", "b"))
 
     def multiply(places: Any, filled: Any, shape: Any, other: Any) -> Any:
@@ -148,6 +149,7 @@ def sparse_reduce_sum(
     Returns:
         A node.
     """
+    sp_input = SparseTensor.from_value(sp_input)
     chosen = reduction_axes if axis is None else axis
     keeps = bool(keep_dims if keepdims is None else keepdims)
     axes = None if chosen is None else [int(item) for item in np.asarray(chosen).reshape(-1)]
@@ -178,6 +180,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
         sp_input: The SparseTensor.
         name: Accepted as in TensorFlow.
     """
+    sp_input = SparseTensor.from_value(sp_input)
 
     def order(places: Any, filled: Any, shape: Any) -> Any:
         at = _in_order(places)
@@ -193,6 +196,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
         sp_input: The SparseTensor.
         to_retain: Boolean node or array [n].
     """
+    sp_input = SparseTensor.from_value(sp_input)
 
     def keep(places: Any, filled: Any, shape: Any, mask: Any) -> Any:
         at = np.flatnonzero(mask)
@@ -209,6 +213,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
         shape: Ints or integer node; one may be -1.
         name: Accepted as in TensorFlow.
     """
+    sp_input = SparseTensor.from_value(sp_input)
     wanted = as_node(shape, None if isinstance(shape, Node) else "int64")
 
     def change(places: Any, filled: Any, old: Any, new: Any) -> Any:
@@ -237,6 +242,7 @@ def sparse_transpose(
         perm: The order; None to reverse it.
         name: Accepted as in TensorFlow.
     """
+    sp_input = SparseTensor.from_value(sp_input)
 
     def turn(places: Any, filled: Any, shape: Any) -> Any:
         axes = list(reversed(range(len(shape)))) if perm is None else list(perm)
@@ -259,9 +265,7 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
         TypeError: If one is none.
         InvalidArgumentError: In the run, if sizes differ.
     """
-    for sp in sp_inputs:
-        if not isinstance(sp, SparseTensor):
-            raise TypeError(f"sparse_concat takes SparseTensors, got {sp!r}.")
+    sp_inputs = [SparseTensor.from_value(sp) for sp in sp_inputs]
     if len(sp_inputs) == 1:
         return sp_inputs[0]
 
@@ -300,6 +304,7 @@ def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None
         size: The same.
         name: Accepted as in TensorFlow.
     """
+    sp_input = SparseTensor.from_value(sp_input)
     first, count = (as_node(item, None if isinstance(item, Node) else "int64") for item in (start, size))
 
     def cut(places: Any, filled: Any, shape: Any, begin: Any, sizes: Any) -> Any:
@@ -326,6 +331,7 @@ def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
     Raises:
         TypeError: If neither is a SparseTensor.
     """
+    a, b = (SparseTensor.from_value(one) if isinstance(one, SparseTensorValue) else one for one in (a, b))
     least = threshold if thresh is None else thresh
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("At least one input should be SparseTensor; do you mean to use gs.add()?")
@@ -368,6 +374,7 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
     Raises:
         TypeError: If the ids are no integers.
     """
+    sp_input = SparseTensor.from_value(sp_input)
     if not sp_input.dtype.is_integer:
         raise TypeError("sp_input must have int32 or int64 values")
 
@@ -396,6 +403,7 @@ def sparse_fill_empty_rows(
     Returns:
         The SparseTensor, and a boolean vector that says which rows had none.
     """
+    sp_input = SparseTensor.from_value(sp_input)
     default = as_node(default_value, None if isinstance(default_value, Node) else sp_input.dtype)
 
     def fill(places: Any, filled: Any, shape: Any, value: Any) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from globalstep.errors import OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.mutations import Mutation, assignment
@@ -162,6 +164,10 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     operand = operand_of(op_type, ref, updates, None if kind is OpKind.ASSIGN else NUMBERS)
     rows = indices_of(op_type, ref, indices)
     ids = rows.shape
+    if operand.shape.ndims == 0:
+        rest = ref.shape.as_list()[1:]
+        operand = Node("BroadcastTo", (operand, rows), lambda value, at: np.broadcast_to(value, (*at.shape, *rest)),
+                       dtype=operand.dtype, shape=TensorShape(None))  # fmt: skip
     if ids.ndims is not None and ref.shape.ndims is not None:
         require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
     with before:

@@ -184,9 +184,7 @@ def _each_row(
         return rows
 
     with before:
-        tuples = Node(
-            "ExpandDims", (ids,), lambda value: value.reshape(-1, 1), dtype=ids.dtype, shape=TensorShape([None, 1])
-        )
+        tuples = Node("ExpandDims", (ids,), lambda value: value[..., None], dtype=ids.dtype, shape=TensorShape(None))
         return _computed(op_type, ref, tuples, operand, change, name)
 
 

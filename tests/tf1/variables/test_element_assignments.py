@@ -21,7 +21,7 @@ def test_a_change_comes_after_the_one_that_it_takes(session):
     session.run(w.initializer)
     first = gs.scatter_nd_update(w, [[0, 0], [1, 1]], [1.0, 2.0])
     second = gs.scatter_nd_update(first, [[0, 1]], [3.0])
-    third = gs.scatter_mul(second, [0, 1], 10.0)
+    third = gs.scatter_mul(second, [[0, 1]], [[[10.0, 10.0], [10.0, 10.0]]])
     assert session.run(third).tolist() == [[10, 30], [0, 20]]
 
 

@@ -83,7 +83,7 @@ class TestAssigning:
         rows = IndexedSlices(as_node(np.ones((2, 2), np.float32)), as_node([1, 1]))
         np.testing.assert_array_equal(session.run(w.scatter_add(rows)), [[0, 0], [2, 2], [0, 0]])
         np.testing.assert_array_equal(session.run(w.scatter_sub(rows))[1], [0, 0])
-        np.testing.assert_array_equal(session.run(gs.scatter_update(w, [2], [[7.0, 8.0]]))[2], [7, 8])
+        np.testing.assert_array_equal(session.run(gs.scatter_update(w, [2], 7.0))[2], [7, 7])
 
     def test_a_change_takes_what_another_gave_and_comes_after_it(self, session):
         w = gs.Variable([0.0, 0.0, 0.0])
