@@ -89,7 +89,6 @@ def as_gradient(grad: Any) -> Gradient | None:
 def variables_in(var_list: Any) -> Iterable[Variable]:
     """Give the Variables of a var_list, the parts of partitioned ones each."""
     if isinstance(var_list, Node):
-        require_variable(var_list)
         yield var_list  # type: ignore[misc]
     elif isinstance(var_list, Iterable) and not isinstance(var_list, (str, bytes)):
         for item in var_list:
@@ -99,7 +98,9 @@ def variables_in(var_list: Any) -> Iterable[Variable]:
 
 
 def require_variable(value: Any) -> None:
-    """Refuse what is no Variable, with TypeError."""
+    """Refuse what is no Variable."""
+    if isinstance(value, Node) and not isinstance(value, Variable):
+        raise NotImplementedError(f"Trying to update a Tensor {value}")
     if not isinstance(value, Variable):
         raise TypeError(f"Argument is not a gs.Variable: {value}")
 

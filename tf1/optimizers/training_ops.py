@@ -10,6 +10,7 @@ from typing import Any
 from globalstep.tf1.graph.graph import Node, as_node, control_dependencies
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.constant_ops import zeros_like
 from globalstep.tf1.optimizers.slots import slot_variable
 from globalstep.tf1.variables.assignments import assign, assign_add, assign_sub
 from globalstep.tf1.variables.variables import Variable
@@ -23,8 +24,8 @@ def create_slot(primary: Variable, val: Any, name: str, colocate_with_primary: b
 
 
 def create_zeros_slot(primary: Variable, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Variable:
-    """Make a Variable of zeros like `primary`, on its PS and named after it; its dtype is that of `primary`."""
-    return slot_variable(primary, name)
+    """Make a Variable of zeros like `primary`, on its PS and named after it; by default of its dtype."""
+    return slot_variable(primary, name, initial=0.0 if dtype is None else zeros_like(primary, dtype))
 
 
 def apply_rms_prop(

@@ -104,7 +104,8 @@ initialize_local_variables = local_variables_initializer
 
 def is_variable_initialized(variable: Variable) -> Node:
     """Make a node that says whether a Variable has a value: a bool scalar."""
-    return Node("Identity", (_have_values([variable]),), lambda has: has[0], dtype=np.bool_, shape=())
+    with variable.graph.as_default():
+        return Node("Identity", (_have_values([variable]),), lambda has: has[0], dtype=np.bool_, shape=())
 
 
 def report_uninitialized_variables(

@@ -23,6 +23,7 @@ from globalstep.tf1.graph.graph import (
     Node,
     add_to_collections,
     as_node,
+    closure_of,
     get_default_graph,
     session_or_default,
 )
@@ -128,7 +129,7 @@ class Variable(Node):
             if callable(initial_value) and not isinstance(initial_value, Node):
                 with graph.name_scope("Initializer"):
                     initial_value = initial_value()
-            self._initial_value = as_node(initial_value, dtype, name="initial_value")
+            self._initial_value = _guarded(as_node(initial_value, dtype, name="initial_value"))
             static = self._initial_value.shape if shape is None else TensorShape(shape)
             if validate_shape and not static.is_fully_defined():
                 raise ValueError(f"initial_value must have a shape specified: {self._initial_value!r}")
@@ -279,6 +280,24 @@ class Variable(Node):
 
     def __repr__(self) -> str:
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}_ref>"
+
+
+def _guarded(value: Node) -> Node:
+    """Give an initial value that is computed from what other Variables begin with, as long as they have no value."""
+    needed = closure_of([value], lambda node: () if node.op_type == "InitializedValue" else node.inputs)
+    if not any(isinstance(node, Variable) for node in needed):
+        return value
+    made: dict[Node, Node] = {}
+    for node in [one for one in value.graph.nodes if one in needed]:
+        if isinstance(node, Variable):
+            made[node] = node.initialized_value()
+        elif type(node) is Node and any(source in made for source in node.inputs):
+            inputs, name = [made.get(source, source) for source in node.inputs], node.op_name.rpartition("/")[2]
+            made[node] = Node(
+                node.op_type, inputs, node.fn, name=name, dtype=node.dtype, shape=node.shape, attrs=dict(node.attrs),
+                stateful=node.stateful, control_inputs=node.control_inputs,
+            )  # fmt: skip
+    return made.get(value, value)
 
 
 def _initializer(variable: Variable, value: Node) -> Mutation:

@@ -171,12 +171,12 @@ class TestInitializing:
         draws = iter([1.0, 2.0, 3.0])
         drawn = Node("Draw", (), lambda: np.float32(next(draws)), dtype=gs.float32, shape=[], stateful=True)
         a = gs.Variable(drawn, name="a")
-        b = gs.Variable(a.initialized_value(), name="b")
+        b, c = gs.Variable(a.initialized_value(), name="b"), gs.Variable(2.0 * a)
         session.run(gs.global_variables_initializer())
-        assert session.run([a, b]) == [1.0, 1.0]
+        assert session.run([a, b, c]) == [1.0, 1.0, 2.0]
         session.run(a.assign(9.0))
-        session.run(b.initializer)
-        assert session.run(b) == 9.0
+        session.run([b.initializer, c.initializer])
+        assert session.run([b, c]) == [9.0, 18.0]
 
     def test_assign_without_initializer(self, session):
         w = gs.Variable([1.0, 2.0])
