@@ -24,7 +24,7 @@ def slot_variable(
     """Make a slot of a Variable, named "<primary>/<name>", with "_1", "_2", ... where that is taken.
 
     Args:
-        primary: The Variable it belongs to; the slot has its dtype and shape and lives on its PS.
+        primary: The Variable it belongs to; the slot has its shape, its dtype but for a node, and lives on its PS.
         name: Last part of the slot's own name.
         initial: What every element starts as, or a node of the whole initial value.
         optimizer: The optimizer's name in the graph.
@@ -43,7 +43,7 @@ def slot_variable(
             trainable=False,
             validate_shape=primary.shape.is_fully_defined(),
             name=f"{scope}/{primary.op_name}/{name}" if scope else f"{primary.op_name}/{name}",
-            dtype=primary.dtype,
+            dtype=None if isinstance(initial, Node) else primary.dtype,
             primary=primary,
             optimizer=optimizer,
             slot=slot,
