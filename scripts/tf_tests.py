@@ -4,7 +4,10 @@
     python scripts/tf_tests.py --tree T
     python scripts/tf_tests.py --tree T tensorflow/python/kernel_tests/concat_op_test.py -v
 
-Nothing of TensorFlow's is in this repository: T is a folder of yours. Each file runs in a process of its own, in a
+    python scripts/tf_tests.py --tree T --page tests/compatibility/tf_tests.md
+
+The last writes which tests are not meant to pass, each under its reason of `tf_test_reasons.py`, and which fail without
+one. Nothing of TensorFlow's is in this repository: T is a folder of yours. Each file runs in a process of its own, in a
 temporary folder, with `tf_test_modules.py` as a plugin of pytest, which gives the names of TensorFlow's modules. It
 needs `pip install six mock`, and pytest-timeout for a limit of each test.
 """
@@ -24,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
+
+from tf_test_reasons import REASONS as NOT_MEANT
 
 PLUGIN = "tf_test_modules"
 KERNELS = [
@@ -52,6 +57,8 @@ OLDER = {
     "int(2 * self._labels[i] + np.random.randint(0, 2))": "int(2 * self._labels[i, 0] + np.random.randint(0, 2))",
     "newshape=": "shape=",
 }
+#: The reason of those that have none.
+OPEN = "Open"
 #: What a failing test's text begins with -> what kind of failure it is.
 REASONS = [
     (r".*(?:inhomogeneous shape|'newshape'|only 0-dimensional arrays).*", "numpy is newer than the test"),
@@ -81,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--secs", type=float, default=120.0, help="limit of a file (default 120)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default 2)")
     parser.add_argument("-v", "--verbose", action="store_true", help="show each test that fails")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the failing tests by reason to this file")
     parser.add_argument("files", nargs="*", default=FILES, help="patterns below T (default: what tf1/ has)")
     args = parser.parse_args(argv)
     tree = args.tree.resolve()
@@ -103,7 +111,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     reasons = Counter(reason for report in reports for _, reason, _ in report.failures)
     for reason, count in reasons.most_common(None if args.verbose else 40):
         print(f"| {reason} | {count} |")
+    if args.page is not None:
+        args.page.write_text(page(reports))
     return 0
+
+
+def page(reports: Sequence[Report]) -> str:
+    """Give the page of results: counts of each family of files, and each failing test under its reason."""
+    families: dict[str, Counter[str]] = {}
+    named: dict[str, dict[str, list[str]]] = {reason: {} for reason in (*NOT_MEANT, OPEN)}
+    for report in reports:
+        family, _, file = report.file.rpartition("/")
+        counts = families.setdefault(family.removeprefix("tensorflow/"), Counter())
+        counts.update(passed=report.passed, skipped=report.skipped)
+        for test, kind, text in report.failures:
+            reason = not_meant(f"{test}: {kind}: {text}")
+            counts.update({"open" if reason == OPEN else "not meant": 1})
+            name = ".".join(test.split(".")[1:]) or test
+            named[reason].setdefault(file.removesuffix("_test.py"), []).append(name)
+    columns = ("passed", "not meant", "open", "skipped")
+    lines = [
+        *("# TensorFlow 1.12's own unit tests", "", "Written by `scripts/tf_tests.py --tree T --page`. A test that is"),
+        "not meant to pass stands under its reason below, those of one file together; the open ones are last.",
+        *("", f"| tests of | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)),
+        *(f"| {family} | {' | '.join(str(counts[one]) for one in columns)} |" for family, counts in families.items()),
+    ]
+    for reason, files in named.items():
+        if files:
+            lines += ["", f"## {reason}: {sum(map(len, files.values()))}", ""]
+            lines += [f"- {file}: {', '.join(names)}" for file, names in files.items()]
+    return "\n".join(lines) + "\n"
+
+
+def not_meant(failure: str) -> str:
+    """Give the reason why a test is not meant to pass, or OPEN."""
+    fits = (reason for reason, patterns in NOT_MEANT.items() if any(re.search(each, failure) for each in patterns))
+    return next(fits, OPEN)
 
 
 def run(path: Path, tree: Path, limit_secs: float) -> Report:

@@ -311,9 +311,8 @@ def bincount(
 
     def count(numbers: Any, *weight: Any) -> Any:
         flat = np.asarray(numbers).reshape(-1)
-        mask = np.full(flat.shape, True) if high is None else flat < high
-        factors = np.asarray(weight[0]).reshape(-1)[mask] if weight else None
-        counts = np.bincount(flat[mask], factors, low)
-        return counts.astype(kind.as_numpy_dtype)
+        flat = flat if high is None else np.minimum(flat, high)
+        factors = np.asarray(weight[0]).reshape(-1) if weight else None
+        return np.bincount(flat, factors, low)[:high].astype(kind.as_numpy_dtype)
 
     return Node("Bincount", inputs, count, name=name, dtype=kind, shape=[None], attrs={"no_gradient": True})

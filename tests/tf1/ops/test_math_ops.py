@@ -53,6 +53,7 @@ INTS = np.array([[7, -7, 3], [2, 0, -5]], np.int32)
         (lambda x: r.reduce_any(x > 6, axis=1), [True, False], "bool"),
         (lambda x: r.bincount(m.abs(x)), np.bincount(np.abs(INTS).reshape(-1)), "int32"),
         (lambda x: r.bincount([], [], minlength=2), np.zeros(2), "float32"),
+        (lambda x: r.bincount([1, 5], maxlength=3), [0, 1, 0], "int32"),
         (lambda x: m.is_nan(m.to_float(x)), INTS != INTS, "bool"),
         (lambda x: ix.where(x > 0), np.argwhere(INTS > 0), "int64"),
         (lambda x: ix.one_hot(x, 4), (INTS[..., None] == np.arange(4)), "float32"),
