@@ -71,12 +71,12 @@ REASONS = [
 
 @dataclass
 class Report:
-    """Results of the tests of a file: counts, and for each failure its test, its reason and its text."""
+    """Results of the tests of a file: counts, and for each failure its test, its kind, its line and its text."""
 
     file: str
     passed: int = 0
     skipped: int = 0
-    failures: list[tuple[str, str, str]] = field(default_factory=list)
+    failures: list[tuple[str, str, str, str]] = field(default_factory=list)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,13 +102,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         for report in pool.map(lambda path: run(path, tree, args.secs), files):
             print(f"| {report.file} | {report.passed} | {len(report.failures)} | {report.skipped} |", flush=True)
-            for test, reason, text in report.failures if args.verbose else ():
-                print(f"    {test}: {reason}: {text}", flush=True)
+            for test, reason, line, _ in report.failures if args.verbose else ():
+                print(f"    {test}: {reason}: {line}", flush=True)
             reports.append(report)
     failed = sum(len(report.failures) for report in reports)
     print(f"| all | {sum(one.passed for one in reports)} | {failed} | {sum(one.skipped for one in reports)} |\n")
     print("| reason | tests |\n|---|---:|")
-    reasons = Counter(reason for report in reports for _, reason, _ in report.failures)
+    reasons = Counter(reason for report in reports for _, reason, _, _ in report.failures)
     for reason, count in reasons.most_common(None if args.verbose else 40):
         print(f"| {reason} | {count} |")
     if args.page is not None:
@@ -124,7 +124,7 @@ def page(reports: Sequence[Report]) -> str:
         family, _, file = report.file.rpartition("/")
         counts = families.setdefault(family.removeprefix("tensorflow/"), Counter())
         counts.update(passed=report.passed, skipped=report.skipped)
-        for test, kind, text in report.failures:
+        for test, kind, _, text in report.failures:
             reason = not_meant(f"{test}: {kind}: {text}")
             counts.update({"open" if reason == OPEN else "not meant": 1})
             name = ".".join(test.split(".")[1:]) or test
@@ -169,7 +169,7 @@ def run(path: Path, tree: Path, limit_secs: float) -> Report:
         except subprocess.TimeoutExpired:
             ended = f"takes more than {limit_secs:.0f} s"
         if not results.exists():
-            report.failures.append((path.name, ended, ""))
+            report.failures.append((path.name, ended, "", ""))
             return report
         for case in ElementTree.parse(results).iter("testcase"):
             if case.find("skipped") is not None:
@@ -177,8 +177,7 @@ def run(path: Path, tree: Path, limit_secs: float) -> Report:
             elif (text := next(_texts(case), None)) is None:
                 report.passed += 1
             else:
-                reason, line = _reason(text)
-                report.failures.append((f"{case.get('classname')}.{case.get('name')}", reason, line))
+                report.failures.append((f"{case.get('classname')}.{case.get('name')}", *_reason(text)))
     return report
 
 
@@ -188,14 +187,14 @@ def _texts(case: ElementTree.Element) -> Iterator[str]:
             yield f"{one.get('message', '')}\n{one.text or ''}"
 
 
-def _reason(text: str) -> tuple[str, str]:
-    """Give the kind of a failure, and the line that says what it was."""
+def _reason(text: str) -> tuple[str, str, str]:
+    """Give the kind of a failure, the line that says what it was, and all such lines."""
     lines = [line.removeprefix("E").strip() for line in text.splitlines() if line.startswith("E ")] or text.splitlines()
     whole = "\n".join(lines)
     for pattern, reason in REASONS:
         if match := re.search(pattern, whole):
-            return match.expand(reason), match[0][:200]
-    return "other", lines[0][:200] if lines else ""
+            return match.expand(reason), match[0][:200], whole
+    return "other", lines[0][:200] if lines else "", whole
 
 
 if __name__ == "__main__":

@@ -98,11 +98,11 @@ def variables_in(var_list: Any) -> Iterable[Variable]:
 
 
 def require_variable(value: Any) -> None:
-    """Refuse what is no Variable."""
-    if isinstance(value, Node) and not isinstance(value, Variable):
-        raise NotImplementedError(f"Trying to update a Tensor {value}")
+    """Refuse what is no Variable: a node with TensorFlow's NotImplementedError, anything else with TypeError."""
     if not isinstance(value, Variable):
-        raise TypeError(f"Argument is not a gs.Variable: {value}")
+        text = "Trying to update a Tensor" if isinstance(value, Node) else "Argument is not a gs.Variable:"
+        error = NotImplementedError if isinstance(value, Node) else TypeError
+        raise error(f"{text} {value}")
 
 
 def require_floating(nodes: Sequence[Node]) -> None:
