@@ -16,6 +16,9 @@ REASONS: dict[str, tuple[str, ...]] = {
         r"contrib\.opt\.python\.training\.",
         r"(agn|drop_stale|elastic|model_average|external)_?\w*_test|ggt_test",
     ),
+    "Tokens of SyncReplicasOptimizer have no effect: a run waits for its step (docs/deviations.md)": (
+        r"SyncReplicasOptimizerTest",
+    ),
     "AdamW takes the rate first (docs/deviations.md)": (r"AdamWOptimizerTest",),
     "Object-based checkpoints (Checkpoint, CheckpointManager, CheckpointedOp) are absent: gs.train.Saver saves": (
         r"saver_test_utils|checkpointable|Checkpoint(able|Manager)|'NoneType' object is not callable",
@@ -73,7 +76,6 @@ REASONS: dict[str, tuple[str, ...]] = {
         r"testNameCollision|testAllModelCheckpointPaths|testSaveToNonexistingPath|testDebugString",
     ),
     "State of averages without bias has other names, and is made once": (r"moving_averages_test",),
-    "The local step of SyncReplicasOptimizer is in the scope of the step's optimizer": (r"SyncReplicasOptimizerTest",),
     "Softmax with cross entropy takes named arguments, as TensorFlow's public function does": (r"xent_op_test",),
     "Values that are rounded once, or drawn, by numpy": (r"relu_op_test|init_ops_test\.(Var|Trunc|Rand)|in_topk_op",),
     "TensorArray and slices have no grad, and no assign, of their own": (

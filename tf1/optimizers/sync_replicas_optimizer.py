@@ -151,7 +151,7 @@ class SyncReplicasOptimizer(Optimizer):
                     "be wrapped by a SyncReplicasOptimizer. Wrap the optimizer that it wraps."
                 )
             with graph.name_scope(name or self._name) as scope:
-                with graph.control_dependencies(None):
+                with graph.control_dependencies(None), graph.name_scope(None):
                     local_step = _local_step(global_step)
                 averages, averaged = self._variable_averages, self._variables_to_average
                 wanted, total = self.replicas_to_aggregate, self.total_num_replicas

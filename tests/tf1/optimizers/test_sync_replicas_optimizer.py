@@ -44,6 +44,7 @@ def test_a_worker_alone_makes_its_steps(cluster):
     value, step = gs.Variable(np.ones(3, np.float32)), gs.train.get_or_create_global_step()
     optimizer = together()
     train = optimizer.minimize(gs.reduce_sum(value), global_step=step)
+    assert [local.name for local in gs.local_variables()] == ["sync_rep_local_step:0"]
     with gs.train.MonitoredTrainingSession(cluster.target, hooks=[optimizer.make_session_run_hook(True)]) as session:
         for count in range(1, 4):
             session.run(train)
