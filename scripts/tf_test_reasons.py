@@ -46,6 +46,9 @@ REASONS: dict[str, tuple[str, ...]] = {
     "Types that are absent: complex, bfloat16, quantized": (
         r"bfloat16|[cC]omplex|quantize|Python integer \d+ out of bounds|Conjugate",
     ),
+    "A worker's session waits for a chief, which the test never starts, also where it has no Variables": (
+        r"supervisor_test.*NonChief",
+    ),
     "Files and packages that the test has not here, and more memory or time": (
         r"lmdb|LMDB|portpicker|saver_large|Timeout|takes more than",
     ),

@@ -131,8 +131,8 @@ def page(reports: Sequence[Report]) -> str:
             named[reason].setdefault(file.removesuffix("_test.py"), []).append(name)
     columns = ("passed", "not meant", "open", "skipped")
     lines = [
-        *("# TensorFlow 1.12's own unit tests", "", "Written by `scripts/tf_tests.py --tree T --page`. A test that is"),
-        "not meant to pass stands under its reason below, those of one file together; the open ones are last.",
+        *("# TensorFlow 1.12's own unit tests", "", "Written by `scripts/tf_tests.py --tree T --page FILE`."),
+        "A test that is not meant to pass stands under its reason below, those of a file together; open ones are last.",
         *("", f"| tests of | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)),
         *(f"| {family} | {' | '.join(str(counts[one]) for one in columns)} |" for family, counts in families.items()),
     ]
