@@ -165,7 +165,7 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     rows = indices_of(op_type, ref, indices)
     ids = rows.shape
     if operand.shape.ndims == 0:
-        rest = ref.shape.as_list()[1:]
+        rest: Any = ref.shape.as_list()[1:]
         operand = Node("BroadcastTo", (operand, rows), lambda value, at: np.broadcast_to(value, (*at.shape, *rest)),
                        dtype=operand.dtype, shape=TensorShape(None))  # fmt: skip
     if ids.ndims is not None and ref.shape.ndims is not None:
