@@ -166,7 +166,7 @@ def _add_unrecorded(audited: AuditedIncarnation, known: Known | None, complete: 
 
 
 def _check_named(directory: str, findings: Findings) -> None:
-    """Find out whether the checkpoints that the state file names are whole; an older one may be gone."""
+    """Find out whether the checkpoint that the state file names as the newest is whole."""
     try:
         state = get_checkpoint_state(directory)
     except ValueError as error:
@@ -180,14 +180,12 @@ def _check_named(directory: str, findings: Findings) -> None:
             findings.unreadable.append(f"{directory} has checkpoints, but no state file that names the newest one.")
         return
     newest = state.model_checkpoint_path
-    for prefix in dict.fromkeys([*state.all_model_checkpoint_paths, newest]):
-        try:
-            verify(prefix)
-        except NotFoundError:
-            if prefix == newest:
-                findings.unreadable.append(f"Checkpoint {prefix}, which the state file names as the newest, is gone.")
-        except OpError as error:
-            findings.unreadable.append(f"Checkpoint {prefix}, which the state file names, is damaged: {error}")
+    try:
+        verify(newest)
+    except NotFoundError:
+        findings.unreadable.append(f"Checkpoint {newest}, which the state file names as the newest, is gone.")
+    except OpError as error:
+        findings.unreadable.append(f"Checkpoint {newest}, which the state file names, is damaged: {error}")
 
 
 class _Saved:

@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,7 +55,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Durability", "log_folder", "shard_folder"]
+__all__ = ["ABANDONED", "Durability", "log_folder", "shard_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +69,10 @@ _OPENED = "opened"
 _ENDED = "ended"
 _KEEP = "keep"
 _RUN = "run"
-_ABANDONED = "abandoned-"
+#: What a PS task puts before the number of a life whose log it moves aside.
+ABANDONED = "abandoned-"
 #: Files of snapshots that are not released; a shard holds fewer of these.
 _MOST_WRITTEN = 8
-#: More logs of earlier lives than this, of one shard, are named with what they take of the disk.
-_MANY_ABANDONED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ class Durability:
         newest = 0
         try:
             logs = self._logs(request.directory, request.run.id)
-            for prefix in ("", _ABANDONED):
+            for prefix in ("", ABANDONED):
                 lives = _lives(logs, request.shard, prefix=prefix)
                 newest = max([newest, *(life for life, folder in lives if not _is_of_other(folder, request.run.id))])
         except (FailedPreconditionError, PermissionError):
@@ -589,7 +588,7 @@ def _move_aside(files: LogFiles, folder: Path) -> None:
     hours in is not worth less for the three short lives that came after.
     """
     logs, life = folder.parent.parent, folder.parent.name
-    aside = logs / f"{_ABANDONED}{life}" / folder.name
+    aside = logs / f"{ABANDONED}{life}" / folder.name
     files.make_directories(aside.parent)
     with contextlib.suppress(OSError):
         spend_reserve(files, folder)
@@ -604,22 +603,6 @@ def _move_aside(files: LogFiles, folder: Path) -> None:
         life,
         aside,
     )
-    folders = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
-    if len(folders) > _MANY_ABANDONED:
-        _log.warning(
-            "There are %d logs of earlier lives in %s now, which take %s bytes: delete those %s* that are not needed.",
-            len(folders), logs, f"{_bytes_in(folders):,}", _ABANDONED,
-        )  # fmt: skip
-
-
-def _bytes_in(folders: Sequence[Path]) -> int:
-    """Give how much of a disk files in folders take; those that are also a checkpoint's take nothing."""
-    nbytes = 0
-    with contextlib.suppress(OSError):
-        for folder in folders:
-            with os.scandir(folder) as files:
-                nbytes += sum(stat.st_size for stat in (file.stat() for file in files) if stat.st_nlink == 1)
-    return nbytes
 
 
 def _remove(files: LogFiles, folder: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from globalstep.ps.wal.log_file import LoggedRecord, readers, segment_path, segm
 from globalstep.ps.wal.log_records import Records, resume_event
 from globalstep.ps.wal.write_ahead_log import base_note_path, base_path
 from globalstep.runtime.clock import Clock
-from globalstep.wire.declarations import Outcome, OutcomeKind, Read
+from globalstep.wire.declarations import Outcome, OutcomeKind
 
 __all__ = ["Replay", "bases_in", "play_again"]
 
@@ -69,7 +69,7 @@ class Replay:
         self,
         directory: Path,
         clock: Clock,
-        before: Callable[[Replay, pb.LogRecord, memoryview], bool] = lambda replay, record, data: True,
+        before: Callable[[pb.LogRecord], bool] = lambda record: True,
         start: int | None = None,
         until: int | None = None,
         budget: Budget | None = None,
@@ -86,7 +86,6 @@ class Replay:
         self._before = before
         self._until = until
         self._records_of = Records(0)
-        self._split_off: list[pb.LogRecord] = []
         segments = segments_in(directory)
         if not segments:
             raise NotFoundError(f"There is no write-ahead log in {directory}.")
@@ -106,8 +105,8 @@ class Replay:
             UnavailableError: If they cannot be read now.
             OSError: If the log cannot be read now.
         """
-        for record, logged in self._split_records():
-            if not self._before(self, record, logged.data):
+        for record, logged in self._records():
+            if not self._before(record):
                 return
             try:
                 self._play(record, logged.data)
@@ -126,21 +125,6 @@ class Replay:
                 f"The log in {self.directory} leads to a state that cannot be: {'; '.join(faults)}. Was it written by "
                 "another version?"
             )
-
-    def split_entries(self, record: pb.LogRecord) -> None:
-        """Play only the first entry of a record that is about to be played, and the others as records after it."""
-        for entry in record.commit.entries[1:]:
-            self._split_off.append(pb.LogRecord(commit=pb.CommitRequest(entries=[entry])))
-        if self._split_off:
-            self._split_off[-1].dropped.extend(record.dropped)
-            del record.dropped[:]
-            del record.commit.entries[1:]
-
-    def _split_records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
-        for record, logged in self._records():
-            yield record, logged
-            while self._split_off:
-                yield self._split_off.pop(0), logged
 
     def _records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
         for at, reader in enumerate(readers(self.directory, self._segments)):
@@ -219,15 +203,6 @@ class Replay:
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """Give a copy of every Variable that has a value."""
         return self.shard.now.store.snapshot()
-
-    def not_finite(self, names: Sequence[str]) -> list[str]:
-        """Give those of some Variables, and of their slots, that are not finite."""
-        store = self.shard.now.store
-        slots = [slot for decl in store.optimizers for name in names for slot in decl.slots.get(name, ())]
-        missing = set(store.uninitialized())
-        ready = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
-        values = store.read([Read(name) for name in ready])
-        return [name for name, value in zip(ready, values, strict=True) if not np.isfinite(value).all()]
 
 
 def play_again(directory: Path, clock: Clock, until: int | None = None, budget: Budget | None = None) -> Replay:

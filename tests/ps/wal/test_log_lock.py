@@ -179,7 +179,7 @@ def test_the_log_of_an_earlier_life_is_moved_aside_and_its_writer_fenced(tmp_pat
     closed(first, second, client, other)
 
 
-def test_all_logs_that_were_moved_aside_are_kept_and_many_are_named(tmp_path, caplog):
+def test_all_logs_that_were_moved_aside_are_kept(tmp_path):
     """The first of them may be the one that holds what was lost; the short lives after it change nothing of that."""
     tasks = LocalPS(1)
     clients = [started(tasks, tmp_path)]
@@ -189,7 +189,6 @@ def test_all_logs_that_were_moved_aside_are_kept_and_many_are_named(tmp_path, ca
         clients.append(started(tasks, tmp_path))
     kept = sorted(path.name for path in (tmp_path / "log").iterdir())
     assert kept == sorted([str(clients[-1].incarnation), *(f"abandoned-{one.incarnation}" for one in clients[:-1])])
-    assert "There are 5 logs of earlier lives in" in caplog.text
     # Room is set aside for the log that is written, and for no other.
     assert [path.parents[1].name for path in tmp_path.glob("log/*/*/reserve")] == [str(clients[-1].incarnation)]
     assert clients[-1].push(ADD).outcome.kind is OutcomeKind.ACCEPTED
