@@ -11,7 +11,6 @@ docs/audit.md describes the format for other programs. Layer: chief. Threads: fu
 from __future__ import annotations
 
 import json
-import logging
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,13 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import DataLossError, GlobalStepError, OpError
-from globalstep.files.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind
+from globalstep.errors import DataLossError, GlobalStepError
+from globalstep.files.journal_records import RECORD, RECORD_DTYPE
 from globalstep.files.records import encode_record, read_records
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.wire.known_progress import Known
-
-_log = logging.getLogger("globalstep")
 
 FORMAT = "globalstep journal"
 VERSION = 1
@@ -118,40 +115,6 @@ def segment_names(run_directory: str) -> list[SegmentName]:
     directory = journal_directory(run_directory)
     matches = map(_NAME.fullmatch, storage_for(directory).list(directory))
     return sorted(SegmentName(int(match[1]), int(match[2]), match[3]) for match in matches if match is not None)
-
-
-def last_stored(run_directory: str, before: int) -> tuple[int, Known] | None:
-    """Return how far the newest incarnation before another came, by the journal.
-
-    Returns:
-        The incarnation, and its last entry and steps; None where there is none, or it cannot be read.
-    """
-    try:
-        names = [name for name in segment_names(run_directory) if name.incarnation < before]
-        if names:
-            # A segment that has just been begun may have no entry.
-            last = [
-                read_segment(run_directory, name) for name in names[-2:] if name.incarnation == names[-1].incarnation
-            ]
-            return names[-1].incarnation, _end_of(last)
-    except (OpError, OSError) as error:
-        _log.debug("Nothing is known from the journal in %s: %s", run_directory, error)
-    return None
-
-
-def _end_of(segments: Sequence[Segment]) -> Known:
-    """Give the last entry of an incarnation's last segments, and the steps there."""
-    header = segments[-1].header
-    index, steps = header.begin_index, dict(header.begin_steps)
-    for batch in [batch for segment in segments for batch in segment.batches]:
-        rows = batch.rows
-        entries = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
-        index = max(index, int(entries.max(initial=np.uint64(0))))
-        moving = rows[(rows["step"] != NO_STEP) & (rows["kind"] <= EventKind.ASSIGNED)]
-        for number in np.unique(moving["step"]):
-            if number < len(batch.steps):
-                steps[batch.steps[number]] = int(moving["value"][moving["step"] == number][-1])
-    return Known(index, steps, index)
 
 
 def write_segment(run_directory: str, name: SegmentName, header: Header, batches: Sequence[bytes]) -> None:

@@ -15,8 +15,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from globalstep.chief.journal.journal_files import (
     SEGMENT_RECORDS,
     Batch,
@@ -29,7 +27,7 @@ from globalstep.chief.journal.journal_files import (
     write_segment,
 )
 from globalstep.errors import AbortedError, FailedPreconditionError, LostStateError, OpError
-from globalstep.files.journal_records import EventKind
+from globalstep.files.journal_records import last_entry
 from globalstep.files.storage import path_error, storage_for
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -192,8 +190,7 @@ class JournalKeeper:
             self._known_clients = 0
         self._life, self._position = batch.life, batch.end
         self._known_clients = max([self._known_clients, *(number + 1 for number in batch.clients)])
-        entries = batch.rows[batch.rows["kind"] <= EventKind.SNAPSHOT]["index"]
-        self._last_index = max(self._last_index, int(entries.max(initial=np.uint64(0))))
+        self._last_index = max(self._last_index, last_entry(batch.rows))
 
     def _take_up(self) -> None:
         """Find out where the files of this incarnation end, and begin a segment of our own after them."""

@@ -23,7 +23,6 @@ from globalstep.wire.progress_messages import read_progress
 from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 if TYPE_CHECKING:
-    from globalstep.chief.sessions.run_files import RunFiles
     from globalstep.worker.client.client import ClusterClient
 
 _log = logging.getLogger("globalstep")
@@ -119,19 +118,15 @@ def announce_return(
     step: str,
     step_after: int,
     prefix: str | None,
-    files: RunFiles | None,
 ) -> None:
     """Say that training goes back, from where to where and why.
 
     From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
-    this process has heard, what other clients have heard, and what the journal has.
+    this process and other clients have heard.
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):
             read_progress(client.run.known_progress, status.told, trusted=True)
-    stored = files.last_stored(client.incarnation) if files is not None else None
-    if stored is not None:
-        client.run.known_progress.hear(*stored)
     known = client.run.known_progress.before(client.incarnation)
     newest = known[max(known)] if known else Known()
     lost = [label for label, s in zip(client.run.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]

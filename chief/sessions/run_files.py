@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.journal import run_lock
-from globalstep.chief.journal.journal_files import last_stored
 from globalstep.chief.journal.journal_keeping import JournalKeeper
 from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import OpError
 from globalstep.files.storage import require_utf8, storage_for
 from globalstep.runtime.clock import Clock
-from globalstep.wire.known_progress import Known
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
@@ -94,10 +92,6 @@ class RunFiles:
 
     keep_identity = staticmethod(keep_identity)
     keep_incarnation = staticmethod(keep_incarnation)
-
-    def last_stored(self, before: int) -> tuple[int, Known] | None:
-        """Return how far the newest incarnation before another came, by the journal."""
-        return last_stored(self.directory, before)
 
     def keep_journal(self, client: ClusterClient) -> None:
         """Have the client's run keep a journal here from now on."""

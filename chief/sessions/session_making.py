@@ -117,7 +117,7 @@ class SessionMaking:
                 elif initializes:
                     model.initialize(session)
                 if initializes and (state is Found.BROKEN or had_session):
-                    self._announce(session, statuses, prefix, files)
+                    self._announce(session, statuses, prefix)
             if initializes:
                 model.make_ready(session)
             self._open(session, hooks)
@@ -247,12 +247,10 @@ class SessionMaking:
             take_over=drops,
         )
 
-    def _announce(
-        self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None, files: RunFiles | None
-    ) -> None:
+    def _announce(self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None) -> None:
         step = self._model.step
         if step is not None:
-            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, files)
+            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix)
 
     def _open(self, session: RunSession, hooks: Sequence[Any]) -> None:
         """Let everybody in, with the hooks' stop limits in force from that moment."""

@@ -7,7 +7,6 @@ Layer: deploy. Single thread: the caller's.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from globalstep.chief.journal.journal_files import Batch, Header, SegmentName, read_segment, segment_names
 from globalstep.errors import OpError
-from globalstep.files.journal_records import RECORD, EventKind
+from globalstep.files.journal_records import RECORD, first_after, last_entry
 from globalstep.wire.known_progress import KnownProgress
 
 Rows = npt.NDArray[Any]
@@ -64,8 +63,8 @@ class Volume:
     names: list[SegmentName]
     header: Header | None = None
     complete: bool = False
-    #: Client -> task, of those that say it; None before it is asked for.
-    _tasks: dict[str, str] | None = None
+    #: Client -> task, of those that say it anywhere: a sequencer that has come back may hear it after a push.
+    tasks: dict[str, str] = field(default_factory=dict[str, str])
 
     def pieces(self, findings: Findings) -> Iterator[RecordSequence]:
         """Give all records in order, each once; what is missing between them goes to `findings`."""
@@ -89,30 +88,17 @@ class Volume:
                         f"Gap: {batch.first - end} records are missing before position {batch.first} ({where})."
                     )
                 for number, (client, task) in batch.clients.items():
-                    clients[number] = client, task or self._task_of(client)
+                    clients[number] = client, task or self.tasks.get(client, "")
                 rows = batch.rows[max(end - batch.first, 0) :]
                 end = max(end, batch.end)
                 if len(rows):
-                    indices = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
-                    last_index = int(indices[-1]) if len(indices) else last_index
+                    last_index = last_entry(rows) or last_index
                     yield RecordSequence(str(name), rows, clients, list(batch.steps))
-
-    def _task_of(self, client: str) -> str:
-        """Give the task that a client says elsewhere: a sequencer that has come back may hear it after a push."""
-        if self._tasks is None:
-            self._tasks = {}
-            for name in self.names:
-                with contextlib.suppress(OpError):
-                    for batch in read_segment(self.directory, name).batches:
-                        self._tasks.update({client: task for client, task in batch.clients.values() if task})
-        return self._tasks.get(client, "")
 
 
 def _after(batch: Batch, index: int) -> Batch:
     """Leave out of a new life's first records what was stored in the life before."""
-    rows = batch.rows
-    later = (rows["kind"] <= EventKind.SNAPSHOT) & (rows["index"] > index)
-    skip = int(later.argmax()) if later.any() else len(rows) if index else 0
+    skip = first_after(batch.rows, index) if index else 0
     return Batch(batch.life, batch.first + skip, batch.records[skip * RECORD.size :], batch.clients, batch.steps)
 
 
@@ -128,9 +114,12 @@ def read_volumes(directory: str, findings: Findings, progress: KnownProgress) ->
     for volume in volumes.values():
         for name in volume.names:
             try:
-                header = read_segment(directory, name).header
+                segment = read_segment(directory, name)
             except OpError:
                 continue  # `pieces` names it
+            header = segment.header
+            for batch in segment.batches:
+                volume.tasks.update({client: task for client, task in batch.clients.values() if task})
             volume.complete = header.complete
             for number, known in header.told.items():
                 progress.hear(number, known)

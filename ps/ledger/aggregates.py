@@ -34,15 +34,18 @@ class OpenAggregate:
     most_of_client: int = 1
     #: Client -> how many it has given.
     given: dict[str, int] = field(default_factory=dict[str, int])
-    #: Whether they are units of work: each counts once, from any client.
-    of_units: bool = False
-    #: Those that are in.
+    #: Units of work that are in: each counts once, from any client.
     units: set[int] = field(default_factory=set[int])
 
     @property
     def count(self) -> int:
         """The number of its contributions."""
         return sum(self.given.values())
+
+    @property
+    def of_units(self) -> bool:
+        """Whether they are units of work: the first one says so."""
+        return bool(self.units)
 
 
 def check_contribution(wanted: Increment, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> None:
@@ -158,7 +161,7 @@ class Aggregates:
         aggregate = self.open(wanted.step, base)
         if aggregate is None:
             aggregate = self._open[wanted.step] = OpenAggregate(
-                base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1), {}, wanted.unit > 0
+                base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1)
             )
         if wanted.unit:
             aggregate.units.add(wanted.unit)
@@ -183,16 +186,13 @@ class Aggregates:
     def of_image(cls, image: Sequence[Sequence[Any]]) -> Aggregates:
         """Make the book that an image was taken of."""
         book = cls()
-        for step, base, wanted, participants, most, counts, *units in image:
-            # A log of an older version says nothing of units.
-            numbers = {int(unit) for unit in (units[0] if units else ())}
+        for step, base, wanted, participants, most, counts, units in image:
             book._open[str(step)] = OpenAggregate(
                 int(base),
                 int(wanted),
                 tuple(int(shard) for shard in participants),
                 int(most),
                 {str(client): int(count) for client, count in counts.items()},
-                bool(numbers),
-                numbers,
+                {int(unit) for unit in units},
             )
         return book

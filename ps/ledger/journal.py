@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globalstep.files.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind, Fewer
+from globalstep.files.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind, Fewer, first_after
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.push_table import MAX_STALENESS
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
@@ -24,7 +24,8 @@ __all__ = ["Journal", "JournalPart"]
 
 #: 176 MB, an hour of a thousand pushes a second.
 LIMIT_RECORDS = 4 << 20
-_CHUNK_RECORDS = 1 << 14
+#: So many of the oldest go at once where there are too many.
+_DROPPED_RECORDS = 1 << 14
 _LIMIT_CLIENTS = 1 << 16
 _MAX_PART_RECORDS = 1 << 14
 
@@ -78,11 +79,10 @@ class Journal:
         self._life = life
         self.task_of = task_of
         self._begin_index, self._begin_steps, self._parent = ledger.index, dict(ledger.steps), ledger.parent
-        # Chunk i holds the records from position (_dropped + i) * _CHUNK_RECORDS on; only the last is not full.
-        self._chunks: deque[bytearray] = deque()
-        self._dropped = 0
-        self._end = 0
-        self._max_chunks = max(limit_records // _CHUNK_RECORDS, 2)
+        # From position _first on; a bytearray gives up its beginning without a copy of the rest.
+        self._records = bytearray()
+        self._first = 0
+        self._most_bytes = limit_records * RECORD.size
         self._numbers: OrderedDict[str, int] = OrderedDict()
         #: Clients that have a number, and whose task was not known then: it had come back, and heard no heartbeat yet.
         self._unnamed: set[str] = set()
@@ -148,17 +148,19 @@ class Journal:
         self._write(outcome.index, push.sequence, 0, 0, number, outcome.staleness, EventKind.DUPLICATE, NO_STEP)
 
     def _write(self, *fields: int) -> None:
-        at = self._end % _CHUNK_RECORDS
-        if at == 0:
-            if len(self._chunks) == self._max_chunks:
-                self._drop_chunk()
-            self._chunks.append(bytearray(_CHUNK_RECORDS * RECORD.size))
-        RECORD.pack_into(self._chunks[-1], at * RECORD.size, *fields)
-        self._end += 1
+        self._records += RECORD.pack(*fields)
+        if len(self._records) > self._most_bytes:
+            self._drop(_DROPPED_RECORDS)
 
-    def _drop_chunk(self) -> None:
-        self._chunks.popleft()
-        self._dropped += 1
+    def _drop(self, count: int) -> None:
+        """Forget the oldest records, so many or all."""
+        count = min(count, self._end - self._first)
+        del self._records[: count * RECORD.size]
+        self._first += count
+
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._records) // RECORD.size
 
     def _number(self, client: str) -> int:
         number = self._numbers.get(client)
@@ -192,51 +194,26 @@ class Journal:
             max_records: At most so many; 0 for as many as one reply takes.
         """
         if life == self._life:
-            self._forget(position, known_clients)
+            self._drop(max(position - self._first, 0))
+            while self._clients and self._clients[0][0] < known_clients:
+                self._clients.popleft()
         else:
             known_clients = 0
-            position = self._position_after(after_index)
-        first = min(max(position, self._dropped * _CHUNK_RECORDS), self._end)
-        last = min(self._end, first + min(max_records or _MAX_PART_RECORDS, _MAX_PART_RECORDS))
+            position = self._first
+            if after_index > self._begin_index:
+                position += first_after(np.frombuffer(bytes(self._records), RECORD_DTYPE), after_index)
+        first = min(max(position, self._first), self._end)
+        at = (first - self._first) * RECORD.size
+        size = min(max_records or _MAX_PART_RECORDS, _MAX_PART_RECORDS) * RECORD.size
         clients = [item for item in self._clients if item[0] >= known_clients]
         return JournalPart(
             self._life,
             first,
             self._end,
-            self._bytes(first, last),
+            bytes(self._records[at : at + size]),
             clients,
             list(self._steps),
             self._begin_index,
             self._begin_steps,
             self._parent,
         )
-
-    def _forget(self, position: int, known_clients: int) -> None:
-        while len(self._chunks) > 1 and (self._dropped + 1) * _CHUNK_RECORDS <= position:
-            self._drop_chunk()
-        while self._clients and self._clients[0][0] < known_clients:
-            self._clients.popleft()
-
-    def _bytes(self, first: int, last: int) -> bytes:
-        out = bytearray()
-        while first < last:
-            chunk, at = divmod(first, _CHUNK_RECORDS)
-            count = min(_CHUNK_RECORDS - at, last - first)
-            whole = self._chunks[chunk - self._dropped]
-            out += memoryview(whole)[at * RECORD.size : (at + count) * RECORD.size]
-            first += count
-        return bytes(out)
-
-    def _position_after(self, index: int) -> int:
-        """Where the records after an entry begin, as far as they are here."""
-        position = self._dropped * _CHUNK_RECORDS
-        if index <= self._begin_index:
-            return position
-        for chunk in self._chunks:
-            count = min(self._end - position, _CHUNK_RECORDS)
-            events = np.frombuffer(chunk, RECORD_DTYPE, count)
-            places = (events["kind"] <= EventKind.SNAPSHOT) & (events["index"] > index)
-            if places.any():
-                return position + int(places.argmax())
-            position += count
-        return position

@@ -64,7 +64,7 @@ def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:
         ledger.stopped = bool(state["stopped"])
         ledger.visible = {name: int(value) for name, value in state["visible"].items()}
         ledger.limits = {name: int(value) for name, value in state["limits"].items()}
-        ledger.aggregates = Aggregates.of_image(state.get("aggregates", ()))
+        ledger.aggregates = Aggregates.of_image(state["aggregates"])
         ledger.resume(
             [int(floor) for floor in state["floors"]],
             [int(last) for last in state["last_of_shard"]],

@@ -210,13 +210,9 @@ class PushTable:
             for name, forgotten, sequences, outcomes in copies
         }
 
-    def dump(self) -> dict[str, Any]:
-        """Give the table as JSON has it, for a checkpoint."""
-        return self.copied()()
-
     @classmethod
     def load(cls, dumped: Mapping[str, Any]) -> PushTable:
-        """Make a table from what `dump` gave.
+        """Make a table from what `copied` gave.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: If it is none.

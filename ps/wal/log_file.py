@@ -87,10 +87,6 @@ class LogFiles:
         """Make a file for writing, which must not be there yet, also not as a link."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
-    def open(self, path: Path) -> int:
-        """Open a file that is there for writing."""
-        return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
     def write(self, file: int, buffers: Sequence[memoryview]) -> int:
         """Write some of the bytes of buffers, the first ones first; gives how many."""
         return os.writev(file, buffers)

@@ -44,15 +44,11 @@ class LogLock:
     Raises:
         UnavailableError: If another process has it, or another log of this one; the text says who.
         OSError: If the directory cannot be written to.
-
-    Attributes:
-        locked: Whether a lock is held; False where the file system knows none.
     """
 
     def __init__(self, directory: Path, files: LogFiles = LOG_FILES) -> None:
         self._files = files
         self._path = directory / _WRITER
-        self.locked = True
         self._close: Callable[[], object] = lambda: None
         try:
             file = files.lock(directory / _LOCK)
@@ -64,7 +60,6 @@ class LogLock:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            self.locked = False
             _log.warning("There are no locks in %s (%s): the file %r says who writes there.", directory, error, _WRITER)
         else:
             self._close = weakref.finalize(self, files.close, file)

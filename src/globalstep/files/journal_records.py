@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 #: As RECORD_DTYPE lays it out.
 RECORD = struct.Struct("<QQqqIiBxH")
@@ -73,3 +75,14 @@ class Fewer(IntEnum):
     ABSENT = 3
     #: The sequencer was back from its log, which does not say it.
     NOT_KNOWN = 4
+
+
+def first_after(rows: npt.NDArray[Any], index: int) -> int:
+    """Give where in some records those begin that came after an entry; their number where none did."""
+    later = (rows["kind"] <= EventKind.SNAPSHOT) & (rows["index"] > index)
+    return int(later.argmax()) if later.any() else len(rows)
+
+
+def last_entry(rows: npt.NDArray[Any]) -> int:
+    """Give the last entry in some records; 0 for none."""
+    return int(rows["index"][rows["kind"] <= EventKind.SNAPSHOT].max(initial=np.uint64(0)))

@@ -96,9 +96,3 @@ def test_each_unit_counts_once_whoever_brings_it():
     assert again.image() == book.image()
     assert again.is_late(units[0], "b", 4, 4)
     assert again.count(units[1], "b", 4, (0,)) == 3
-
-
-def test_an_image_of_a_version_without_units_is_read():
-    book = Aggregates()
-    book.count(STEP, "a", 4, (0,))
-    assert Aggregates.of_image([item[:6] for item in book.image()]).image() == book.image()

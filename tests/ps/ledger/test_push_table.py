@@ -63,7 +63,7 @@ def test_who_comes_back_in_between_is_remembered(table):
 def test_who_left_is_refused_also_after_a_restore(table):
     table.departed("a")
     refused(table, "a")
-    restored = PushTable.load(table.dump())
+    restored = PushTable.load(table.copied()())
     refused(restored, "a")
     # What clients of the life before had under way nobody asks for.
     restored.end_of_life()

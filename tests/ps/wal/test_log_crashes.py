@@ -170,7 +170,7 @@ def come_back(folder, clients):
             return Found(None, refused=f"{type(error).__name__}: {error}")
         step = values["global_step"]
         assert values == expected(step), "the values are not those of any number of pushes"
-        table = ps.controls[SHARDS - 1].handler.shard.now.ledger.table.dump()
+        table = ps.controls[SHARDS - 1].handler.shard.now.ledger.table.copied()()
         outcomes = [outcome for client_id in clients if client_id in table for outcome in table[client_id]["outcomes"]]
         # It goes on: a push more counts once.
         client.push(step_push())
