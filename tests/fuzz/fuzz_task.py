@@ -204,7 +204,7 @@ class FuzzedTasks:
                 found.update(f"{name}{held.initialized}{held.decl}".encode())
                 found.update(held.flat.tobytes())
             book = shard.now.ledger
-            told = (book.index, book.steps, book.limits, book.stopped, _decided(book.table.dump())) if book else ()
+            told = (book.index, book.steps, book.limits, book.stopped, _decided(book.table.copied()())) if book else ()
             view = (shard.now.applied, shard.now.number, shard.now.state, shard.now.store.optimizers, shard.now.policy)
             found.update(repr((told, view)).encode())
         return found.digest()
