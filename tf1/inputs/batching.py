@@ -154,7 +154,7 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make batches of `tensors` in random order, prepared by other threads; see `batch`.
+    """Make batches of `batch_size` `tensors` in random order, prepared by other threads; see `batch`.
 
     `min_after_dequeue` examples stay behind, to be mixed with; `capacity` is more than those. `seed` is of the order.
     """

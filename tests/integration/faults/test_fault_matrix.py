@@ -274,7 +274,6 @@ _PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.p
 _NOT_LOOKED_AT = ("BlockPool",)
 #: Branch -> why no cell takes it, over any transport.
 NOT_TAKEN = {
-    "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
     "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
     "_push_together: no_memory is not None and outcome.kind is OutcomeKind.ABANDONED": _LITTLE_MEMORY,
@@ -294,8 +293,9 @@ NOT_TAKEN = {
     "_push_together: except _REFUSALS": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
     "_gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
-    "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
-        "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
+    **dict.fromkeys(("pull: not (self._are_consistent(parts, replies))", "pull: tries == _READ_TRIES"),
+        "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation"),
+    "pull: except LayoutUnknownError": "no read here has a layout: test_push_protocol.py, the simulation",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_take: not self._pool.blocks": "no memory to share: tests/worker/transport/test_shm_transport.py",
