@@ -26,18 +26,27 @@ computed already. `gradients` is the node's value; `forward` maps each covered n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
+from globalstep.errors import InternalError
 from globalstep.tf1.gradients.backward_schedule import schedule_of
 from globalstep.tf1.gradients.gradient_plan import GradientPlan
+from globalstep.tf1.gradients.registry import has_no_gradient, rule_of
 from globalstep.tf1.gradients.tape import Tape
-from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.mutations import Mutation
+from globalstep.tf1.ops.gradient_ops import add_terms, ones, sum_of_slices
 
-__all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "gradients"]
+__all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "flow_back", "gradients"]
+
+#: Whether gradients become nodes where all ops on the way have rules; else one Gradients node. Of this branch only.
+NODES = True
 
 
 class AggregationMethod:
@@ -92,10 +101,190 @@ def gradients(
         if len(grads) != len(y_nodes):
             raise ValueError(f"Passed {len(grads)} grad_ys for {len(y_nodes)} ys")
         seeds = [_seed(g, y) for g, y in zip(grads, y_nodes, strict=True)]
-    plan = GradientPlan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
     graph = y_nodes[0].graph if y_nodes else get_default_graph()
+    stops = _nodes(stop_gradients)
     with graph.as_default(), graph.name_scope(name):
-        return plan.build()
+        if NODES and y_nodes:
+            flow = _Flow(y_nodes, x_nodes, stops)
+            if not flow.missing or all(node.attrs.get("no_gradient") for node in flow.missing):
+                made = flow.back(y_nodes, seeds)
+                if not graph.current_control_inputs():
+                    return made
+                return [_after_control_inputs(grad) for grad in made]
+        return GradientPlan(y_nodes, x_nodes, seeds, stops).build()
+
+
+def _after_control_inputs(grad: Any) -> Any:
+    """Return a gradient that waits for what the program orders it after; what it is made of does not."""
+    if isinstance(grad, IndexedSlices):
+        return IndexedSlices(_after_control_inputs(as_node(grad.values)), grad.indices, grad.dense_shape)
+    if grad is None:
+        return None
+    return Node("Identity", (grad,), _same, dtype=grad.dtype, shape=grad.shape)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def flow_back(
+    ys: Sequence[Node], xs: Sequence[Node], seeds: Sequence[Node | None], stops: Sequence[Node] = ()
+) -> list[Any]:
+    """Make the nodes of the gradients of ys by xs, in the current name scope.
+
+    Args:
+        ys: What is differentiated.
+        xs: What it is differentiated by.
+        seeds: The weight of each y; None for ones.
+        stops: Nodes taken as constants.
+
+    Returns:
+        For each x a node, IndexedSlices or None.
+
+    Raises:
+        LookupError: If a function on the way has no gradient.
+    """
+    if not ys:
+        return [None] * len(xs)
+    return _Flow(ys, xs, stops, ys[0].graph.current_control_inputs()).back(ys, seeds)
+
+
+class _Flow:
+    """The way of a gradient through the graph.
+
+    Args:
+        ys: What is differentiated.
+        xs: What it is differentiated by.
+        stops: Nodes taken as constants.
+        first: What must have run before all that is made.
+
+    Attributes:
+        reached: The nodes that a gradient of ys reaches.
+        after: For each node, what must have run before its inputs are read, as gradients read them again.
+    """
+
+    def __init__(
+        self, ys: Sequence[Node], xs: Sequence[Node], stops: Sequence[Node], first: tuple[Node, ...] = ()
+    ) -> None:
+        self._xs, self._stops = xs, set(stops)
+        self._graph = ys[0].graph
+        position = {node: at for at, node in enumerate(self._graph.nodes)}
+        within = closure_of(ys, lambda node: () if node in self._stops else node.inputs)
+        self._ancestors = sorted(within, key=position.__getitem__)
+        wanted = set(xs)
+        self._carries: set[Node] = set()
+        self.after: dict[Node, tuple[Node, ...]] = {}
+        for node in self._ancestors:
+            if (node in wanted and _is_float(node)) or self._inlets(node):
+                self._carries.add(node)
+            own = (*node.control_inputs, node) if isinstance(node, Mutation) else node.control_inputs
+            before = [after for source in node.inputs if (after := self.after.get(source))]
+            self.after[node] = tuple(dict.fromkeys(chain(first, *before, own))) if before or own else first
+        self.reached = {y for y in ys if y in self._carries}
+        for node in reversed(self._ancestors):
+            if node in self.reached:
+                self.reached.update(self._inlets(node))
+        #: The nodes on the way that have no rule.
+        self.missing = [
+            node for node in reversed(self._ancestors)
+            if node in self.reached and node.op_type != "TupleItem" and self._inlets(node) and rule_of(node) is None
+        ]  # fmt: skip
+        #: For each reached node the terms of its gradient; of a tuple, by the place of the item.
+        self._terms: dict[Node, list[Any]] = {}
+        self._items: dict[Node, dict[int, Any]] = {}
+
+    def _inlets(self, node: Node) -> tuple[Node, ...]:
+        """Return the inputs to which a gradient of the node goes on."""
+        is_old = node.op_type == "Gradients"
+        if (
+            node in self._stops
+            or (node.fn is None and not is_old)
+            or not _is_float(node)
+            or _lets_nothing_through(node)
+        ):
+            return ()
+        return tuple(source for source in node.inputs if source in self._carries)
+
+    def add(self, node: Node, term: Any) -> None:
+        """Add a term to the gradient of a node."""
+        self._terms.setdefault(node, []).append(term)
+
+    def back(self, ys: Sequence[Node], seeds: Sequence[Node | None]) -> list[Any]:
+        """Go from the ends back, and return the gradient of each x.
+
+        Raises:
+            LookupError: If a function on the way has no gradient.
+        """
+        for node in self.missing:
+            raise LookupError(f"No gradient defined for operation '{node.op_name}' (op type: {node.op_type})")
+        with self._graph.control_dependencies(None):
+            for y, seed in zip(ys, seeds, strict=True):
+                if y in self.reached:
+                    with self._graph.control_dependencies(self.after[y]):
+                        self.add(y, ones(y) if seed is None else seed)
+            return self._back()
+
+    def _back(self) -> list[Any]:
+        found: dict[Node, Any] = {}
+        wanted = set(self._xs)
+        for node in reversed(self._ancestors):
+            terms = self._terms.pop(node, None)
+            grad: Any = None
+            if terms:
+                grad = _sum(terms, node)
+                if node in wanted:
+                    found[node] = grad
+            elif node not in self._items:
+                continue
+            inlets = self._inlets(node)
+            if not inlets:
+                continue
+            if node.op_type == "TupleItem":
+                self._items.setdefault(node.inputs[0], {})[node.attrs["index"]] = grad
+                continue
+            items = self._items.pop(node, None)
+            if items is not None:
+                grad = [items.get(at) for at in range(max(items) + 1)]
+            elif isinstance(grad, IndexedSlices):
+                grad = as_node(grad)
+            self._through(node, grad, set(inlets))
+        return [found.get(x) for x in self._xs]
+
+    def _through(self, node: Node, grad: Any, inlets: set[Node]) -> None:
+        rule = rule_of(node)
+        assert rule is not None
+        scope = f"{node.op_name.rsplit('/', 1)[-1]}_grad"
+        with self._graph.name_scope(scope), self._graph.control_dependencies(self.after[node]):
+            parts = rule(node, grad)
+        for source, part in zip(node.inputs, parts, strict=True):
+            if part is None or source not in inlets:
+                continue
+            if part.dtype != source.dtype:
+                raise InternalError(
+                    f"The gradient of {node.op_name!r} ({node.op_type}) at {source.name!r} has dtype {part.dtype.name}."
+                )
+            if isinstance(part, Node):
+                part.set_shape(source.shape)
+            self.add(source, part)
+
+
+def _is_float(node: Node) -> bool:
+    """Whether a gradient can go through the value; a tuple is decided by its items."""
+    return bool(node.attrs.get("tuple")) or (not node.is_operation and node.dtype.is_floating)
+
+
+def _lets_nothing_through(node: Node) -> bool:
+    if node.fn is None and node.op_type != "Gradients":
+        return True
+    return has_no_gradient(node) or bool(node.attrs.get("stops_gradient"))
+
+
+def _sum(terms: Sequence[Any], node: Node) -> Any:
+    if len(terms) == 1:
+        return terms[0]
+    if all(isinstance(term, IndexedSlices) for term in terms):
+        return sum_of_slices(terms)
+    return add_terms([as_node(term) for term in terms], node)
 
 
 def _nodes(values: Any) -> list[Node]:

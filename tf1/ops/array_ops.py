@@ -14,11 +14,13 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementwise, normal_axes, sizes_of, static_ints
+from globalstep.tf1.ops.gradient_ops import sum_like
 from globalstep.tf1.ops.primitives import broadcast
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "matrix_transpose",
     "rank",
     "reshape",
+    "reshape_like",
     "shape",
     "shape_n",
     "size",
@@ -180,6 +183,46 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
 
     with_vjp(evaluate, vjp)
     return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(dims))
+
+
+def reshape_like(value: Node, like: Node) -> Node:
+    """Give the elements of a node in the shape of another one."""
+    if like.shape.is_fully_defined():
+        if value.shape == like.shape:
+            return value
+        shape = tuple(int(size) for size in like.shape)
+        return Node("ReshapeLike", (value,), lambda v: v.reshape(shape), dtype=value.dtype, shape=like.shape)
+    return Node("ReshapeLike", (value, like), _reshaped_like, dtype=value.dtype, shape=like.shape)
+
+
+def _reshaped_like(value: Any, like: Any) -> Any:
+    return value.reshape(like.shape)
+
+
+@gradient_of("ExpandDims", "Reshape", "ReshapeLike", "Squeeze")
+def _reshape_gradient(node: Node, grad: Node) -> Any:
+    return reshape_like(grad, node.inputs[0]), *[None] * (len(node.inputs) - 1)
+
+
+@gradient_of("BroadcastTo")
+def _broadcast_to_gradient(node: Node, grad: Node) -> Any:
+    return sum_like(grad, node.inputs[0]), None
+
+
+@gradient_of("Transpose")
+def _transpose_gradient(node: Node, grad: Node) -> Any:
+    order = node.attrs["perm"]
+    return (transpose(grad, None if order is None else [int(at) for at in np.argsort(order)]),)
+
+
+@gradient_of("MatrixTranspose")
+def _matrix_transpose_gradient(node: Node, grad: Node) -> Any:
+    return (matrix_transpose(grad),)
+
+
+@gradient_of("CheckNumerics")
+def _check_numerics_gradient(node: Node, grad: Node) -> Any:
+    return (grad,)
 
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:

@@ -14,8 +14,11 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import reshape_like
 from globalstep.tf1.ops.building import (
     as_shape_node,
     broadcast_shapes,
@@ -278,6 +281,49 @@ def gather(params: Any, indices: Any, validate_indices: Any = None, name: str | 
         shape=shape,
         attrs={"axis": place},
     )
+
+
+@gradient_of("GatherV2")
+def _gather_gradient(node: Node, grad: Node) -> Any:
+    params, ids = node.inputs[:2]
+    axis = node.attrs.get("axis", 0)
+    if params.op_type == "VariableV2" and axis == 0:
+        row = tuple(int(size) for size in params.shape)[1:]
+        rows = grad
+        if ids.shape.ndims != 1:
+            rows = Node("Rows", (grad,), lambda g: g.reshape(-1, *row), dtype=grad.dtype, shape=[None, *row])
+        indices = Node("RowIds", (ids,), _row_ids, dtype="int64", shape=[ids.shape.num_elements()])
+        return IndexedSlices(rows, indices, params.shape.as_list()), *[None] * (len(node.inputs) - 1)
+    return add_rows_like(grad, ids, params, axis), *[None] * (len(node.inputs) - 1)
+
+
+def _row_ids(ids: Any) -> Any:
+    return np.asarray(ids).reshape(-1).astype(np.int64)
+
+
+@gradient_of("Rows")
+def _rows_gradient(node: Node, grad: Node) -> Any:
+    return (reshape_like(grad, node.inputs[0]),)
+
+
+def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
+    """Give zeros of the shape of `like`, with rows added at some indices along an axis: what `gather` does, back."""
+
+    def put(values: Any, at: Any, whole: Any) -> Any:
+        shape = np.shape(whole)
+        if axis == 0:
+            return scatter_rows(values, at, shape)
+        place = axis % len(shape)
+        moved = (shape[place], *shape[:place], *shape[place + 1 :])
+        source, target = tuple(range(place, place + at.ndim)), tuple(range(at.ndim))
+        return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
+
+    return Node("AddRows", (rows, ids, like), put, dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
+
+
+@gradient_of("AddRows")
+def _add_rows_gradient(node: Node, grad: Node) -> Any:
+    return gather(grad, node.inputs[1], axis=node.attrs["axis"]), None, None
 
 
 def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:

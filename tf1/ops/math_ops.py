@@ -12,10 +12,12 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
+from globalstep.tf1.ops.gradient_ops import is_ones, unbroadcast, zeros
 from globalstep.tf1.ops.primitives import cast as cast_array
 from globalstep.tf1.ops.primitives import maximum as maximum_array
 from globalstep.tf1.ops.primitives import minimum as minimum_array
@@ -436,3 +438,158 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
     if isinstance(x, IndexedSlices):
         return IndexedSlices(multiply(x.values, scalar, name), x.indices, x.dense_shape)
     return multiply(scalar, x, name)
+
+
+# Gradients. Their sums and products are in the order of TensorFlow's, and so is what they are where a function has no
+# derivative.
+
+no_gradient("Ceil", "Floor", "FloorDiv", "FloorMod", "Rint", "Round", "Sign", "TruncateDiv", "TruncateMod")
+
+
+def _times(grad: Node, factor: Any) -> Node:
+    """Multiply, where the gradient is not known to be 1."""
+    if isinstance(factor, Node) and is_ones(grad) and grad.shape == factor.shape and factor.op_type != "VariableV2":
+        return factor
+    return multiply(grad, factor)
+
+
+@gradient_of("Add", "AddV2")
+def _add_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad, x, y), unbroadcast(grad, y, x)
+
+
+@gradient_of("Sub")
+def _sub_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad, x, y), negative(unbroadcast(grad, y, x))
+
+
+@gradient_of("Mul")
+def _mul_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(_times(grad, y), x, y), unbroadcast(_times(grad, x), y, x)
+
+
+@gradient_of("RealDiv", "Div")
+def _div_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad / y, x, y), unbroadcast(-grad * x / square(y), y, x)
+
+
+@gradient_of("DivNoNan")
+def _div_no_nan_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    to_y = div_no_nan(-grad * x, square(y))
+    return unbroadcast(div_no_nan(grad, y), x, y), unbroadcast(to_y, y, x)
+
+
+@gradient_of("SquaredDifference")
+def _squared_difference_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    to_x = grad * (x - y) * 2.0
+    return unbroadcast(to_x, x, y), unbroadcast(-to_x, y, x)
+
+
+@gradient_of("Pow")
+def _pow_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    # The gradient at the exponent is 0 where the base is not positive.
+    logs = elementwise("LogIfPositive", x, _log_if_positive, None)
+    return unbroadcast(grad * y * pow(x, y - 1.0), x, y), unbroadcast(grad * node * logs, y, x)
+
+
+def _log_if_positive(x: Any) -> Any:
+    positive = np.greater(x, 0)
+    return np.where(positive, np.log(np.where(positive, x, np.ones_like(x))), np.zeros_like(x))
+
+
+@gradient_of("LogIfPositive")
+def _log_if_positive_gradient(node: Node, grad: Node) -> Any:
+    (x,) = node.inputs
+    return (div_no_nan(grad, maximum(x, 0.0)),)
+
+
+@gradient_of("Maximum", "Minimum")
+def _choice_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    # Where both are equal the gradient is all of x.
+    first = (greater_equal if node.op_type == "Maximum" else less_equal)(x, y)
+    none = zeros(grad)
+    return unbroadcast(_either(first, grad, none), x, y), unbroadcast(_either(first, none, grad), y, x)
+
+
+def _either(condition: Node, x: Node, y: Node) -> Node:
+    return Node("SelectV2", (condition, x, y), np.where, dtype=x.dtype, shape=x.shape)
+
+
+@gradient_of("SelectV2")
+def _either_gradient(node: Node, grad: Node) -> Any:
+    condition, _, _ = node.inputs
+    none = zeros(grad)
+    return None, _either(condition, grad, none), _either(condition, none, grad)
+
+
+@gradient_of("Atan2")
+def _atan2_gradient(node: Node, grad: Node) -> Any:
+    y, x = node.inputs
+    share = grad / (square(x) + square(y))
+    return unbroadcast(share * x, y, x), unbroadcast(share * -y, x, y)
+
+
+@gradient_of("Cast")
+def _cast_gradient(node: Node, grad: Node) -> Any:
+    return (cast(grad, node.inputs[0].dtype),)
+
+
+def _of_one(op_type: str, rule: Any) -> None:
+    """Register the gradient of a function of one value: `rule(grad, x, y)`, where y is its value."""
+    gradient_of(op_type)(lambda node, grad: (rule(grad, node.inputs[0], node),))
+
+
+_of_one("Abs", lambda g, x, y: g * sign(x))
+_of_one("Acos", lambda g, x, y: -g / sqrt(1.0 - square(x)))
+_of_one("Asin", lambda g, x, y: g / sqrt(1.0 - square(x)))
+_of_one("Atan", lambda g, x, y: g / (1.0 + square(x)))
+_of_one("Cos", lambda g, x, y: -g * sin(x))
+_of_one("Cosh", lambda g, x, y: g * sinh(x))
+_of_one("Exp", lambda g, x, y: _times(g, y))
+_of_one("Expm1", lambda g, x, y: (y + 1.0) * g)
+_of_one("Identity", lambda g, x, y: g)
+_of_one("Log", lambda g, x, y: g / x)
+_of_one("Log1p", lambda g, x, y: g / (x + 1.0))
+_of_one("LogSigmoid", lambda g, x, y: g * sigmoid(-x))
+_of_one("Neg", lambda g, x, y: -g)
+_of_one("Reciprocal", lambda g, x, y: -g * square(y))
+_of_one("Rsqrt", lambda g, x, y: g * -0.5 * y * square(y))
+_of_one("Sigmoid", lambda g, x, y: sigmoid_grad(y, g))
+_of_one("Sin", lambda g, x, y: g * cos(x))
+_of_one("Sinh", lambda g, x, y: g * cosh(x))
+_of_one("Sqrt", lambda g, x, y: g * 0.5 / y)
+_of_one("Square", lambda g, x, y: _times(g, x) * 2.0)
+_of_one("Tan", lambda g, x, y: g * (1.0 + square(y)))
+_of_one("Tanh", lambda g, x, y: tanh_grad(y, g))
+
+
+def sigmoid_grad(value: Node, grad: Node) -> Node:
+    """Give the gradient at x, where `value` is sigmoid(x) and `grad` its gradient."""
+    return Node("SigmoidGrad", (value, grad), _sigmoid_grad, dtype=value.dtype, shape=value.shape)
+
+
+def _sigmoid_grad(value: Any, g: Any) -> Any:
+    return g * value * (1 - value)
+
+
+gradient_of("SigmoidGrad")(composed(lambda node: node.inputs[1] * node.inputs[0] * (1.0 - node.inputs[0])))
+
+
+def tanh_grad(value: Node, grad: Node) -> Node:
+    """Give the gradient at x, where `value` is tanh(x) and `grad` its gradient."""
+    return Node("TanhGrad", (value, grad), _tanh_grad, dtype=value.dtype, shape=value.shape)
+
+
+def _tanh_grad(value: Any, g: Any) -> Any:
+    return g * (1 - value * value)
+
+
+gradient_of("TanhGrad")(composed(lambda node: node.inputs[1] * (1.0 - square(node.inputs[0]))))

@@ -12,10 +12,12 @@ import autograd.numpy as anp
 from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.execution import products
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
+from globalstep.tf1.ops.gradient_ops import sum_like
 
 __all__ = ["einsum", "matmul", "tensordot"]
 
@@ -97,6 +99,16 @@ def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
 
     work = one.size * other.shape[1]
     return products.matmul(one, other), (Costly(to_a, work), Costly(to_b, work))
+
+
+@gradient_of("MatMul", "BatchMatMul")
+def _matmul_gradient(node: Node, grad: Node) -> tuple[Node, Node]:
+    a, b = node.inputs
+    flip_a, flip_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
+    # Of transposed operands the product is the transposed one of the others.
+    to_a = matmul(b, grad, transpose_a=flip_b, transpose_b=True) if flip_a else matmul(grad, b, transpose_b=not flip_b)
+    to_b = matmul(grad, a, transpose_a=True, transpose_b=flip_a) if flip_b else matmul(a, grad, transpose_a=not flip_a)
+    return (to_a, to_b) if node.op_type == "MatMul" and node.shape.ndims else (sum_like(to_a, a), sum_like(to_b, b))
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:

@@ -13,11 +13,14 @@ import numpy as np
 from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike, as_dtype
-from globalstep.tf1.gradients.vjps import sum_vjp, with_vjp
+from globalstep.tf1.gradients.registry import composed, gradient_of
+from globalstep.tf1.gradients.vjps import _sum_of, sum_vjp, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
-from globalstep.tf1.ops.primitives import flip, largest, product, running_sum
+from globalstep.tf1.ops.gradient_ops import MAX_CONSTANT
+from globalstep.tf1.ops.primitives import _product_of_others, flip, largest, product, running_sum
 
 __all__ = [
     "argmax",
@@ -173,6 +176,101 @@ reduce_euclidean_norm = _reduction(
 )
 
 
+def _spread(node: Node, grad: Node) -> Node:
+    """Give a gradient of a reduction at each element that went into it; of a mean, divided by their number."""
+    x, axes, mean = node.inputs[0], node.attrs["axis"], node.op_type == "Mean"
+    attrs = {"axis": axes, "keepdims": node.attrs["keepdims"], "mean": mean}
+    if x.shape.is_fully_defined():
+        shape, dtype = tuple(int(size) for size in x.shape), np.dtype(x.dtype.as_numpy_dtype)
+        if grad.op_type == "Const" and "filled" in grad.attrs and (x.shape.num_elements() or 0) <= MAX_CONSTANT:
+            made = as_node(_spread_out(grad.attrs["value"], shape, dtype, axes, mean))
+            if not mean:
+                made.attrs["filled"] = grad.attrs["filled"]
+            return made
+        return Node(
+            "Spread", (grad,), lambda g: _spread_out(g, shape, dtype, axes, mean), dtype=x.dtype, shape=x.shape,
+            attrs=attrs,
+        )  # fmt: skip
+    return Node(
+        "Spread", (grad, x), lambda g, v: _spread_out(g, v.shape, v.dtype, axes, mean), dtype=x.dtype, shape=x.shape,
+        attrs=attrs,
+    )  # fmt: skip
+
+
+def _spread_out(g: Any, shape: tuple[int, ...], dtype: Any, axes: tuple[int, ...] | None, mean: bool) -> Any:
+    how = _sum_of(shape, axes)
+    g = g.reshape(how.kept)
+    g = g / how.terms if mean else g
+    if how.repeats and how.terms:
+        return np.add(g, 0, dtype=dtype).repeat(how.terms, how.axes[0])
+    # Added to zero before it is spread: numpy adds no two numbers as slowly as repeated ones.
+    spread = np.empty(shape, dtype)
+    spread[...] = np.add(g, 0)
+    return spread
+
+
+@gradient_of("Spread")
+def _spread_gradient(node: Node, grad: Node) -> Any:
+    axes = node.attrs["axis"]
+    reduce = reduce_mean if node.attrs["mean"] else reduce_sum
+    total = reduce(grad, None if axes is None else list(axes), node.attrs["keepdims"])
+    return total, *[None] * (len(node.inputs) - 1)
+
+
+@gradient_of("Sum", "Mean")
+def _sum_gradient(node: Node, grad: Node) -> Any:
+    return (_spread(node, grad),)
+
+
+@gradient_of("Max", "Min")
+def _extreme_gradient(node: Node, grad: Node) -> Any:
+    """Equal maxima share the gradient evenly."""
+    (x,) = node.inputs
+    axes = node.attrs["axis"]
+    chosen = math_ops.cast(math_ops.equal(x, _spread(node, node)), x.dtype)
+    count = reduce_sum(chosen, None if axes is None else list(axes), node.attrs["keepdims"])
+    return (_spread(node, grad / count) * chosen,)
+
+
+@gradient_of("Prod")
+def _product_gradient(node: Node, grad: Node) -> Any:
+    axes = node.attrs["axis"]
+
+    def others(value: Any) -> Any:
+        rank = np.ndim(value)
+        wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes)
+        return _product_of_others(value, wanted) if wanted else np.ones_like(value)
+
+    (x,) = node.inputs
+    rest = Node("ProductOfOthers", (x,), others, dtype=x.dtype, shape=x.shape, attrs={"of": node})
+    return (_spread(node, grad) * rest,)
+
+
+gradient_of("ProductOfOthers")(composed(lambda node: _spread(node.attrs["of"], node.attrs["of"]) / node.inputs[0]))
+
+
+@gradient_of("LogSumExp")
+def _log_sum_exp_gradient(node: Node, grad: Node) -> Any:
+    (x,) = node.inputs
+    return (_spread(node, grad) * math_ops.exp(x - _spread(node, node)),)
+
+
+@gradient_of("EuclideanNorm")
+def _euclidean_norm_gradient(node: Node, grad: Node) -> Any:
+    return (_spread(node, grad / node) * node.inputs[0],)
+
+
+def _variance_of(node: Node) -> Node:
+    (x,) = node.inputs
+    axes = node.attrs["axis"]
+    axes = None if axes is None else list(axes)
+    return reduce_mean(math_ops.square(x - reduce_mean(x, axes, True)), axes, node.attrs["keepdims"])
+
+
+gradient_of("Variance")(composed(_variance_of))
+gradient_of("StandardDeviation")(composed(lambda node: math_ops.sqrt(_variance_of(node))))
+
+
 def count_nonzero(
     input_tensor: Any,
     axis: Any = None,
@@ -256,6 +354,12 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
     return elementwise("Cumsum", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
+@gradient_of("Cumsum")
+def _cumsum_gradient(node: Node, grad: Node) -> Any:
+    how = node.attrs
+    return (cumsum(grad, how["axis"], how["exclusive"], not how["reverse"]),)
+
+
 def norm(
     tensor: Any,
     ord: Any = "euclidean",
@@ -281,6 +385,20 @@ def norm(
     node = _reduce("Norm", as_node(tensor), axis, keeps, name or "norm", norms[ord])
     node.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
     return node
+
+
+@gradient_of("Norm")
+def _norm_gradient(node: Node, grad: Node) -> Any:
+    (x,), order = node.inputs, node.attrs["ord"]
+    if order == 2:
+        return _euclidean_norm_gradient(node, grad)
+    if order == 1:
+        return (_spread(node, grad) * math_ops.sign(x),)
+    size = math_ops.abs(x)
+    chosen = math_ops.cast(math_ops.equal(size, _spread(node, node)), x.dtype)
+    axes = node.attrs["axis"]
+    count = reduce_sum(chosen, None if axes is None else list(axes), node.attrs["keepdims"])
+    return (_spread(node, grad / count) * chosen * math_ops.sign(x),)
 
 
 def bincount(
