@@ -17,13 +17,14 @@ from autograd.extend import defvjp, primitive
 from globalstep.tf1.distributions.distribution import FULLY_REPARAMETERIZED, Distribution, arguments
 from globalstep.tf1.distributions.divergence import RegisterKL
 from globalstep.tf1.distributions.parameters import floats, positive
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, name_scope
 from globalstep.tf1.ops.array_ops import broadcast_to, expand_dims
 from globalstep.tf1.ops.building import unary
 from globalstep.tf1.ops.constant_ops import convert_to_tensor, ones_like, zeros_like
 from globalstep.tf1.ops.indexing_ops import where
 from globalstep.tf1.ops.math_ops import abs as absolute
-from globalstep.tf1.ops.math_ops import log, maximum, minimum, square
+from globalstep.tf1.ops.math_ops import exp, log, maximum, minimum, square
 from globalstep.tf1.ops.matrix_ops import matrix_diag
 from globalstep.tf1.ops.nn_ops import softplus
 from globalstep.tf1.ops.random_ops import random_normal
@@ -49,6 +50,11 @@ def _quantiles(p: Any) -> Any:
 
 defvjp(_quantiles, lambda ans, p: lambda g: g * anp.exp(0.5 * ans * ans) * math.sqrt(2 * math.pi))
 _ndtri = unary("_ndtri", "Ndtri", _quantiles, "Give the standard normal distribution's quantiles.", floats=True)
+
+
+@gradient_of("Ndtri")
+def _ndtri_gradient(node: Node, grad: Node) -> tuple[Node]:
+    return (grad * exp(0.5 * square(node)) * math.sqrt(2 * math.pi),)
 
 
 def _ndtr(z: Node) -> Node:

@@ -127,9 +127,13 @@ class _Planner:
         self.pushes.extend([] for _ in range(count - len(self.pushes)))
         whole, rows = self._reads(count)
         slots: dict[Node, int] = {}
+        both = self._evaluated_together()
         for node in self.nodes:
-            if not self._is_read(node):
+            if not self._is_read(node) and node not in slots:
                 slots[node] = len(slots)
+                if node in both:
+                    slots[both[node]] = len(slots)
+        self.both = both
         size = len(slots)
         read_slots: list[dict[Variable, int]] = []
         for variables in whole:
@@ -167,6 +171,18 @@ class _Planner:
         while len(plan.rounds) > 1 and plan.rounds[-1] == Round():
             plan.rounds.pop()
         return plan
+
+    def _evaluated_together(self) -> dict[Node, Node]:
+        """Find the nodes whose evaluation saves something for their gradient, each with what stands for that."""
+        among = set(self.nodes) - self.fed
+        return {
+            of: node
+            for node in self.nodes
+            if node.op_type == "Saved"
+            and node not in self.fed
+            and (of := node.attrs["of"]) in among
+            and self.ready[of] <= self.ready[node]
+        }
 
     def _place(self, node: Node) -> None:
         """Find the rounds of a node whose sources and control inputs have theirs."""
@@ -248,10 +264,14 @@ class _Planner:
             and not isinstance(node, Mutation)
         ]
         early, at_once, late = evaluation_order(nodes, set(rows), whole)
-        by_cut = set(at_once)
+        by_cut, by_rows, done = set(at_once), set(rows), set(self.both.values())
 
         def steps(ordered: Sequence[Node]) -> tuple[Step, ...]:
-            return tuple(_step(plan, node, node in set(rows)) for node in ordered if node.op_type != "NoOp")
+            return tuple(
+                self._with_saved(_step(plan, node, node in by_rows))
+                for node in ordered
+                if node.op_type != "NoOp" and node not in done
+            )
 
         slots = plan.read_slots[number]
         reads = tuple(variable for variable in slots if not variable.is_local)
@@ -264,6 +284,24 @@ class _Planner:
             late=_joined(steps(late)),
             mutations=tuple(self.pushes[number]),
         )
+
+    def _with_saved(self, step: Step) -> Step:
+        """Let a step give what it saves, too, where the run needs that."""
+        made = self.both.get(step.node)
+        return (
+            step
+            if made is None
+            else step._replace(
+                fn=made.attrs["both"],
+                one=None,
+                out=slice(step.out, step.out + 2),
+                given=itemgetter(*step.inputs) if len(step.inputs) > 1 else _only(step.inputs[0]),
+            )
+        )
+
+
+def _only(slot: int) -> Any:
+    return lambda values: (values[slot],)
 
 
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:

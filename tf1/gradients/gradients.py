@@ -111,6 +111,11 @@ def gradients(
                 if not graph.current_control_inputs():
                     return made
                 return [_after_control_inputs(grad) for grad in made]
+            import os, traceback
+
+            if os.environ.get("MISSING"):
+                with open(os.environ["MISSING"], "a") as f:
+                    f.write(f"{flow.missing[-1].op_type} {[n.op_type for n in flow.missing]}\n")
         return GradientPlan(y_nodes, x_nodes, seeds, stops).build()
 
 
@@ -270,6 +275,8 @@ class _Flow:
 
 def _is_float(node: Node) -> bool:
     """Whether a gradient can go through the value; a tuple is decided by its items."""
+    if node.op_type == "Saved":
+        return False
     return bool(node.attrs.get("tuple")) or (not node.is_operation and node.dtype.is_floating)
 
 

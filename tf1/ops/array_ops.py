@@ -31,6 +31,7 @@ __all__ = [
     "expand_dims",
     "identity",
     "matrix_transpose",
+    "moved_axis",
     "rank",
     "reshape",
     "reshape_like",
@@ -211,6 +212,9 @@ def _broadcast_to_gradient(node: Node, grad: Node) -> Any:
 
 @gradient_of("Transpose")
 def _transpose_gradient(node: Node, grad: Node) -> Any:
+    if "moved" in node.attrs:
+        source, target = node.attrs["moved"]
+        return (moved_axis(grad, target, source),)
     order = node.attrs["perm"]
     return (transpose(grad, None if order is None else [int(at) for at in np.argsort(order)]),)
 
@@ -299,6 +303,19 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         shape=TensorShape(dims),
         attrs={"perm": order},
     )
+
+
+def moved_axis(node: Node, source: int, target: int) -> Node:
+    """Give a value with one axis in another place."""
+    shape = None
+    if node.shape.dims is not None:
+        shape = node.shape.as_list()
+        size = shape.pop(source)
+        shape.insert(target % (len(shape) + 1), size)
+    return Node(
+        "Transpose", (node,), lambda x: anp.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
+        shape=TensorShape(shape), attrs={"moved": (source, target)},
+    )  # fmt: skip
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Node:

@@ -15,12 +15,16 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
+from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
 from globalstep.tf1.ops.primitives import cast, maximum, maximum_vjp, minimum, minimum_vjp, select
+from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
 
@@ -80,6 +84,13 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     return _like(t, clipped)
 
 
+@gradient_of("ClipByValue")
+@composed
+def _clip_by_value_gradient(node: Node) -> Node:
+    values, low, high = node.inputs
+    return math_ops.maximum(math_ops.minimum(values, high), low)
+
+
 def _square_sum(v: Any, axes: tuple[int, ...] | None) -> Any:
     return anp.sum(v * v, axis=axes, keepdims=axes is not None)
 
@@ -111,9 +122,27 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 
     clipped = Node(
         "ClipByNorm", (values, limit), clip, name=name or "clip_by_norm", dtype=values.dtype,
-        shape=values.shape,
+        shape=values.shape, attrs={"axes": places},
     )  # fmt: skip
     return _like(t, clipped)
+
+
+def _root_of_squares(values: Node, axes: Any) -> Node:
+    """Give the 2-norm, with gradient 0 instead of infinity at 0."""
+    squares = reduce_sum(math_ops.square(values), None if axes is None else list(axes), axes is not None)
+    return Node("RootOfSquares", (squares,), _root, dtype=values.dtype, shape=squares.shape)
+
+
+@gradient_of("RootOfSquares")
+def _root_of_squares_gradient(node: Node, grad: Node) -> Any:
+    return (math_ops.div_no_nan(grad * 0.5, node),)
+
+
+@gradient_of("ClipByNorm")
+@composed
+def _clip_by_norm_gradient(node: Node) -> Node:
+    values, limit = node.inputs
+    return values * limit / math_ops.maximum(_root_of_squares(values, node.attrs["axes"]), limit)
 
 
 def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any:
@@ -141,6 +170,14 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any
         shape=values.shape,
     )  # fmt: skip
     return _like(t, clipped)
+
+
+@gradient_of("ClipByAverageNorm")
+@composed
+def _clip_by_average_norm_gradient(node: Node) -> Node:
+    values, limit = node.inputs
+    count = math_ops.cast(reduce_prod(shape_of(values)), values.dtype)
+    return values * limit * math_ops.minimum(count / _root_of_squares(values, None), 1.0 / limit)
 
 
 def _sequence(t_list: Any) -> list[Any]:
@@ -175,6 +212,12 @@ def global_norm(t_list: Any, name: str | None = None) -> Node:
         return _root(sum(squares[1:], squares[0]))
 
     return Node("GlobalNorm", nodes, norm, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
+
+
+@gradient_of("GlobalNorm")
+def _global_norm_gradient(node: Node, grad: Node) -> Any:
+    share = math_ops.div_no_nan(grad, node)
+    return [value * share for value in node.inputs]
 
 
 def clip_by_global_norm(
@@ -226,3 +269,11 @@ def _scale(norm: Node, clip_norm: Any, values: Node) -> Node:
         return cast(scale + (n - n), kind)
 
     return Node("ClipScale", (norm, limit), factor, name="scale", dtype=values.dtype, shape=[])
+
+
+@gradient_of("ClipScale")
+@composed
+def _clip_scale_gradient(node: Node) -> Node:
+    norm, limit = node.inputs
+    scale = limit * math_ops.minimum(1.0 / norm, 1.0 / limit)
+    return math_ops.cast(scale + (norm - norm), node.dtype)

@@ -16,6 +16,7 @@ from autograd.tracer import getval
 from globalstep.dtypes import as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.log_format import write_line
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import (
     GraphKeys,
     Node,
@@ -168,6 +169,11 @@ def Print(  # noqa: N802
     return Node(
         "Print", (node, *shown), show, name=name, dtype=node.dtype, shape=node.shape, stateful=True
     )  # fmt: skip
+
+
+@gradient_of("Print")
+def _print_gradient(node: Node, grad: Node) -> Any:
+    return grad, *[None] * (len(node.inputs) - 1)
 
 
 def _summary(value: Any, summarize: int | None) -> str:

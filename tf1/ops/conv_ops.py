@@ -14,15 +14,32 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import operands, require_float
-from globalstep.tf1.ops.sliding_windows import Fit, convolve, convolved_vjp, largest_of_windows, largest_vjp, patches
+from globalstep.tf1.ops.array_ops import moved_axis
+from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.building import operands, require_float, sizes_of
+from globalstep.tf1.ops.sliding_windows import (
+    Fit,
+    _collect,
+    _share,
+    _to_images,
+    _to_kernels,
+    convolve,
+    convolved_vjp,
+    largest_of_windows,
+    largest_vjp,
+    overlay,
+    patches,
+)
 
 __all__ = [
     "avg_pool",
     "checked_padding",
+    "images_gradient",
     "conv2d",
     "is_channels_first",
     "last_order",
@@ -107,25 +124,14 @@ def is_channels_first(data_format: str | None, rank: int) -> bool:
     raise ValueError(f"data_format {data_format!r} is not supported: use {last[0]!r} or {first[0]!r}.")
 
 
-def _moved(node: Node, source: int, target: int) -> Node:
-    shape = None
-    if node.shape.dims is not None:
-        shape = node.shape.as_list()
-        shape.insert(target % len(shape), shape.pop(source))
-    return Node(
-        "Transpose", (node,), lambda x: anp.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
-        shape=TensorShape(shape), attrs={"moved": (source, target)},
-    )  # fmt: skip
-
-
 def to_channels_last(node: Node) -> Node:
     """Give [batch, channels, ...] as [batch, ..., channels]."""
-    return _moved(node, 1, -1)
+    return moved_axis(node, 1, -1)
 
 
 def to_channels_first(node: Node) -> Node:
     """Give [batch, ..., channels] as [batch, channels, ...]."""
-    return _moved(node, -1, 1)
+    return moved_axis(node, -1, 1)
 
 
 def last_order(values: Any) -> Any:
@@ -205,6 +211,65 @@ def conv2d(
     return Node("Conv2D", (x, w), evaluate, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
+@gradient_of("Conv2D")
+def _conv2d_gradient(node: Node, grad: Node) -> Any:
+    x, w = node.inputs
+    how = node.attrs["strides"], node.attrs["padding"]
+    return images_gradient(grad, w, shape_of(x), *how), _filters_gradient(x, grad, w, *how)
+
+
+def images_gradient(
+    grad: Node, filters: Node, sizes: Node, strides: tuple[int, int], padding: str, name: str | None = None
+) -> Node:
+    """Give the gradient of `conv2d` by its images, of the shape `sizes`."""
+
+    def spread(g: Any, kernels: Any, wanted: Any) -> Any:
+        shape = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
+        size = kernels.shape[:2]
+        fit = Fit(
+            strides, margins(shape[1], size[0], strides[0], padding), margins(shape[2], size[1], strides[1], padding)
+        )
+        for at, around in ((1, fit.rows), (2, fit.columns)):
+            computed = (shape[at] + sum(around) - size[at - 1]) // strides[at - 1] + 1
+            if computed != g.shape[at]:
+                raise InvalidArgumentError(
+                    "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
+                    f"{g.shape[at]}, computed = {computed}"
+                )
+        return _to_images(g, kernels, shape, fit)
+
+    dims = sizes_of(sizes) or [None, None, None, filters.shape.as_list()[2]]
+    attrs = {"strides": strides, "padding": padding}
+    return Node(
+        "Conv2DBackpropInput", (grad, filters, sizes), spread, name=name, dtype=grad.dtype, shape=dims, attrs=attrs
+    )
+
+
+def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
+    size = tuple(int(n) for n in like.shape[:2])
+
+    def multiply(x: Any, g: Any) -> Any:
+        return _to_kernels(x, g, size, _fit_of(x, size, strides, padding))
+
+    attrs = {"strides": strides, "padding": padding, "like": like}
+    return Node("Conv2DBackpropFilter", (images, grad), multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
+
+
+# A convolution is linear in both operands, so the three are each other's derivatives.
+@gradient_of("Conv2DBackpropInput")
+def _images_gradient_gradient(node: Node, grad: Node) -> Any:
+    g, w, _ = node.inputs
+    how = node.attrs["strides"], node.attrs["padding"]
+    return conv2d(grad, w, [1, *how[0], 1], how[1]), _filters_gradient(grad, g, w, *how), None
+
+
+@gradient_of("Conv2DBackpropFilter")
+def _filters_gradient_gradient(node: Node, grad: Node) -> Any:
+    x, g = node.inputs
+    how = node.attrs["strides"], node.attrs["padding"]
+    return images_gradient(g, grad, shape_of(x), *how), conv2d(x, grad, [1, *how[0], 1], how[1])
+
+
 def max_pool(
     value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
 ) -> Node:
@@ -235,6 +300,38 @@ def max_pool(
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+@gradient_of("MaxPool")
+def _max_pool_gradient(node: Node, grad: Node) -> Any:
+    """Equal values of a window share the gradient evenly."""
+    (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
+
+    def share(g: Any, images: Any, largest: Any) -> Any:
+        return _share(g, images, largest, how[0], _fit_of(images, *how))
+
+    return (Node("MaxPoolGrad", (grad, x, node), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}),)
+
+
+@gradient_of("MaxPoolGrad")
+def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
+    (of, x, largest), how = node.inputs, node.attrs["how"]
+
+    def collect(values: Any, images: Any, maxima: Any) -> Any:
+        return _collect(values, images, maxima, how[0], _fit_of(images, *how))
+
+    made = Node("MaxPoolGradGrad", (grad, x, largest), collect, dtype=of.dtype, shape=of.shape, attrs={"how": how})
+    return made, None, None
+
+
+@gradient_of("MaxPoolGradGrad")
+def _max_pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
+    (_, x, largest), how = node.inputs, node.attrs["how"]
+
+    def share(g: Any, images: Any, maxima: Any) -> Any:
+        return _share(g, images, maxima, how[0], _fit_of(images, *how))
+
+    return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}), None, None
 
 
 def avg_pool(
@@ -268,3 +365,26 @@ def avg_pool(
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     return Node("AvgPool", (x,), pool, name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+@gradient_of("AvgPool")
+def _avg_pool_gradient(node: Node, grad: Node) -> Any:
+    (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
+    size, steps, padding = how
+
+    def spread(g: Any, images: Any) -> Any:
+        shape, fit = images.shape, _fit_of(images, *how)
+        inside = np.ones((1, *shape[1:3], 1), images.dtype)
+        share = g / np.sum(prepared(inside, size, steps, padding, 0), axis=(3, 4))
+        windows = np.broadcast_to(share[:, :, :, None, None], (*share.shape[:3], *size, share.shape[3]))
+        padded = (shape[0], shape[1] + sum(fit.rows), shape[2] + sum(fit.columns), shape[3])
+        whole = overlay(windows, size, steps, padded)
+        return whole[:, fit.rows[0] : fit.rows[0] + shape[1], fit.columns[0] : fit.columns[0] + shape[2]]
+
+    return (Node("AvgPoolGrad", (grad, x), spread, dtype=x.dtype, shape=x.shape, attrs={"how": how}),)
+
+
+@gradient_of("AvgPoolGrad")
+def _avg_pool_grad_gradient(node: Node, grad: Node) -> Any:
+    size, steps, padding = node.attrs["how"]
+    return avg_pool(grad, [1, *size, 1], [1, *steps, 1], padding), None

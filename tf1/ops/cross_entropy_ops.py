@@ -14,12 +14,14 @@ from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.products import in_parts
+from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient, saved
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
-from globalstep.tf1.ops.array_ops import stop_gradient
+from globalstep.tf1.ops.array_ops import expand_dims, stop_gradient
 from globalstep.tf1.ops.building import normal_axes, operands, require_float
+from globalstep.tf1.ops.gradient_ops import unbroadcast
 
 #: A cross entropy takes as long as so many multiplications for each score.
 _PASSES = 16
@@ -75,6 +77,14 @@ def _vjp(logits: Any, labels: Any, axis: int) -> Found:
     )
 
 
+def log_softmax_of(scores: Node, axis: int) -> Node:
+    """Give log(softmax(scores)); see `globalstep.tf1.ops.nn_ops.log_softmax`."""
+    return Node(
+        "LogSoftmax", (scores,), lambda x: _log_softmax(x, axis), dtype=scores.dtype, shape=scores.shape,
+        attrs={"axis": axis},
+    )  # fmt: skip
+
+
 def _like(labels: Any, logits: Any) -> Any:
     """Give labels in the dtype of the scores, as TensorFlow casts them: one_hot gives integers by itself."""
     if not isinstance(logits, Node) or (wanted := as_node(labels)).dtype == logits.dtype:
@@ -125,7 +135,51 @@ def softmax_cross_entropy_with_logits_v2(
         name=name or "softmax_cross_entropy_with_logits",
         dtype=scores.dtype,
         shape=TensorShape(rest),
+        attrs={"axis": place},
     )
+
+
+# TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
+@gradient_of("SoftmaxCrossEntropyWithLogits")
+def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
+    scores, labels = node.inputs
+    axis = node.attrs["axis"]
+
+    def find(x: Any, wanted: Any) -> tuple[Any, Any]:
+        logs = _log_softmax(x, axis)
+        return -np.sum(wanted * logs, axis=axis), logs
+
+    def to_scores(g: Any, x: Any, wanted: Any, logs: Any) -> Any:
+        return np.expand_dims(g, axis) * (np.exp(logs) - wanted)
+
+    def to_labels(g: Any, x: Any, logs: Any) -> Any:
+        return -np.expand_dims(g, axis) * logs
+
+    logs, attrs = saved(node, find), {"axis": axis}
+    return (
+        Node(
+            "SoftmaxCrossEntropyGrad", (grad, scores, labels, logs), to_scores, dtype=scores.dtype, shape=scores.shape,
+            attrs=attrs,
+        ),
+        Node(
+            "SoftmaxCrossEntropyLabelsGrad", (grad, scores, logs), to_labels, dtype=labels.dtype, shape=labels.shape,
+            attrs=attrs,
+        ),
+    )  # fmt: skip
+
+
+@gradient_of("SoftmaxCrossEntropyGrad")
+@composed
+def _cross_entropy_grad_gradient(node: Node) -> Node:
+    g, scores, labels, _ = node.inputs
+    return expand_dims(g, node.attrs["axis"]) * (math_ops.exp(log_softmax_of(scores, node.attrs["axis"])) - labels)
+
+
+@gradient_of("SoftmaxCrossEntropyLabelsGrad")
+@composed
+def _cross_entropy_labels_grad_gradient(node: Node) -> Node:
+    g, scores, _ = node.inputs
+    return -expand_dims(g, node.attrs["axis"]) * log_softmax_of(scores, node.attrs["axis"])
 
 
 def softmax_cross_entropy_with_logits(
@@ -258,6 +312,42 @@ def sparse_softmax_cross_entropy_with_logits(
     )
 
 
+@gradient_of("SparseSoftmaxCrossEntropyWithLogits")
+def _sparse_cross_entropy_gradient(node: Node, grad: Node) -> Any:
+    scores, labels = node.inputs
+    inputs = (grad, scores, labels, saved(node, _sparse_found))
+    return Node("SparseSoftmaxCrossEntropyGrad", inputs, _sparse_back, dtype=scores.dtype, shape=scores.shape), None
+
+
+def _sparse_found(logits: Any, labels: Any) -> tuple[Any, Any]:
+    _check_classes(logits, labels)
+    losses, *rest = _sparse_parts(logits, labels)
+    return losses, rest
+
+
+def _sparse_back(g: Any, logits: Any, labels: Any, found: Any) -> Any:
+    powers, total = found
+    weights = g.reshape(-1)
+    gradient = powers * (weights[:, None] / total)
+    gradient[np.arange(labels.size), labels.reshape(-1)] -= weights
+    return gradient.reshape(logits.shape)
+
+
+@gradient_of("SparseSoftmaxCrossEntropyGrad")
+@composed
+def _sparse_cross_entropy_grad_gradient(node: Node) -> Node:
+    g, scores, labels, _ = node.inputs
+
+    def mark(classes: Any, x: Any) -> Any:
+        return (classes[..., None] == np.arange(np.shape(x)[-1])).astype(x.dtype)
+
+    hot = Node("MarkClasses", (labels, scores), mark, dtype=scores.dtype, shape=scores.shape)
+    return expand_dims(g, -1) * (math_ops.exp(log_softmax_of(scores, -1)) - hot)
+
+
+no_gradient("MarkClasses", "Stirling")
+
+
 def _logistic_loss(scores: Any, labels: Any) -> Any:
     return anp.logaddexp(scores, 0) - scores * labels
 
@@ -302,6 +392,30 @@ def sigmoid_cross_entropy_with_logits(
     )  # fmt: skip
 
 
+@gradient_of("SigmoidCrossEntropyWithLogits")
+def _sigmoid_cross_entropy_gradient(node: Node, grad: Node) -> Any:
+    x, z = node.inputs
+    inputs = (grad, x, z, saved(node, _logistic_found))
+    to_x = Node("SigmoidCrossEntropyGrad", inputs, _logistic_back, dtype=x.dtype, shape=node.shape)
+    return unbroadcast(to_x, x, z), unbroadcast(-grad * x, z, x)
+
+
+def _logistic_found(scores: Any, labels: Any) -> tuple[Any, Any]:
+    logs = np.logaddexp(scores, 0)
+    return logs - scores * labels, logs
+
+
+def _logistic_back(g: Any, scores: Any, labels: Any, logs: Any) -> Any:
+    return g * np.exp(scores - logs) + -g * labels
+
+
+@gradient_of("SigmoidCrossEntropyGrad")
+@composed
+def _sigmoid_cross_entropy_grad_gradient(node: Node) -> Node:
+    g, x, z, _ = node.inputs
+    return g * (math_ops.sigmoid(x) - z)
+
+
 def weighted_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None, targets: Any = None
 ) -> Node:
@@ -324,6 +438,13 @@ def weighted_cross_entropy_with_logits(
 
     return Node("WeightedCrossEntropy", (x, z, q), evaluate, name=name or "logistic_loss", dtype=x.dtype,
                 shape=x.shape)  # fmt: skip
+
+
+@gradient_of("WeightedCrossEntropy")
+@composed
+def _weighted_cross_entropy_gradient(node: Node) -> Node:
+    x, z, q = node.inputs
+    return (1.0 - z) * x - (1.0 + (q - 1.0) * z) * math_ops.log_sigmoid(x)
 
 
 def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None) -> Node:

@@ -15,18 +15,21 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops import math_ops
-from globalstep.tf1.ops.array_ops import reshape
+from globalstep.tf1.ops.array_ops import reshape, reshape_like
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import is_node, sizes_of
+from globalstep.tf1.ops.gradient_ops import ones, rearranges, zeros
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, select, take_rows
 from globalstep.tf1.ops.primitives import maximum as maximum_array
-from globalstep.tf1.ops.reduction_ops import reduce_prod
+from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
+from globalstep.tf1.ops.segment_ops import unsorted_segment_sum
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
@@ -139,6 +142,36 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
     )  # fmt: skip
 
 
+no_gradient("SortIds", "SparseFillEmptyRows")
+
+
+@gradient_of("EmbeddingLookup")
+def _lookup_gradient(node: Node, grad: Node) -> Any:
+    """Each table's gathered rows get the sum of the gradients of those who named them."""
+    ids, position, *tables = node.inputs
+    row = tables[0].shape.as_list()[1:]
+
+    def add_up(g: Any, where: Any, *rows: Any) -> Any:
+        counts = [len(part) for part in rows]
+        whole = scatter_rows(g, where, (sum(counts), *rows[0].shape[1:]))
+        return tuple(np.split(whole, np.cumsum(counts)[:-1]))
+
+    parts = Node("EmbeddingLookupGrad", (grad, position, *tables), add_up, attrs={"tuple": True})
+    return [
+        None,
+        None,
+        *(tuple_item(parts, at, dtype=table.dtype, shape=[None, *row]) for at, table in enumerate(tables)),
+    ]
+
+
+@gradient_of("EmbeddingLookupGrad")
+def _lookup_grad_gradient(node: Node, grads: Any) -> Any:
+    grad, position, *tables = node.inputs
+    given = [*grads, *[None] * (len(tables) - len(grads))]
+    rows = [zeros(table) if part is None else part for table, part in zip(tables, given, strict=True)]
+    return [reshape_like(gather(concat(rows, 0), position), grad), *[None] * (1 + len(tables))]
+
+
 def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
     if max_norm is None:
         return rows
@@ -148,7 +181,18 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
         norms = anp.sqrt(anp.sum(values * values, axis=axes, keepdims=True))
         return values * max_norm / maximum_array(norms, np.asarray(max_norm, values.dtype))
 
-    return Node("ClipByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape)
+    return Node(
+        "ClipRowsByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape, attrs={"max_norm": float(max_norm)}
+    )
+
+
+@gradient_of("ClipRowsByNorm")
+@composed
+def _clipped_gradient(node: Node) -> Node:
+    (rows, ids), most = node.inputs, node.attrs["max_norm"]
+    axes = list(range(len(ids.shape), len(rows.shape)))
+    norms = math_ops.sqrt(reduce_sum(math_ops.square(rows), axes, True))
+    return rows * most / math_ops.maximum(norms, most)
 
 
 def embedding_lookup_sparse(
@@ -209,6 +253,21 @@ def embedding_lookup_sparse(
         "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=dense.dtype,
         shape=TensorShape(shape), attrs={"combiner": combiner},
     )  # fmt: skip
+
+
+@gradient_of("EmbeddingLookupSparse")
+@composed
+def _combined(node: Node) -> Node:
+    rows, places, *weights = node.inputs
+    owner, count = places[:, 0], shape_of(node)[0]
+    column = [-1, *[1] * (len(rows.shape) - 1)]
+    weight = weights[0] if weights else ones(math_ops.cast(owner, rows.dtype))
+    total = unsorted_segment_sum(rows * reshape(weight, column), owner, count)
+    if node.attrs["combiner"] == "sum":
+        return total
+    if node.attrs["combiner"] == "mean":
+        return total / reshape(unsorted_segment_sum(weight, owner, count), column)
+    return total / math_ops.sqrt(reshape(unsorted_segment_sum(math_ops.square(weight), owner, count), column))
 
 
 def safe_embedding_lookup_sparse(
@@ -292,7 +351,9 @@ def safe_embedding_lookup_sparse(
         bare = tuple_item(parts, 3, dtype="bool", shape=[None])
 
         def clear(rows: Any, none: Any) -> Any:
-            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), dense_dtype), rows)
+            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
 
-        dense_dtype = dense.dtype.as_numpy_dtype
-        return Node("Select", (dense, bare), clear, dtype=dense.dtype, shape=dense.shape)
+        return Node("ClearRows", (dense, bare), clear, dtype=dense.dtype, shape=dense.shape)
+
+
+rearranges("ClearRows")

@@ -5,18 +5,29 @@ Layer: tf1, below every other module of `ops` but primitives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import shaped_like
-from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["add_terms", "broadcast_like", "is_ones", "ones", "sum_like", "sum_of_slices", "unbroadcast", "zeros"]
+__all__ = [
+    "add_terms",
+    "broadcast_like",
+    "is_ones",
+    "ones",
+    "put_back",
+    "rearranges",
+    "sum_like",
+    "sum_of_slices",
+    "unbroadcast",
+    "zeros",
+]
 
 #: Arrays up to so many elements are computed while the graph is built, if that needs no run.
 MAX_CONSTANT = 1 << 16
@@ -138,3 +149,84 @@ def _sum(*values: Any) -> Any:
 @gradient_of("AddN")
 def _add_n_gradient(node: Node, grad: Node) -> Sequence[Node]:
     return [grad] * len(node.inputs)
+
+
+def rearranges(*op_types: str, data: Callable[[Node], Sequence[int]] | None = None, views: bool = False) -> None:
+    """Register the gradient of ops each of whose elements is one of their inputs', or 0.
+
+    What lies where is found by the op's own function: of the places of the inputs' elements, in place of these, it
+    makes the places that its elements come from.
+
+    Args:
+        *op_types: The kinds of nodes. Their functions take integers too, and look at the values of no input in `data`.
+        data: Gives the places of the inputs that elements come from; default the first.
+        views: Whether the function gives parts of its only such input as views of it, which is quicker.
+    """
+    gradient_of(*op_types)(lambda node, grad: put_back(node, grad, (0,) if data is None else tuple(data(node)), views))
+
+
+def put_back(node: Node, grad: Any, places: tuple[int, ...] = (0,), views: bool = False) -> list[Node | None]:
+    """Return the gradients of one node as `rearranges` describes them."""
+    items = grad if isinstance(grad, list) else [grad]
+    present = tuple(at for at, item in enumerate(items) if item is not None)
+    fn: Any = node.fn
+    count, several = len(present), isinstance(grad, list)
+
+    def put(*values: Any) -> Any:
+        grads, inputs = values[:count], list(values[count:])
+        if views:
+            out = np.zeros(np.shape(inputs[0]), grads[0].dtype)
+            made = fn(out, *inputs[1:])
+            parts = [made[at] for at in present] if several else [made]
+            if all(isinstance(part, np.ndarray) for part in parts):
+                for part, of_part in zip(parts, grads, strict=True):
+                    part[...] = of_part
+                return out
+        return _by_places(fn, present if several else None, places, grads, inputs)
+
+    attrs = {"of": node, "present": present, "several": several, "places": places}
+    kinds = [(node.inputs[place].dtype, node.inputs[place].shape) for place in places]
+    result: list[Node | None] = [None] * len(node.inputs)
+    inputs = (*(items[at] for at in present), *node.inputs)
+    if len(places) == 1:
+        result[places[0]] = Node("PutBack", inputs, put, dtype=kinds[0][0], shape=kinds[0][1], attrs=attrs)
+        return result
+    made = Node("PutBack", inputs, put, attrs={**attrs, "tuple": True})
+    for at, (place, (dtype, shape)) in enumerate(zip(places, kinds, strict=True)):
+        result[place] = tuple_item(made, at, dtype=dtype, shape=shape)
+    return result
+
+
+def _by_places(fn: Any, present: Any, places: Sequence[int], grads: Sequence[Any], inputs: list[Any]) -> Any:
+    shapes, start = [], 1
+    for place in places:
+        shapes.append(np.shape(inputs[place]))
+        size = int(np.prod(shapes[-1]))
+        inputs[place] = np.arange(start, start + size).reshape(shapes[-1])
+        start += size
+    made = fn(*inputs)
+    parts = [made] if present is None else [made[at] for at in present]
+    # Place 0 is that of what comes from nowhere.
+    sources = np.concatenate([np.asarray(part).reshape(-1) for part in parts])
+    weights = np.concatenate([np.asarray(part).reshape(-1) for part in grads])
+    flat = np.bincount(sources, weights, start).astype(weights.dtype)
+    ends = np.cumsum([1, *(int(np.prod(shape)) for shape in shapes)])
+    results = tuple(flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False))
+    return results[0] if len(results) == 1 else results
+
+
+@gradient_of("PutBack")
+def _put_back_gradient(node: Node, grad: Any) -> list[Node | None]:
+    of, present = node.attrs["of"], node.attrs["present"]
+    inputs = list(node.inputs[len(present) :])
+    for place, item in zip(node.attrs["places"], grad if isinstance(grad, list) else [grad], strict=False):
+        inputs[place] = zeros(inputs[place]) if item is None else item
+    made = Node(of.op_type, inputs, of.fn, dtype=of._dtype, shape=of.shape, attrs=dict(of.attrs))
+    rest = [None] * (len(node.inputs) - len(present))
+    if not node.attrs["several"]:
+        return [made, *rest]
+    of_items = node.inputs[: len(present)]
+    return [
+        *(tuple_item(made, at, dtype=item.dtype, shape=item.shape) for at, item in zip(present, of_items, strict=True)),
+        *rest,
+    ]

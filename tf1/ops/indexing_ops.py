@@ -28,9 +28,22 @@ from globalstep.tf1.ops.building import (
     static_ints,
     static_value,
 )
+from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
+from globalstep.tf1.ops.math_ops import masked
 from globalstep.tf1.ops.primitives import scatter_rows, select, take_rows
 
-__all__ = ["boolean_mask", "gather", "gather_nd", "getitem", "one_hot", "scatter_nd", "slice", "strided_slice", "where"]
+__all__ = [
+    "boolean_mask",
+    "gather",
+    "gather_nd",
+    "getitem",
+    "one_hot",
+    "put_along",
+    "scatter_nd",
+    "slice",
+    "strided_slice",
+    "where",
+]
 
 _slice = slice
 #: As an index: a new axis.
@@ -326,6 +339,39 @@ def _add_rows_gradient(node: Node, grad: Node) -> Any:
     return gather(grad, node.inputs[1], axis=node.attrs["axis"]), None, None
 
 
+def take_along(values: Node, places: Node, axis: int) -> Node:
+    """Give the elements at places along an axis, as numpy's function does."""
+
+    def take(whole: Any, at: Any) -> Any:
+        return np.take_along_axis(whole, at, axis)
+
+    return Node("TakeAlong", (values, places), take, dtype=values.dtype, shape=places.shape, attrs={"axis": axis})
+
+
+def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
+    """Give zeros of the shape of `like`, with values added up where `take_along` takes them from."""
+
+    def put(given: Any, at: Any, whole: Any) -> Any:
+        sums = np.zeros(np.shape(whole), given.dtype)
+        grid = list(np.indices(np.shape(at), sparse=True))
+        grid[axis] = at
+        np.add.at(sums, tuple(grid), given)
+        return sums
+
+    return Node("PutAlong", (values, places, like), put, dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
+
+
+@gradient_of("TakeAlong")
+def _take_along_gradient(node: Node, grad: Node) -> Any:
+    values, places = node.inputs
+    return put_along(grad, places, values, node.attrs["axis"]), None
+
+
+@gradient_of("PutAlong")
+def _put_along_gradient(node: Node, grad: Node) -> Any:
+    return take_along(grad, node.inputs[1], node.attrs["axis"]), None, None
+
+
 def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:
     """Give the elements or slices at index tuples.
 
@@ -499,3 +545,22 @@ def one_hot(
         shape = TensorShape(sizes)
     inputs, attrs = (ids, length, on, off), {"axis": place}
     return Node("OneHot", inputs, expand, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
+
+
+rearranges("Slice", "StridedSlice", views=True)
+rearranges("BooleanMask", "GatherNd")
+
+
+@gradient_of("ScatterNd")
+def _scatter_nd_gradient(node: Node, grad: Node) -> Any:
+    return None, gather_nd(grad, node.inputs[0]), None
+
+
+@gradient_of("Select")
+def _select_gradient(node: Node, grad: Node) -> Any:
+    condition, x, y = node.inputs
+    if node.attrs["rows"]:
+        rank = grad.shape.ndims
+        sizes = [-1, *[1] * ((rank or 1) - 1)]
+        condition = Node("Reshape", (condition, as_shape_node(sizes)), np.reshape, dtype="bool", shape=None)
+    return None, unbroadcast(masked(grad, condition), x, y), unbroadcast(masked(grad, condition, False), y, x)

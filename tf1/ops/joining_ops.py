@@ -13,6 +13,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
@@ -25,6 +26,8 @@ from globalstep.tf1.ops.building import (
     static_ints,
     static_value,
 )
+from globalstep.tf1.ops.gradient_ops import put_back, rearranges
+from globalstep.tf1.ops.indexing_ops import getitem
 from globalstep.tf1.ops.primitives import broadcast
 from globalstep.tf1.ops.primitives import flip as flip_array
 
@@ -322,3 +325,101 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
 
 
 reverse_v2 = reverse
+
+
+@gradient_of("ConcatV2")
+def _concat_gradient(node: Node, grad: Node) -> list[Node]:
+    return [_concat_part(node, grad, at) for at in range(len(node.inputs))]
+
+
+def _concat_part(node: Node, grad: Node, at: int) -> Node:
+    """Give what of a joined value lies where input `at` does."""
+    axis, wanted = node.attrs["axis"], node.inputs[at]
+    sizes = [None if part.shape.dims is None else part.shape.as_list()[axis] for part in node.inputs[: at + 1]]
+    if axis >= 0 and None not in sizes:
+        end = sum(size for size in sizes if size is not None)
+        return getitem(grad, (*[slice(None)] * axis, slice(end - (sizes[-1] or 0), end)))
+
+    def part(value: Any, *joined: Any) -> Any:
+        place = axis % np.ndim(value)
+        end = sum(array.shape[place] for array in joined)
+        return value[(*(slice(None),) * place, slice(end - joined[-1].shape[place], end))]
+
+    return Node("ConcatPart", (grad, *node.inputs[: at + 1]), part, dtype=grad.dtype, shape=wanted.shape)
+
+
+rearranges("ConcatPart", "Split", views=True)
+rearranges("ReverseV2")
+
+
+@gradient_of("Pack")
+def _stack_gradient(node: Node, grad: Node) -> list[Node]:
+    axis = node.attrs["axis"]
+    before: list[Any] = [slice(None)] * axis if axis >= 0 else [...]
+    after = [slice(None)] * (-1 - axis)
+    return [getitem(grad, (*before, at, *after)) for at in range(len(node.inputs))]
+
+
+@gradient_of("Unpack")
+def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
+    (value,), axis, count = node.inputs, node.attrs["axis"], node.attrs["num"]
+    if len(grads) == count and None not in grads:
+        return [stack(grads, axis)]
+    present = tuple(at for at, grad in enumerate(grads) if grad is not None)
+
+    def join(whole: Any, *parts: Any) -> Any:
+        out = np.zeros_like(whole)
+        for at, part in zip(present, parts, strict=True):
+            out[(*(slice(None),) * axis, at)] = part
+        return out
+
+    given = [grads[at] for at in present]
+    attrs = {"axis": axis, "present": present}
+    return [Node("PackSome", (value, *given), join, dtype=value.dtype, shape=value.shape, attrs=attrs)]
+
+
+@gradient_of("PackSome")
+def _pack_some_gradient(node: Node, grad: Node) -> list[Node | None]:
+    before = (slice(None),) * node.attrs["axis"]
+    return [None, *(getitem(grad, (*before, at)) for at in node.attrs["present"])]
+
+
+@gradient_of("Tile")
+def _tile_gradient(node: Node, grad: Node) -> tuple[Node, None]:
+    value, times = node.inputs
+
+    def back(g: Any, whole: Any, counts: Any) -> Any:
+        by = [int(n) for n in np.asarray(counts).reshape(-1)]
+        pairs = tuple(n for pair in zip(by, whole.shape, strict=True) for n in pair)
+        return g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)))
+
+    return Node("TileGrad", (grad, value, times), back, dtype=grad.dtype, shape=value.shape), None
+
+
+@gradient_of("TileGrad")
+def _tile_grad_gradient(node: Node, grad: Node) -> tuple[Node, None, None]:
+    return tile(grad, node.inputs[2]), None, None
+
+
+@gradient_of("PadV2")
+def _pad_gradient(node: Node, grad: Node) -> list[Node | None]:
+    widths, rest = node.attrs["paddings"], list(node.inputs[1:])
+    constant = node.attrs["mode"] == "CONSTANT"
+
+    def cut(g: Any, given: Any = widths) -> Any:
+        return g[tuple(slice(int(a), size - int(b)) for (a, b), size in zip(given, g.shape, strict=True))]
+
+    if constant:
+        value = node.inputs[0]
+        attrs = {"paddings": widths}
+        return [
+            Node("Unpad", (grad, *rest), cut, dtype=grad.dtype, shape=value.shape, attrs=attrs),
+            *[None] * len(rest),
+        ]
+    return put_back(node, grad)
+
+
+@gradient_of("Unpad")
+def _unpad_gradient(node: Node, grad: Node) -> list[Node | None]:
+    widths, rest = node.attrs["paddings"], node.inputs[1:]
+    return [pad(grad, rest[0] if widths is None else widths), *[None] * len(rest)]

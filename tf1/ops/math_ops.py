@@ -17,7 +17,7 @@ from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
-from globalstep.tf1.ops.gradient_ops import is_ones, unbroadcast, zeros
+from globalstep.tf1.ops.gradient_ops import is_ones, unbroadcast
 from globalstep.tf1.ops.primitives import cast as cast_array
 from globalstep.tf1.ops.primitives import maximum as maximum_array
 from globalstep.tf1.ops.primitives import minimum as minimum_array
@@ -59,6 +59,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "masked",
     "maximum",
     "minimum",
     "mod",
@@ -515,19 +516,25 @@ def _choice_gradient(node: Node, grad: Node) -> Any:
     x, y = node.inputs
     # Where both are equal the gradient is all of x.
     first = (greater_equal if node.op_type == "Maximum" else less_equal)(x, y)
-    none = zeros(grad)
-    return unbroadcast(_either(first, grad, none), x, y), unbroadcast(_either(first, none, grad), y, x)
+    return unbroadcast(masked(grad, first), x, y), unbroadcast(masked(grad, first, False), y, x)
 
 
-def _either(condition: Node, x: Node, y: Node) -> Node:
-    return Node("SelectV2", (condition, x, y), np.where, dtype=x.dtype, shape=x.shape)
+def masked(value: Node, condition: Node, holds: bool = True) -> Node:
+    """Give a value where a condition holds (or where it does not), and 0 elsewhere."""
+    none = np.zeros((), value.dtype.as_numpy_dtype)
+
+    def where_it_holds(v: Any, c: Any) -> Any:
+        return np.where(c, v, none) if holds else np.where(c, none, v)
+
+    return Node(
+        "Masked", (value, condition), where_it_holds, dtype=value.dtype, shape=value.shape, attrs={"holds": holds}
+    )
 
 
-@gradient_of("SelectV2")
-def _either_gradient(node: Node, grad: Node) -> Any:
-    condition, _, _ = node.inputs
-    none = zeros(grad)
-    return None, _either(condition, grad, none), _either(condition, none, grad)
+@gradient_of("Masked")
+def _masked_gradient(node: Node, grad: Node) -> Any:
+    value, condition = node.inputs
+    return masked(grad, condition, node.attrs["holds"]), None
 
 
 @gradient_of("Atan2")

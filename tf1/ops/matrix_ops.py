@@ -12,10 +12,14 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.array_ops import matrix_transpose
+from globalstep.tf1.ops.array_ops import expand_dims, matrix_transpose
 from globalstep.tf1.ops.building import operands, pairwise, require_float
+from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
+from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
     "cholesky",
@@ -249,3 +253,45 @@ def cross(a: Any, b: Any, name: str | None = None) -> Node:
         return x[..., after] * y[..., before] - x[..., before] * y[..., after]
 
     return pairwise("Cross", a, b, multiply, name, names=("a", "b"))
+
+
+rearranges("Diag", "DiagPart", "MatrixBandPart", "MatrixDiag", "MatrixDiagPart")
+rearranges("MatrixSetDiag", data=lambda node: [0, 1])
+
+
+@gradient_of("Trace")
+@composed
+def _trace_gradient(node: Node) -> Node:
+    return reduce_sum(matrix_diag_part(node.inputs[0]), [-1])
+
+
+@gradient_of("MatrixInverse")
+def _inverse_gradient(node: Node, grad: Node) -> Any:
+    return (-matmul(node, matmul(grad, node, transpose_b=True), transpose_a=True),)
+
+
+@gradient_of("MatrixDeterminant")
+def _determinant_gradient(node: Node, grad: Node) -> Any:
+    inverse = matrix_transpose(matrix_inverse(node.inputs[0]))
+    return (expand_dims(expand_dims(grad * node, -1), -1) * inverse,)
+
+
+@gradient_of("Cholesky")
+def _cholesky_gradient(node: Node, grad: Node) -> Any:
+    inverse = matrix_inverse(node)
+    middle = matmul(node, grad, transpose_a=True)
+    middle = matrix_band_part(matrix_set_diag(middle, 0.5 * matrix_diag_part(middle)), -1, 0)
+    whole = matmul(matmul(inverse, middle, transpose_a=True), inverse)
+    return (0.5 * (whole + matrix_transpose(whole)),)
+
+
+@gradient_of("MatrixSolve")
+def _solve_gradient(node: Node, grad: Node) -> Any:
+    to_right = matrix_solve(node.inputs[0], grad, adjoint=True)
+    return -matmul(to_right, node, transpose_b=True), to_right
+
+
+@gradient_of("Cross")
+def _cross_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(cross(y, grad), x, y), unbroadcast(cross(grad, x), y, x)

@@ -13,12 +13,13 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops import conv_ops
+from globalstep.tf1.ops import conv_ops, math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
+from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.sliding_windows import overlay
 
 __all__ = [
@@ -120,30 +121,7 @@ def conv2d_transpose(
     dims = sizes_of(sizes)
     if dims is not None and len(dims) == 4 and dims[3] not in (None, outputs):
         raise ValueError(f"output_shape does not match filter's output channels, {dims[3]} != {outputs}")
-    size = (rows, columns)
-
-    def spread(values: Any, kernels: Any, wanted: Any) -> Any:
-        shape = tuple(int(n) for n in np.asarray(getval(wanted)).reshape(-1))
-        margins = [conv_ops.margins(shape[i], size[i - 1], steps[i - 1], fit) for i in (1, 2)]
-        padded = [shape[i] + sum(margins[i - 1]) for i in (1, 2)]
-        for i in (1, 2):
-            computed = (padded[i - 1] - size[i - 1]) // steps[i - 1] + 1
-            if computed != np.shape(values)[i]:
-                raise InvalidArgumentError(
-                    "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
-                    f"{np.shape(values)[i]}, computed = {computed}"
-                )
-        lead, depth = np.shape(values)[:3], np.shape(values)[3]
-        flat = anp.matmul(anp.reshape(values, (-1, depth)), anp.transpose(anp.reshape(kernels, (-1, depth))))
-        windows = anp.reshape(flat, (*lead, *size, np.shape(kernels)[2]))
-        whole = overlay(windows, size, steps, (lead[0], *padded, np.shape(kernels)[2]))
-        (top, _), (left, _) = margins
-        return whole[:, top : top + shape[1], left : left + shape[2]]
-
-    shape = TensorShape([None, None, None, outputs] if dims is None else dims)
-    return Node(
-        "Conv2DBackpropInput", (x, w, sizes), spread, name=name or "conv2d_transpose", dtype=x.dtype, shape=shape
-    )
+    return conv_ops.images_gradient(x, w, sizes, steps, fit, name or "conv2d_transpose")
 
 
 def depthwise_conv2d(
@@ -206,7 +184,70 @@ def depthwise_conv2d(
 
     outputs = None if channels is None or multiplier is None else channels * multiplier
     shape = conv_ops.output_shape(x, size, steps, fit, outputs)
-    return Node("DepthwiseConv2dNative", (x, kernel), convolve, name=name or "depthwise", dtype=x.dtype, shape=shape)
+    return Node(
+        "DepthwiseConv2dNative", (x, kernel), convolve, name=name or "depthwise", dtype=x.dtype, shape=shape,
+        attrs={"strides": steps, "padding": fit},
+    )  # fmt: skip
+
+
+rearranges("Dilate")
+
+
+@gradient_of("DepthwiseConv2dNative")
+def _depthwise_gradient(node: Node, grad: Node) -> Any:
+    x, w = node.inputs
+    how = node.attrs["strides"], node.attrs["padding"]
+    return _depthwise_images(grad, w, x, *how), _depthwise_filters(x, grad, w, *how)
+
+
+def _depthwise_images(grad: Node, filters: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
+    """Give the gradient of `depthwise_conv2d` by its images."""
+
+    def spread(g: Any, kernels: Any, images: Any) -> Any:
+        (rows, columns, depth, each), shape = kernels.shape, images.shape
+        # Channel by channel: [channels, places, multiplier] @ [channels, multiplier, elements].
+        values = np.moveaxis(g.reshape(-1, depth, each), 1, 0)
+        weights = np.transpose(kernels.reshape(rows * columns, depth, each), (1, 2, 0))
+        windows = np.moveaxis(np.matmul(values, weights), 0, -1).reshape(*g.shape[:3], rows, columns, depth)
+        around = [conv_ops.margins(shape[at], (rows, columns)[at - 1], strides[at - 1], padding) for at in (1, 2)]
+        padded = (shape[0], shape[1] + sum(around[0]), shape[2] + sum(around[1]), depth)
+        whole = overlay(windows, (rows, columns), strides, padded)
+        (top, _), (left, _) = around
+        return whole[:, top : top + shape[1], left : left + shape[2]]
+
+    return Node(
+        "DepthwiseConv2dNativeBackpropInput", (grad, filters, like), spread, dtype=grad.dtype, shape=like.shape,
+        attrs={"strides": strides, "padding": padding},
+    )  # fmt: skip
+
+
+def _depthwise_filters(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
+    """Give the gradient of `depthwise_conv2d` by its filters."""
+    size = tuple(int(n) for n in like.shape[:2])
+
+    def multiply(x: Any, g: Any, kernels: Any) -> Any:
+        rows, columns, depth, each = kernels.shape
+        windows = conv_ops.prepared(x, size, strides, padding, 0)
+        flat = np.transpose(windows.reshape(-1, rows * columns, depth), (2, 1, 0))
+        values = np.moveaxis(g.reshape(-1, depth, each), 1, 0)
+        return np.moveaxis(np.matmul(flat, values), 0, 1).reshape(kernels.shape)
+
+    return Node(
+        "DepthwiseConv2dNativeBackpropFilter", (images, grad, like), multiply, dtype=grad.dtype, shape=like.shape,
+        attrs={"strides": strides, "padding": padding},
+    )  # fmt: skip
+
+
+@gradient_of("DepthwiseConv2dNativeBackpropInput")
+def _depthwise_images_gradient(node: Node, grad: Node) -> Any:
+    (g, w, _), how = node.inputs, (node.attrs["strides"], node.attrs["padding"])
+    return depthwise_conv2d(grad, w, [1, *how[0], 1], how[1]), _depthwise_filters(grad, g, w, *how), None
+
+
+@gradient_of("DepthwiseConv2dNativeBackpropFilter")
+def _depthwise_filters_gradient(node: Node, grad: Node) -> Any:
+    (x, g, _), how = node.inputs, (node.attrs["strides"], node.attrs["padding"])
+    return _depthwise_images(g, grad, x, *how), depthwise_conv2d(x, grad, [1, *how[0], 1], how[1]), None
 
 
 def separable_conv2d(
@@ -469,7 +510,27 @@ def local_response_normalization(
         norm = _around(images * images, int(depth_radius)) * kind(alpha) + kind(bias)
         return images / anp.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
 
-    return Node("LRN", (x,), normalize, name=name or "LRN", dtype=x.dtype, shape=x.shape)
+    attrs = {"depth_radius": int(depth_radius), "bias": float(bias), "alpha": float(alpha), "beta": float(beta)}
+    return Node("LRN", (x,), normalize, name=name or "LRN", dtype=x.dtype, shape=x.shape, attrs=attrs)
+
+
+def _neighbours(x: Node, radius: int) -> Node:
+    return Node(
+        "SumOfNeighbours", (x,), lambda v: _around(v, radius), dtype=x.dtype, shape=x.shape, attrs={"radius": radius}
+    )
+
+
+@gradient_of("SumOfNeighbours")
+def _neighbours_gradient(node: Node, grad: Node) -> Any:
+    return (_neighbours(grad, node.attrs["radius"]),)
+
+
+@gradient_of("LRN")
+@composed
+def _lrn_gradient(node: Node) -> Node:
+    (x,), how = node.inputs, node.attrs
+    norm = _neighbours(math_ops.square(x), how["depth_radius"]) * how["alpha"] + how["bias"]
+    return x * math_ops.rsqrt(norm) if how["beta"] == 0.5 else x * math_ops.pow(norm, -how["beta"])
 
 
 lrn = local_response_normalization

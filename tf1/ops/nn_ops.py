@@ -13,6 +13,7 @@ from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
 from globalstep.tf1.execution import products
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
@@ -20,12 +21,15 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
 from globalstep.tf1.ops.cross_entropy_ops import traced_log_softmax
+from globalstep.tf1.ops.gradient_ops import sum_like, unbroadcast
+from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.primitives import maximum as maximum_array
 from globalstep.tf1.ops.primitives import minimum as minimum_array
 from globalstep.tf1.ops.primitives import select, take_rows
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import random_uniform
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
     "TopKV2",
@@ -82,6 +86,24 @@ def relu(features: Any, name: str | None = None) -> Node:
     return elementwise("Relu", node, _relu, name or "Relu")
 
 
+@gradient_of("Relu")
+def _relu_gradient(node: Node, grad: Node) -> Any:
+    return (_relu_grad(grad, node),)
+
+
+def _relu_grad(grad: Node, value: Node) -> Node:
+    return Node("ReluGrad", (grad, value), _passed_above_zero, dtype=grad.dtype, shape=value.shape)
+
+
+def _passed_above_zero(g: Any, value: Any) -> Any:
+    return products.elementwise(_where_above_zero, g, value)
+
+
+@gradient_of("ReluGrad")
+def _relu_grad_gradient(node: Node, grad: Node) -> Any:
+    return _relu_grad(grad, node.inputs[1]), None
+
+
 def relu6(features: Any, name: str | None = None) -> Node:
     """Give min(max(features, 0), 6)."""
     node = as_node(features)
@@ -95,6 +117,12 @@ def relu6(features: Any, name: str | None = None) -> Node:
 
     evaluate = with_vjp(lambda x: minimum_array(_relu(x), six), vjp)
     return elementwise("Relu6", node, evaluate, name or "Relu6")
+
+
+@gradient_of("Relu6")
+def _relu6_gradient(node: Node, grad: Node) -> Any:
+    inside = math_ops.logical_and(math_ops.less_equal(node.inputs[0], 6.0), math_ops.greater(node, 0.0))
+    return (math_ops.masked(grad, inside),)
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Node:
@@ -113,6 +141,11 @@ def elu(features: Any, name: str | None = None) -> Node:
     return elementwise("Elu", node, evaluate, name or "Elu")
 
 
+@gradient_of("Elu")
+def _elu_gradient(node: Node, grad: Node) -> Any:
+    return (grad * (math_ops.minimum(node, 0.0) + 1.0),)
+
+
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
@@ -127,10 +160,23 @@ def selu(features: Any, name: str | None = None) -> Node:
     return elementwise("Selu", node, evaluate, name or "Selu")
 
 
+@gradient_of("Selu")
+def _selu_gradient(node: Node, grad: Node) -> Any:
+    above = math_ops.greater(node, 0.0)
+    below = math_ops.masked(node + _SELU_SCALE * _SELU_ALPHA, above, False)
+    return (math_ops.masked(grad * _SELU_SCALE, above) + grad * below,)
+
+
 def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
     """Give features where positive and alpha * features elsewhere."""
     node = as_node(features)
     return elementwise("LeakyRelu", node, lambda x: maximum_array(alpha * x, x), name or "LeakyRelu", alpha=alpha)
+
+
+@gradient_of("LeakyRelu")
+@composed
+def _leaky_relu_gradient(node: Node) -> Node:
+    return math_ops.maximum(node.attrs["alpha"] * node.inputs[0], node.inputs[0])
 
 
 def softplus(features: Any, name: str | None = None) -> Node:
@@ -139,10 +185,20 @@ def softplus(features: Any, name: str | None = None) -> Node:
     return elementwise("Softplus", node, lambda x: anp.logaddexp(x, 0), name or "Softplus")
 
 
+@gradient_of("Softplus")
+def _softplus_gradient(node: Node, grad: Node) -> Any:
+    return (grad * math_ops.sigmoid(node.inputs[0]),)
+
+
 def softsign(features: Any, name: str | None = None) -> Node:
     """Give features / (abs(features) + 1)."""
     node = require_float("Softsign", as_node(features), "features")
     return elementwise("Softsign", node, lambda x: x / (1 + anp.abs(x)), name or "Softsign")
+
+
+@gradient_of("Softsign")
+def _softsign_gradient(node: Node, grad: Node) -> Any:
+    return (grad / math_ops.square(1.0 + math_ops.abs(node.inputs[0])),)
 
 
 def swish(features: Any, name: str | None = None) -> Node:
@@ -194,6 +250,28 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     return elementwise("Softmax", node, evaluate, name or "Softmax", axis=place)
 
 
+@gradient_of("Softmax")
+def _softmax_gradient(node: Node, grad: Node) -> Any:
+    axis = node.attrs["axis"]
+
+    def back(g: Any, value: Any) -> Any:
+        return (g - np.sum(g * value, axis=axis, keepdims=True)) * value
+
+    return (Node("SoftmaxGrad", (grad, node), back, dtype=node.dtype, shape=node.shape, attrs={"axis": axis}),)
+
+
+@gradient_of("SoftmaxGrad")
+@composed
+def _softmax_grad_gradient(node: Node) -> Node:
+    g, value = node.inputs
+    return (g - reduce_sum(g * value, [node.attrs["axis"]], True)) * value
+
+
+@gradient_of("LogSoftmax")
+def _log_softmax_gradient(node: Node, grad: Node) -> Any:
+    return (grad - math_ops.exp(node) * reduce_sum(grad, [node.attrs["axis"]], True),)
+
+
 def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
     """Give log(softmax(logits)) without overflow; the arguments are those of `softmax`."""
     node = require_float("LogSoftmax", as_node(logits), "logits")
@@ -220,6 +298,11 @@ def l2_loss(t: Any, name: str | None = None) -> Node:
     """Give sum(t^2) / 2."""
     node = require_float("L2Loss", as_node(t), "t")
     return Node("L2Loss", (node,), _half_of_squares, name=name or "L2Loss", dtype=node.dtype, shape=[])
+
+
+@gradient_of("L2Loss")
+def _l2_loss_gradient(node: Node, grad: Node) -> Any:
+    return (node.inputs[0] * grad,)
 
 
 def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Node:
@@ -249,6 +332,15 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
         "BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
         attrs={"data_format": "NCHW" if first else "NHWC"},
     )  # fmt: skip
+
+
+@gradient_of("BiasAdd")
+def _bias_add_gradient(node: Node, grad: Node) -> Any:
+    bias = node.inputs[1]
+    if node.attrs["data_format"] == "NHWC":
+        return grad, sum_like(grad, bias)
+    rank = len(node.shape)
+    return grad, reduce_sum(grad, [axis for axis in range(rank) if axis != 1])
 
 
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
@@ -339,6 +431,29 @@ def dropout(
     )
 
 
+@gradient_of("Dropout")
+def _dropout_gradient(node: Node, grad: Node) -> Any:
+    x, keep, noise = node.inputs
+    mask = math_ops.cast(math_ops.less(noise, keep), x.dtype)
+    to_keep = unbroadcast(-(mask * grad) * x / math_ops.square(keep), keep, node)
+    return _dropout_grad(grad, keep, noise), to_keep, None
+
+
+def _dropout_grad(grad: Node, keep: Node, noise: Node) -> Node:
+    return Node("DropoutGrad", (grad, keep, noise), _thinned_gradient, dtype=grad.dtype, shape=grad.shape)
+
+
+def _thinned_gradient(g: Any, keep: Any, noise: Any) -> Any:
+    return (noise < keep) * g / keep
+
+
+@gradient_of("DropoutGrad")
+def _dropout_grad_gradient(node: Node, grad: Node) -> Any:
+    g, keep, noise = node.inputs
+    mask = math_ops.cast(math_ops.less(noise, keep), g.dtype)
+    return _dropout_grad(grad, keep, noise), unbroadcast(-(mask * grad) * g / math_ops.square(keep), keep, node), None
+
+
 class TopKV2(NamedTuple):
     """The result of `top_k`.
 
@@ -385,6 +500,13 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
         tuple_item(parts, 0, dtype=node.dtype, shape=shape),
         tuple_item(parts, 1, dtype="int32", shape=shape),
     )
+
+
+@gradient_of("TopKV2")
+def _top_k_gradient(node: Node, grads: Any) -> Any:
+    (x,) = node.inputs
+    places = tuple_item(node, 1, dtype="int32", shape=TensorShape(None))
+    return (put_along(grads[0], places, x, -1),)
 
 
 def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) -> Node:

@@ -13,11 +13,15 @@ from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
+from globalstep.tf1.ops.gradient_ops import rearranges
+from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.primitives import flip, running_sum
+from globalstep.tf1.ops.reduction_ops import cumsum
 
 __all__ = [
     "ListDiff",
@@ -87,8 +91,15 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     node, order = as_node(values), _checked_direction(direction)
     (place,) = normal_axes(axis, node)
     return elementwise(
-        "Sort", node, lambda v: _taken_along(v, _order(v, place, order), place % np.ndim(v)), name or "sort", axis=place
-    )
+        "Sort", node, lambda v: _taken_along(v, _order(v, place, order), place % np.ndim(v)), name or "sort", axis=place,
+        direction=order,
+    )  # fmt: skip
+
+
+@gradient_of("Sort")
+def _sort_gradient(node: Node, grad: Node) -> Any:
+    (values,), axis = node.inputs, node.attrs["axis"]
+    return (put_along(grad, argsort(values, axis, node.attrs["direction"]), values, axis),)
 
 
 def argsort(
@@ -324,3 +335,12 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
         return flip(total, (place,)) if reverse else total
 
     return elementwise("Cumprod", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
+
+
+@gradient_of("Cumprod")
+def _cumprod_gradient(node: Node, grad: Node) -> Any:
+    how = node.attrs
+    return (cumsum(node * grad, how["axis"], how["exclusive"], not how["reverse"]) / node.inputs[0],)
+
+
+rearranges("BatchGather", "Repeat", "Roll")

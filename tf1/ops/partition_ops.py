@@ -16,6 +16,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import operand_list, static_value
+from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
 __all__ = ["Unique", "dynamic_partition", "dynamic_stitch", "invert_permutation", "sequence_mask", "unique"]
@@ -142,3 +143,7 @@ def invert_permutation(x: Any, name: str | None = None) -> Node:
     node = as_node(x)
     return Node("InvertPermutation", (node,), lambda v: np.argsort(v).astype(v.dtype), name=name,
                 dtype=node.dtype, shape=node.shape)  # fmt: skip
+
+
+rearranges("DynamicPartition")
+rearranges("DynamicStitch", data=lambda node: range(len(node.inputs) // 2, len(node.inputs)))

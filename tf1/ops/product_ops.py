@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
+import numpy as np
 from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.execution import products
@@ -16,8 +17,9 @@ from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import expand_dims, transpose
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
-from globalstep.tf1.ops.gradient_ops import sum_like
+from globalstep.tf1.ops.gradient_ops import broadcast_like, sum_like
 
 __all__ = ["einsum", "matmul", "tensordot"]
 
@@ -150,6 +152,54 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
         "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype,
         shape=_tensordot_shape(x.shape, y.shape, pairs), attrs={"axes": pairs},
     )  # fmt: skip
+
+
+@gradient_of("Tensordot")
+def _tensordot_gradient(node: Node, grad: Node) -> tuple[Node, Node]:
+    x, y = node.inputs
+    ranks, axes = (len(x.shape), len(y.shape)), node.attrs["axes"]
+    pairs = (range(ranks[0] - axes, ranks[0]), range(axes)) if isinstance(axes, int) else axes
+    summed = [[axis % rank for axis in part] for part, rank in zip(pairs, ranks, strict=True)]
+    free = [[axis for axis in range(rank) if axis not in part] for part, rank in zip(summed, ranks, strict=True)]
+    lead = len(free[0])
+    to_x = tensordot(grad, y, [range(lead, lead + len(free[1])), free[1]])
+    order_x = [*free[0], *(summed[0][summed[1].index(axis)] for axis in sorted(summed[1]))]
+    to_y = tensordot(x, grad, [free[0], range(lead)])
+    order_y = [*(summed[1][summed[0].index(axis)] for axis in sorted(summed[0])), *free[1]]
+    return transpose(to_x, np.argsort(order_x).tolist()), transpose(to_y, np.argsort(order_y).tolist())
+
+
+@gradient_of("Einsum")
+def _einsum_gradient(node: Node, grad: Node) -> list[Node]:
+    left, arrow, right = node.attrs["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        once = sorted(letter for letter in set(left) - set(",.") if left.count(letter) == 1)
+        right = ("..." if "." in left else "") + "".join(once)
+    return [_einsum_part(node, grad, [*terms], right, at) for at in range(len(terms))]
+
+
+def _einsum_part(node: Node, grad: Node, terms: list[str], right: str, at: int) -> Node:
+    own, operand = terms.pop(at), node.inputs[at]
+    letters = own.replace(".", "")
+    if len(set(letters)) < len(letters):
+        raise LookupError(
+            f"No gradient defined for operation '{node.op_name}' (op type: Einsum): {own!r} repeats a label"
+        )
+    # What is in no other term was summed over: each of its elements has the same gradient.
+    alone = [letter for letter in letters if letter not in right + "".join(terms)]
+    kept = "".join(letter for letter in own if letter not in alone)
+    kept = kept if "." in right + "".join(terms) else kept.replace(".", "")
+    others = [other for place, other in enumerate(node.inputs) if place != at]
+    made = einsum(f"{','.join([right, *terms])}->{kept}", grad, *others)
+    if alone:
+        before, dots, after = own.partition("...")
+        for place, letter in enumerate(before):
+            made = expand_dims(made, place) if letter in alone else made
+        for place, letter in enumerate(reversed(after)):
+            made = expand_dims(made, -1 - place) if letter in alone else made
+        made = broadcast_like(made, operand)
+    return sum_like(made, operand)
 
 
 def _tensordot_shape(x: TensorShape, y: TensorShape, axes: Any) -> TensorShape:

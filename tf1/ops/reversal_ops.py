@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.joining_ops import reverse
@@ -74,8 +75,13 @@ def reverse_sequence(
 
     return Node(
         "ReverseSequence", (node, as_node(seq_lengths)), with_vjp(turn, back), name=name, dtype=node.dtype,
-        shape=node.shape, attrs={"no_second_gradient": True},
+        shape=node.shape, attrs={"seq_axis": time, "batch_axis": batch},
     )  # fmt: skip
+
+
+@gradient_of("ReverseSequence")
+def _reverse_sequence_gradient(node: Node, grad: Node) -> Any:
+    return reverse_sequence(grad, node.inputs[1], node.attrs["seq_axis"], node.attrs["batch_axis"]), None
 
 
 def _no_way(gradient: Any) -> Any:

@@ -14,8 +14,10 @@ from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
@@ -197,3 +199,87 @@ unsorted_segment_min = _unsorted(
     "unsorted_segment_min", "UnsortedSegmentMin", "Give the smallest of", _minimum, lowest=False
 )
 unsorted_segment_prod = _unsorted("unsorted_segment_prod", "UnsortedSegmentProd", "Multiply", _product)
+
+
+def _of_segments(values: Node, ids: Node, like: Node) -> Node:
+    """Give for each row that of its segment, 0 where it has none."""
+
+    def pick(of_segment: Any, numbers: Any, rows: Any) -> Any:
+        flat = np.asarray(numbers).reshape(-1)
+        # A segment that is left out is of no row.
+        taken = of_segment[np.maximum(flat, 0)] if len(of_segment) else np.zeros((0, *of_segment.shape[1:]), rows.dtype)
+        if flat.size and flat.min() < 0:
+            taken[flat < 0] = 0
+        return taken.reshape(np.shape(rows))
+
+    return Node("OfSegments", (values, ids, like), pick, dtype=values.dtype, shape=like.shape)
+
+
+@gradient_of("OfSegments")
+def _of_segments_gradient(node: Node, grad: Node) -> Any:
+    values, ids, _ = node.inputs
+
+    def add_up(rows: Any, numbers: Any, of_segment: Any) -> Any:
+        flat = np.asarray(numbers).reshape(-1)
+        valid, shape = np.flatnonzero(flat >= 0), np.shape(of_segment)
+        return scatter_rows(rows.reshape(flat.size, *shape[1:])[valid], flat[valid], shape)
+
+    # Also where the segments are sorted: their number is that of the values.
+    inputs = (grad, ids, values)
+    return Node("SumOfSegments", inputs, add_up, dtype=grad.dtype, shape=values.shape), None, None
+
+
+@gradient_of("SumOfSegments")
+def _sum_of_segments_gradient(node: Node, grad: Node) -> Any:
+    rows, ids, _ = node.inputs
+    return _of_segments(grad, ids, rows), None, None
+
+
+@gradient_of("SegmentSum", "UnsortedSegmentSum", "SegmentMean", "UnsortedSegmentMean", "UnsortedSegmentSqrtN")
+def _segment_sum_gradient(node: Node, grad: Node) -> Any:
+    rows, ids, *rest = node.inputs
+    if not node.op_type.endswith("Sum"):
+        root = node.op_type.endswith("SqrtN")
+
+        def divide(g: Any, numbers: Any) -> Any:
+            flat = np.asarray(numbers).reshape(-1)
+            counts = np.maximum(_counts(flat[flat >= 0], np.shape(g)), 1)
+            return g / (np.sqrt(counts) if root else counts).astype(g.dtype)
+
+        grad = Node("DivideByCounts", (grad, ids), divide, dtype=grad.dtype, shape=grad.shape)
+    return _of_segments(grad, ids, rows), None, *[None] * len(rest)
+
+
+@gradient_of("DivideByCounts")
+def _divide_by_counts_gradient(node: Node, grad: Node) -> Any:
+    return Node("DivideByCounts", (grad, node.inputs[1]), node.fn, dtype=grad.dtype, shape=grad.shape), None
+
+
+@gradient_of("SegmentMax", "SegmentMin", "UnsortedSegmentMax", "UnsortedSegmentMin")
+def _segment_extreme_gradient(node: Node, grad: Node) -> Any:
+    """Equal values of a segment share the gradient evenly."""
+    rows, ids, *rest = node.inputs
+    chosen = math_ops.cast(math_ops.equal(rows, _of_segments(node, ids, rows)), rows.dtype)
+    count, _, _ = _of_segments_gradient(_of_segments(node, ids, rows), chosen)
+    return chosen * _of_segments(math_ops.div_no_nan(grad, count), ids, rows), None, *[None] * len(rest)
+
+
+@gradient_of("SegmentProd", "UnsortedSegmentProd")
+def _segment_product_gradient(node: Node, grad: Node) -> Any:
+    rows, ids, *rest = node.inputs
+
+    def others(values: Any, numbers: Any, products: Any) -> Any:
+        flat, shape = np.asarray(numbers).reshape(-1), np.shape(products)
+        valid = np.flatnonzero(flat >= 0)
+        given, at = values.reshape(flat.size, *shape[1:])[valid], flat[valid]
+        zero = given == 0
+        zeros = np.zeros(shape, np.int64)
+        np.add.at(zeros, at, zero)
+        rest = np.ones(shape, given.dtype)
+        np.multiply.at(rest, at, np.where(zero, 1, given).astype(given.dtype))
+        factors = np.zeros((flat.size, *shape[1:]), given.dtype)
+        factors[valid] = np.where(zeros[at] - zero == 0, rest[at] / np.where(zero, 1, given), 0)
+        return factors.reshape(np.shape(values))
+
+    factor = Node("ProductOfOthersInSegment", (rows, ids, node), others, dtype=rows.dtype, shape=rows.shape)
+    return _of_segments(grad, ids, rows) * factor, None, *[None] * len(rest)

@@ -14,12 +14,18 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
+from globalstep.tf1.ops.array_ops import matrix_transpose
+from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import operands
 from globalstep.tf1.ops.constant_ops import placeholder
+from globalstep.tf1.ops.gradient_ops import rearranges
+from globalstep.tf1.ops.indexing_ops import gather, gather_nd, scatter_nd
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
     "from_dense",
@@ -127,7 +133,19 @@ def sparse_tensor_dense_matmul(
     return Node(
         "SparseTensorDenseMatMul", (sp_a.indices, values, sp_a.dense_shape, dense), multiply,
         name=name or "SparseTensorDenseMatMul", dtype=dense.dtype, shape=[height, width],
+        attrs={"adjoint_a": adjoint_a, "adjoint_b": adjoint_b},
     )  # fmt: skip
+
+
+@gradient_of("SparseTensorDenseMatMul")
+def _sparse_matmul_gradient(node: Node, grad: Node) -> Any:
+    places, filled, shape, dense = node.inputs
+    adjoint_a, adjoint_b = node.attrs["adjoint_a"], node.attrs["adjoint_b"]
+    to_dense = sparse_tensor_dense_matmul(SparseTensor(places, filled, shape), grad, not adjoint_a)
+    rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
+    other = matrix_transpose(dense) if adjoint_b else dense
+    to_filled = reduce_sum(gather(grad, rows) * gather(other, columns), 1)
+    return None, to_filled, None, matrix_transpose(to_dense) if adjoint_b else to_dense
 
 
 def sparse_reduce_sum(
@@ -170,7 +188,27 @@ def sparse_reduce_sum(
         sizes = sp_input.shape.as_list()
         gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
         dims = [1 if at in gone else size for at, size in enumerate(sizes) if keeps or at not in gone]
-    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(dims))
+    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(dims),
+                attrs={"axes": axes})  # fmt: skip
+
+
+@gradient_of("SparseReduceSum")
+def _sparse_reduce_sum_gradient(node: Node, grad: Node) -> Any:
+    places, filled, shape = node.inputs
+    axes = node.attrs["axes"]
+
+    def pick(g: Any, at: Any, values: Any, sizes: Any) -> Any:
+        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
+        rest = [axis for axis in range(len(sizes)) if axis not in gone]
+        left = [int(sizes[axis]) for axis in rest]
+        flat = np.ravel_multi_index(tuple(at[:, axis] for axis in rest), left) if rest else np.zeros(len(at), int)
+        return g.reshape(-1)[flat]
+
+    inputs = (grad, places, filled, shape)
+    return None, Node("SparseReduceSumGrad", inputs, pick, dtype=grad.dtype, shape=filled.shape), None
+
+
+rearranges("SparseReduceSumGrad")
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -445,3 +483,47 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
         return places, take_rows(anp.reshape(whole, (-1,)), flat), np.array(plain.shape, np.int64)
 
     return _parts("DenseToSparse", (node,), find, node.dtype, node.shape.ndims)
+
+
+def _values(node: Node) -> list[int]:
+    """Give where the filled values are among the inputs, each between places and a shape."""
+    return [at for at, item in enumerate(node.inputs) if item.dtype.is_floating]
+
+
+rearranges("SparseReorder", "SparseReshape", "SparseRetain", "SparseTranspose", "SparseSlice", data=lambda node: [1])
+rearranges("SparseFillEmptyRows", "SparseConcat", data=_values)
+
+
+@gradient_of("SparseTensorDenseAdd")
+def _sparse_dense_add_gradient(node: Node, grad: Node) -> Any:
+    return None, gather_nd(grad, node.inputs[0]), None, grad
+
+
+@gradient_of("DenseToSparse")
+def _from_dense_gradient(node: Node, grads: Any) -> Any:
+    (whole,) = node.inputs
+    places = tuple_item(node, 0, dtype="int64", shape=[None, whole.shape.ndims])
+    return (scatter_nd(places, grads[1], shape_of(whole)),)
+
+
+@gradient_of("SparseAdd")
+def _sparse_add_gradient(node: Node, grads: Any) -> Any:
+    """Each summand's values get the gradient of the sum at their places, 0 where that was left out."""
+    places = tuple_item(node, 0, dtype="int64", shape=[None, None])
+    shape = node.inputs[2]
+
+    def pick(g: Any, at: Any, sizes: Any, own: Any) -> Any:
+        sizes = [int(size) for size in sizes]
+        of_sum, mine = (np.ravel_multi_index(tuple(np.asarray(item).T), sizes) for item in (at, own))
+        found = np.minimum(np.searchsorted(of_sum, mine), max(len(of_sum) - 1, 0))
+        held = of_sum[found] == mine if len(of_sum) else np.zeros(len(mine), bool)
+        return np.where(held, g[found] if len(of_sum) else 0, 0).astype(g.dtype)
+
+    def of(at: int) -> Node:
+        inputs = (grads[1], places, shape, node.inputs[at])
+        return Node("SparseAddGrad", inputs, pick, dtype=grads[1].dtype, shape=node.inputs[at + 1].shape)
+
+    return None, of(0), None, None, of(3), None
+
+
+rearranges("SparseAddGrad")

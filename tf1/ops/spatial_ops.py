@@ -15,6 +15,7 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.building import static_ints
+from globalstep.tf1.ops.gradient_ops import rearranges
 
 __all__ = [
     "batch_to_space",
@@ -254,3 +255,6 @@ def extract_image_patches(
     if channels is None:
         shape = TensorShape([*shape.as_list()[:3], None])
     return Node("ExtractImagePatches", (node,), take, name=name, dtype=node.dtype, shape=shape)
+
+
+rearranges("BatchToSpaceND", "DepthToSpace", "ExtractImagePatches", "SpaceToBatchND", "SpaceToDepth")

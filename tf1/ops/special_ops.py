@@ -13,10 +13,14 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import binary, require_float, unary
+from globalstep.tf1.ops.gradient_ops import unbroadcast
 from globalstep.tf1.ops.primitives import select, sum_to_shape
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = ["acosh", "asinh", "atanh", "digamma", "erf", "erfc", "lbeta", "lgamma", "xdivy", "xlogy"]
 
@@ -145,3 +149,43 @@ def lbeta(x: Any, name: str | None = None) -> Node:
         dtype=node.dtype,
         shape=TensorShape(shape),
     )
+
+
+_trigamma_node = unary("_trigamma_node", "Trigamma", _trigamma, "Give the derivative of `digamma`.", floats=True)
+
+
+def _of_one(op_type: str, slope: Callable[[Node], Node]) -> None:
+    """Register the gradient of a function of one value, whose derivative is `slope`."""
+    gradient_of(op_type)(lambda node, grad: (grad * slope(node.inputs[0]),))
+
+
+_of_one("Erf", lambda x: _SLOPE * math_ops.exp(-x * x))
+_of_one("Erfc", lambda x: -_SLOPE * math_ops.exp(-x * x))
+_of_one("Lgamma", digamma)
+_of_one("Digamma", _trigamma_node)
+_of_one("Asinh", lambda x: math_ops.rsqrt(math_ops.square(x) + 1.0))
+_of_one("Acosh", lambda x: math_ops.rsqrt(math_ops.square(x) - 1.0))
+_of_one("Atanh", lambda x: math_ops.reciprocal(1.0 - math_ops.square(x)))
+
+
+def _not_zero(x: Node) -> Node:
+    return math_ops.cast(math_ops.not_equal(x, 0.0), x.dtype)
+
+
+@gradient_of("Xlogy")
+def _xlogy_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad * xlogy(_not_zero(x), y), x, y), unbroadcast(grad * xdivy(x, y), y, x)
+
+
+@gradient_of("Xdivy")
+def _xdivy_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad * xdivy(_not_zero(x), y), x, y), unbroadcast(-grad * xdivy(xdivy(x, y), y), y, x)
+
+
+@gradient_of("Lbeta")
+@composed
+def _lbeta_gradient(node: Node) -> Node:
+    (x,) = node.inputs
+    return reduce_sum(lgamma(x), [-1]) - lgamma(reduce_sum(x, [-1]))

@@ -15,9 +15,11 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
+from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
 from globalstep.tf1.ops.primitives import largest
 
@@ -145,7 +147,50 @@ def conv3d(
         flat = anp.reshape(windows, (int(np.prod(lead)), -1))
         return anp.reshape(anp.matmul(flat, anp.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
-    return Node("Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=_shape(x, size, steps, fit, outputs))
+    return Node(
+        "Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=_shape(x, size, steps, fit, outputs),
+        attrs={"strides": steps, "padding": fit},
+    )  # fmt: skip
+
+
+@gradient_of("Conv3D")
+def _conv3d_gradient(node: Node, grad: Node) -> Any:
+    x, w = node.inputs
+    steps, padding = [1, *node.attrs["strides"], 1], node.attrs["padding"]
+    return conv3d_transpose(grad, w, shape_of(x), steps, padding), _filters_gradient(x, grad, w, *_how(node))
+
+
+def _how(node: Node) -> tuple[_Sizes, str]:
+    return node.attrs["strides"], node.attrs["padding"]
+
+
+def _filters_gradient(volumes: Node, grad: Node, like: Node, strides: _Sizes, padding: str) -> Node:
+    """Give the gradient of `conv3d` by its filters."""
+    size, _, _ = _size_of(like)
+
+    def multiply(x: Any, g: Any, kernels: Any) -> Any:
+        windows = _prepared(x, size, strides, padding, 0)
+        flat = windows.reshape(int(np.prod(windows.shape[:4])), -1)
+        return np.matmul(flat.T, g.reshape(-1, g.shape[-1])).reshape(kernels.shape)
+
+    attrs = {"strides": strides, "padding": padding}
+    inputs = (volumes, grad, like)
+    return Node("Conv3DBackpropFilterV2", inputs, multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
+
+
+@gradient_of("Conv3DBackpropInputV2")
+def _volumes_gradient_gradient(node: Node, grad: Node) -> Any:
+    g, w, _ = node.inputs
+    strides, padding = _how(node)
+    return conv3d(grad, w, [1, *strides, 1], padding), _filters_gradient(grad, g, w, strides, padding), None
+
+
+@gradient_of("Conv3DBackpropFilterV2")
+def _filters_gradient_gradient(node: Node, grad: Node) -> Any:
+    x, g, _ = node.inputs
+    strides, padding = _how(node)
+    steps = [1, *strides, 1]
+    return conv3d_transpose(g, grad, shape_of(x), steps, padding), conv3d(x, grad, steps, padding), None
 
 
 def conv3d_transpose(
@@ -213,7 +258,7 @@ def conv3d_transpose(
     dims = sizes_of(sizes) or [None, None, None, None, outputs]
     return Node(
         "Conv3DBackpropInputV2", (x, w, sizes), spread, name=name or "conv3d_transpose", dtype=x.dtype,
-        shape=TensorShape(dims),
+        shape=TensorShape(dims), attrs={"strides": steps, "padding": fit},
     )  # fmt: skip
 
 
@@ -226,7 +271,8 @@ def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name
         x, ksize, strides = conv_ops.to_channels_last(x), _last_order(ksize), _last_order(strides)
     size, steps, fit = _three(ksize, "ksize"), _three(strides, "strides"), conv_ops.checked_padding(padding)
     shape = _shape(x, size, steps, fit, None)
-    made = Node(op_type, (x,), lambda v: fn(v, size, steps, fit), name=name, dtype=x.dtype, shape=shape)
+    attrs = {"ksize": size, "strides": steps, "padding": fit}
+    made = Node(op_type, (x,), lambda v: fn(v, size, steps, fit), name=name, dtype=x.dtype, shape=shape, attrs=attrs)
     return conv_ops.to_channels_first(made) if first else made
 
 
@@ -239,6 +285,59 @@ def _mean_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
     total = anp.sum(_prepared(volumes, size, strides, padding, 0), axis=(4, 5, 6))
     inside = np.ones((1, *np.shape(volumes)[1:4], 1), volumes.dtype)
     return total / np.sum(_prepared(inside, size, strides, padding, 0), axis=(4, 5, 6))
+
+
+def _laid_over(windows: Any, shape: tuple[int, ...], size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    """Add windows up where `_prepared` took them from volumes of `shape`."""
+    around = _around(shape[1:4], size, strides, padding)
+    padded = (shape[0], *(n + sum(pair) for n, pair in zip(shape[1:4], around, strict=True)), shape[4])
+    whole = _overlay(windows, size, strides, padded)
+    inner = tuple(slice(low, low + n) for n, (low, _) in zip(shape[1:4], around, strict=True))
+    return whole[(slice(None), *inner)]
+
+
+def _places(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    """Give how much of a window's largest value each of its elements is: equal ones share it evenly."""
+    windows = _prepared(volumes, size, strides, padding, -np.inf)
+    chosen = windows == windows.max(axis=(4, 5, 6), keepdims=True)
+    return chosen / chosen.sum(axis=(4, 5, 6), keepdims=True).astype(volumes.dtype)
+
+
+@gradient_of("MaxPool3D", "AvgPool3D")
+def _pool_gradient(node: Node, grad: Node) -> Any:
+    return (_pool_grad(grad, node.inputs[0], node.op_type, (node.attrs["ksize"], *_how(node))),)
+
+
+def _pool_grad(grad: Node, volumes: Node, of: str, how: tuple[_Sizes, _Sizes, str]) -> Node:
+    def spread(g: Any, x: Any) -> Any:
+        if of == "MaxPool3D":
+            windows = g[:, :, :, :, None, None, None] * _places(x, *how)
+        else:
+            inside = np.ones((1, *x.shape[1:4], 1), x.dtype)
+            share = g / np.sum(_prepared(inside, *how, 0), axis=(4, 5, 6))
+            windows = np.broadcast_to(share[:, :, :, :, None, None, None], (*g.shape[:4], *how[0], g.shape[4]))
+        return _laid_over(windows, x.shape, *how)
+
+    attrs = {"of": of, "how": how}
+    return Node("Pool3DGrad", (grad, volumes), spread, dtype=grad.dtype, shape=volumes.shape, attrs=attrs)
+
+
+@gradient_of("Pool3DGrad")
+def _pool_grad_gradient(node: Node, grad: Node) -> Any:
+    (g, volumes), of, how = node.inputs, node.attrs["of"], node.attrs["how"]
+
+    def collect(h: Any, x: Any) -> Any:
+        if of != "MaxPool3D":
+            return _mean_of(h, *how)
+        return np.sum(_prepared(h, *how, 0) * _places(x, *how), axis=(4, 5, 6))
+
+    made = Node("Pool3DGradGrad", (grad, volumes), collect, dtype=g.dtype, shape=g.shape, attrs=dict(node.attrs))
+    return made, None
+
+
+@gradient_of("Pool3DGradGrad")
+def _pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
+    return _pool_grad(grad, node.inputs[1], node.attrs["of"], node.attrs["how"]), None
 
 
 def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> Callable[..., Node]:
