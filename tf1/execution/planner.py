@@ -178,7 +178,7 @@ class _Planner:
         return {
             of: node
             for node in self.nodes
-            if node.op_type == "Saved"
+            if "both" in node.attrs
             and node not in self.fed
             and (of := node.attrs["of"]) in among
             and self.ready[of] <= self.ready[node]

@@ -1,28 +1,27 @@
 """Losses that another framework computes, together with their gradients, as one node of the graph.
 
-What `gs.torch`, `gs.jax` and `gs.py_loss` share. The node is on autograd's tape like any other: where a
-gradient is asked for, the framework gives the loss and its gradients in one evaluation, and the chain rule
-takes over from there, so the loss can be added to others, scaled and clipped. Where none is, only the loss is
-computed.
+What `gs.torch`, `gs.jax` and `gs.py_loss` share. Where a gradient is asked for, the framework gives the loss and its
+gradients in one evaluation, and the chain rule takes over from there, so the loss can be added to others, scaled and
+clipped. Where none is, only the loss is computed.
 
 Layer: tf1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from autograd.extend import defvjp_argnums, primitive
-from autograd.tracer import getval, isbox
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.memory import seal
+from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import stop_gradient
-from globalstep.tf1.ops.primitives import cast
+from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
 
 __all__ = ["LossNode", "loss_node"]
@@ -81,13 +80,9 @@ def loss_node(
         return (loss.astype(dtype, copy=False), *evaluation.updates), gradients
 
     def call(*values: Any) -> tuple[Any, ...]:
-        wanted = tuple(i for i, value in enumerate(values) if isbox(value))
-        (loss, *updated), gradients = found_by([_plain(value) for value in values], wanted)
-        if wanted:
-            loss = _with_gradients(loss, dict(zip(wanted, gradients, strict=True)), *values)
-        return (loss, *updated)
+        return found_by(list(map(np.asarray, values)), ())[0]
 
-    attrs = {"tuple": True, "no_second_gradient": True, "with_gradients": found_by}
+    attrs = {"tuple": True, "with_gradients": found_by}
     node = Node(op_type, inputs, call, name="evaluate", stateful=True, attrs=attrs)
     item = LossNode("TupleItem", (node,), itemgetter(0), name="loss", dtype=dtype, shape=(),
                     attrs={"index": 0})  # fmt: skip
@@ -99,28 +94,22 @@ def loss_node(
     return item, update_nodes
 
 
-@primitive
-def _with_gradients(loss: Array, gradients: Mapping[int, Array], *values: Any) -> Array:
-    """Give `loss`, a function of `values` whose gradients are known."""
-    return loss
+@gradient_of("JaxLoss", "PyLoss", "TorchLoss", asks=True)
+def _loss_gradient(node: Node, grads: Any, wanted: Sequence[int]) -> list[Node | None]:
+    """The gradients come with the loss, from one evaluation of it, which finds those that any gradient asks for."""
+    found_by, dtypes = node.attrs["with_gradients"], [source.dtype.as_numpy_dtype for source in node.inputs]
 
+    def find(*values: Any) -> tuple[Any, Any]:
+        places = tuple(sorted(made.attrs["wanted"]))
+        value, gradients = found_by(list(map(np.asarray, values)), places)
+        by_place = {at: gradient.astype(dtypes[at], copy=False) for at, gradient in zip(places, gradients, strict=True)}
+        return value, by_place
 
-def _vjp(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
-    by_place: Mapping[int, Array] = args[1]
-    # The values come after the loss and its gradients.
-    gradients = [by_place[i - 2] for i in argnums]
-    return lambda g: tuple(_scaled(g, gradient) for gradient in gradients)
-
-
-defvjp_argnums(_with_gradients, _vjp)
-
-
-def _scaled(g: Any, gradient: Array) -> Any:
-    """Give `g * gradient`: the very array where the loss is what is minimized, without a copy."""
-    return gradient if not isbox(g) and g == 1 else cast(g, gradient.dtype) * gradient
-
-
-def _plain(value: Any) -> Array:
-    while isbox(value):
-        value = getval(value)
-    return np.asarray(value)
+    made = saved(node, find, "LossGradients", tuple=True, wanted=set())
+    made.attrs["wanted"].update(wanted)
+    result: list[Node | None] = [None] * len(node.inputs)
+    for at in wanted:
+        source = node.inputs[at]
+        part = tuple_item(made, at, name="gradient", dtype=source.dtype, shape=source.shape)
+        result[at] = part if is_ones(grads[0]) else math_ops.cast(grads[0], source.dtype) * part
+    return result

@@ -36,7 +36,7 @@ import numpy as np
 from globalstep.errors import InternalError
 from globalstep.tf1.gradients.backward_schedule import schedule_of
 from globalstep.tf1.gradients.gradient_plan import GradientPlan
-from globalstep.tf1.gradients.registry import has_no_gradient, rule_of
+from globalstep.tf1.gradients.registry import call_rule, has_no_gradient, rule_of
 from globalstep.tf1.gradients.tape import Tape
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
@@ -111,7 +111,7 @@ def gradients(
                 if not graph.current_control_inputs():
                     return made
                 return [_after_control_inputs(grad) for grad in made]
-            import os, traceback
+            import os
 
             if os.environ.get("MISSING"):
                 with open(os.environ["MISSING"], "a") as f:
@@ -256,11 +256,10 @@ class _Flow:
         return [found.get(x) for x in self._xs]
 
     def _through(self, node: Node, grad: Any, inlets: set[Node]) -> None:
-        rule = rule_of(node)
-        assert rule is not None
         scope = f"{node.op_name.rsplit('/', 1)[-1]}_grad"
         with self._graph.name_scope(scope), self._graph.control_dependencies(self.after[node]):
-            parts = rule(node, grad)
+            wanted = [at for at, source in enumerate(node.inputs) if source in inlets]
+            parts = call_rule(node, grad, wanted)
         for source, part in zip(node.inputs, parts, strict=True):
             if part is None or source not in inlets:
                 continue
@@ -276,7 +275,7 @@ class _Flow:
 def _is_float(node: Node) -> bool:
     """Whether a gradient can go through the value; a tuple is decided by its items."""
     if node.op_type == "Saved":
-        return False
+        return False  # of no dtype
     return bool(node.attrs.get("tuple")) or (not node.is_operation and node.dtype.is_floating)
 
 

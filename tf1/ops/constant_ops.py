@@ -12,6 +12,7 @@ import numpy as np
 from autograd.tracer import isbox
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.tf1.gradients.registry import gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
@@ -290,6 +291,23 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
             raise ValueError("Maximum allowed size exceeded")
         shape = [max(0, math.ceil(count))]
     return Node("Range", nodes, make, name=name, dtype=kind, shape=shape)
+
+
+@gradient_of("Fill")
+def _fill_gradient(node: Node, grad: Node) -> Any:
+    return None, Node("Sum", (grad,), _summed, dtype=grad.dtype, shape=[], attrs={"axis": None, "keepdims": False})
+
+
+def _summed(value: Any) -> Any:
+    return np.sum(value, dtype=value.dtype)
+
+
+@gradient_of("PlaceholderWithDefault")
+def _placeholder_gradient(node: Node, grad: Node) -> Any:
+    return (grad,)
+
+
+no_gradient("LinSpace", "OnesLike", "Range", "ZerosLike")
 
 
 def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Node:

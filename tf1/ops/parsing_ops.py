@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import isbox
 from google.protobuf.message import DecodeError
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import Example
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import sizes_of
-from globalstep.tf1.ops.primitives import scatter_rows
+from globalstep.tf1.ops.indexing_ops import gather_nd
 
 __all__ = [
     "FixedLenFeature",
@@ -301,16 +300,17 @@ def sparse_tensor_to_dense(
 
     def fn(indices: Any, values: Any, dense_shape: Any) -> Any:
         sizes = [int(size) for size in dense_shape]
-        if isbox(values):
-            flat = np.ravel_multi_index(tuple(np.asarray(indices).T), sizes)
-            filled = scatter_rows(values - np.asarray(default, dtype.as_numpy_dtype), flat, (int(np.prod(sizes)),))
-            return np.full(sizes, default, dtype.as_numpy_dtype) + anp.reshape(filled, sizes)
         dense = np.full(sizes, default, dtype=dtype.as_numpy_dtype)
         dense[tuple(np.asarray(indices).T)] = values
         return dense
 
     inputs = [sp_input.indices, sp_input.values, sp_input.dense_shape]
     return Node("SparseToDense", inputs, fn, name=name or "SparseToDense", dtype=dtype, shape=sp_input.shape)
+
+
+@gradient_of("SparseToDense")
+def _sparse_to_dense_gradient(node: Node, grad: Node) -> Any:
+    return None, gather_nd(grad, node.inputs[0]), None
 
 
 def sparse_to_dense(
