@@ -7,12 +7,11 @@ the asymptotic series: Abramowitz and Stegun, Handbook of Mathematical Functions
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.distributions.distribution import FULLY_REPARAMETERIZED, Distribution, arguments
 from globalstep.tf1.distributions.divergence import RegisterKL
@@ -43,17 +42,15 @@ def _quantile_of(p: float) -> float:
     return NormalDist().inv_cdf(p) if 0 < p < 1 else math.nan
 
 
-@primitive
 def _quantiles(p: Any) -> Any:
     return np.vectorize(_quantile_of, otypes=[np.float64])(p).astype(p.dtype)
 
 
-defvjp(_quantiles, lambda ans, p: lambda g: g * anp.exp(0.5 * ans * ans) * math.sqrt(2 * math.pi))
 _ndtri = unary("_ndtri", "Ndtri", _quantiles, "Give the standard normal distribution's quantiles.", floats=True)
 
 
 @gradient_of("Ndtri")
-def _ndtri_gradient(node: Node, grad: Node) -> tuple[Node]:
+def _ndtri_gradient(node: Node, grad: Node) -> Sequence[Node]:
     return (grad * exp(0.5 * square(node)) * math.sqrt(2 * math.pi),)
 
 

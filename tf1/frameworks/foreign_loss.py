@@ -9,7 +9,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,6 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.memory import seal
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
@@ -61,9 +60,9 @@ def loss_node(
     dtype = next((node.dtype.as_numpy_dtype for node, _ in sources if node.dtype.is_floating), np.float32)
     inputs = [node if differentiable else stop_gradient(node) for node, differentiable in sources]
 
-    def found_by(values: Sequence[Array], wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], list[Array]]:
+    def evaluated(values: Sequence[Any], wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], Mapping[int, Array]]:
         try:
-            evaluation = evaluate(values, wanted)
+            evaluation = evaluate([np.asarray(value) for value in values], wanted)
         except Exception as error:
             # Also where the gradients are what is evaluated: it is the program's own, not that of a node.
             error.__dict__["of_program"] = True
@@ -77,13 +76,14 @@ def loss_node(
         gradients = [*evaluation.gradients] if wanted else []
         # The memory may be the framework's: a fetch of it gets a copy.
         seal(gradients)
-        return (loss.astype(dtype, copy=False), *evaluation.updates), gradients
+        return (loss.astype(dtype, copy=False), *evaluation.updates), dict(zip(wanted, gradients, strict=True))
 
-    def call(*values: Any) -> tuple[Any, ...]:
-        return found_by(list(map(np.asarray, values)), ())[0]
-
-    attrs = {"tuple": True, "with_gradients": found_by}
-    node = Node(op_type, inputs, call, name="evaluate", stateful=True, attrs=attrs)
+    #: Places of the inputs that gradients were asked for.
+    wanted: set[int] = set()
+    node = Node(
+        op_type, inputs, lambda *values: evaluated(values, ())[0], name="evaluate", stateful=True,
+        attrs={"tuple": True, "wanted": wanted, "keep": lambda *values: evaluated(values, tuple(sorted(wanted)))},
+    )  # fmt: skip
     item = LossNode("TupleItem", (node,), itemgetter(0), name="loss", dtype=dtype, shape=(),
                     attrs={"index": 0})  # fmt: skip
     item.variables = variables
@@ -94,22 +94,24 @@ def loss_node(
     return item, update_nodes
 
 
-@gradient_of("JaxLoss", "PyLoss", "TorchLoss", asks=True)
-def _loss_gradient(node: Node, grads: Any, wanted: Sequence[int]) -> list[Node | None]:
-    """The gradients come with the loss, from one evaluation of it, which finds those that any gradient asks for."""
-    found_by, dtypes = node.attrs["with_gradients"], [source.dtype.as_numpy_dtype for source in node.inputs]
+@gradient_of("JaxLoss", "PyLoss", "TorchLoss")
+def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
+    weight, wanted = grads[0], sorted(node.attrs["wanted"])
+    if weight is None:
+        return [None] * len(node.inputs)
+    sources = [node.inputs[at] for at in wanted]
+    dtypes = [source.dtype.as_numpy_dtype for source in sources]
 
-    def find(*values: Any) -> tuple[Any, Any]:
-        places = tuple(sorted(made.attrs["wanted"]))
-        value, gradients = found_by(list(map(np.asarray, values)), places)
-        by_place = {at: gradient.astype(dtypes[at], copy=False) for at, gradient in zip(places, gradients, strict=True)}
-        return value, by_place
+    def plain(found: Mapping[int, Array], *_: Any) -> tuple[Array, ...]:
+        return tuple(found[at].astype(dtype, copy=False) for at, dtype in zip(wanted, dtypes, strict=True))
 
-    made = saved(node, find, "LossGradients", tuple=True, wanted=set())
-    made.attrs["wanted"].update(wanted)
-    result: list[Node | None] = [None] * len(node.inputs)
-    for at in wanted:
-        source = node.inputs[at]
-        part = tuple_item(made, at, name="gradient", dtype=source.dtype, shape=source.shape)
-        result[at] = part if is_ones(grads[0]) else math_ops.cast(grads[0], source.dtype) * part
-    return result
+    def scaled(found: Mapping[int, Array], g: Any, *_: Any) -> tuple[Array, ...]:
+        # The very arrays where the loss is what is minimized, without a copy.
+        return plain(found) if g == 1 else tuple(part.dtype.type(g) * part for part in plain(found))
+
+    # That it has no gradient itself is seen by the loss's own inputs, which are the last.
+    first = (saved(node, node.attrs["keep"]),) if is_ones(weight) else (saved(node, node.attrs["keep"]), weight)
+    found = Node("LossGrad", (*first, *node.inputs), plain if is_ones(weight) else scaled, attrs={"tuple": True})
+    items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
+    by_place = dict(zip(wanted, items, strict=True))
+    return [by_place.get(at) for at in range(len(node.inputs))]

@@ -36,7 +36,7 @@ import numpy as np
 from globalstep.errors import InternalError
 from globalstep.tf1.gradients.backward_schedule import schedule_of
 from globalstep.tf1.gradients.gradient_plan import GradientPlan
-from globalstep.tf1.gradients.registry import call_rule, has_no_gradient, rule_of
+from globalstep.tf1.gradients.registry import has_no_gradient, rule_of
 from globalstep.tf1.gradients.tape import Tape
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
@@ -111,7 +111,7 @@ def gradients(
                 if not graph.current_control_inputs():
                     return made
                 return [_after_control_inputs(grad) for grad in made]
-            import os
+            import os, traceback
 
             if os.environ.get("MISSING"):
                 with open(os.environ["MISSING"], "a") as f:
@@ -204,8 +204,8 @@ class _Flow:
         if (
             node in self._stops
             or (node.fn is None and not is_old)
-            or not _is_float(node)
             or _lets_nothing_through(node)
+            or not _is_float(node)
         ):
             return ()
         return tuple(source for source in node.inputs if source in self._carries)
@@ -256,10 +256,13 @@ class _Flow:
         return [found.get(x) for x in self._xs]
 
     def _through(self, node: Node, grad: Any, inlets: set[Node]) -> None:
+        rule = rule_of(node)
+        assert rule is not None
         scope = f"{node.op_name.rsplit('/', 1)[-1]}_grad"
         with self._graph.name_scope(scope), self._graph.control_dependencies(self.after[node]):
-            wanted = [at for at, source in enumerate(node.inputs) if source in inlets]
-            parts = call_rule(node, grad, wanted)
+            if "wanted" in node.attrs:
+                node.attrs["wanted"].update(at for at, source in enumerate(node.inputs) if source in inlets)
+            parts = rule(node, grad)
         for source, part in zip(node.inputs, parts, strict=True):
             if part is None or source not in inlets:
                 continue
@@ -275,14 +278,14 @@ class _Flow:
 def _is_float(node: Node) -> bool:
     """Whether a gradient can go through the value; a tuple is decided by its items."""
     if node.op_type == "Saved":
-        return False  # of no dtype
+        return False
     return bool(node.attrs.get("tuple")) or (not node.is_operation and node.dtype.is_floating)
 
 
 def _lets_nothing_through(node: Node) -> bool:
     if node.fn is None and node.op_type != "Gradients":
         return True
-    return has_no_gradient(node) or bool(node.attrs.get("stops_gradient"))
+    return has_no_gradient(node)
 
 
 def _sum(terms: Sequence[Any], node: Node) -> Any:

@@ -28,28 +28,20 @@ from typing import Any, TypeVar
 
 from globalstep.tf1.graph.graph import Node
 
-__all__ = ["call_rule", "composed", "gradient_of", "has_no_gradient", "no_gradient", "rule_of", "saved"]
+__all__ = ["composed", "gradient_of", "has_no_gradient", "no_gradient", "rule_of", "saved"]
 
-Rule = Callable[..., Sequence[Any]]
+Rule = Callable[[Node, Any], Sequence[Any]]
 _Rule = TypeVar("_Rule", bound=Rule)
 
 _rules: dict[str, Rule] = {}
-_asking: set[str] = set()
 _none: set[str] = set()
 
 
-def gradient_of(*op_types: str, asks: bool = False) -> Callable[[_Rule], _Rule]:
-    """Register the decorated function as the rule of these kinds of nodes; see the module's text.
-
-    Args:
-        *op_types: The kinds of nodes.
-        asks: Whether the rule takes a third argument: the places of the inputs that want a gradient.
-    """
+def gradient_of(*op_types: str) -> Callable[[_Rule], _Rule]:
+    """Register the decorated function as the rule of these kinds of nodes; see the module's text."""
 
     def register(rule: _Rule) -> _Rule:
         _rules.update(dict.fromkeys(op_types, rule))
-        if asks:
-            _asking.update(op_types)
         return rule
 
     return register
@@ -60,26 +52,22 @@ def no_gradient(*op_types: str) -> None:
     _none.update(op_types)
 
 
+def _kind(node: Node) -> str:
+    """Return the op type whose gradient a node has: its own, or another by `Graph.gradient_override_map`."""
+    kind: str = node.attrs.get("_gradient_op_type", node.op_type)
+    return kind
+
+
 def rule_of(node: Node) -> Rule | None:
     """Return the rule of a node; None if it has none."""
-    return None if node.attrs.get("no_gradient") else _rules.get(node.op_type)
-
-
-def call_rule(node: Node, grad: Any, wanted: Sequence[int]) -> Sequence[Any]:
-    """Return the gradients of a node's inputs.
-
-    Args:
-        node: A node that has a rule.
-        grad: The gradient of its value; of a tuple, the list of its items'.
-        wanted: Places of the inputs that want a gradient.
-    """
-    rule = _rules[node.op_type]
-    return rule(node, grad, tuple(wanted)) if node.op_type in _asking else rule(node, grad)
+    return _rules.get(_kind(node))
 
 
 def has_no_gradient(node: Node) -> bool:
     """Return whether no gradient goes through a node."""
-    return node.op_type in _none
+    if "_gradient_op_type" not in node.attrs and node.attrs.get("stops_gradient"):
+        return True
+    return _kind(node) in _none
 
 
 def composed(definition: Callable[[Node], Node | Sequence[Node | None]]) -> Rule:
@@ -95,12 +83,17 @@ def composed(definition: Callable[[Node], Node | Sequence[Node | None]]) -> Rule
         made = definition(node)
         pairs = [(made, grad)] if isinstance(made, Node) else list(zip(made, grad, strict=False))
         ends = [(y, weight) for y, weight in pairs if y is not None and weight is not None]
-        return flow_back([y for y, _ in ends], node.inputs, [weight for _, weight in ends], node.inputs)
+        parts = flow_back([y for y, _ in ends], node.inputs, [weight for _, weight in ends], node.inputs)
+        # What is an input twice gets its gradient once.
+        return [
+            part if node.inputs.index(x) == at else None
+            for at, (x, part) in enumerate(zip(node.inputs, parts, strict=True))
+        ]
 
     return rule
 
 
-def saved(node: Node, fn: Callable[..., tuple[Any, Any]], op_type: str = "Saved", **attrs: Any) -> Node:
+def saved(node: Node, fn: Callable[..., tuple[Any, Any]]) -> Node:
     """Return a node for what a kernel has found on its way, for the gradient's kernel.
 
     A run evaluates both by one call of `fn` where it needs both, and by the node's own function where it does not.
@@ -108,16 +101,14 @@ def saved(node: Node, fn: Callable[..., tuple[Any, Any]], op_type: str = "Saved"
     Args:
         node: The node.
         fn: Takes what the node's function takes. Returns its value, and what is saved: any object.
-        op_type: Its own type, for what is no constant of the gradient's gradient.
-        **attrs: Further attributes of it.
     """
-    # Not among the node's attributes, which name no nodes that come after it.
-    known: dict[Node, Node] = node.graph.extras.setdefault(__name__, {})
-    if node not in known:
-        known[node] = Node(
-            op_type, node.inputs, lambda *values: fn(*values)[1], name="Saved", attrs={"of": node, "both": fn, **attrs}
-        )
-    return known[node]
+    made = node.attrs.get("saved")
+    if made is None:
+        made = node.attrs["saved"] = Node(
+            "Saved", node.inputs, lambda *values: fn(*values)[1], name="Saved", attrs={"of": node, "both": fn},
+            stateful=node.stateful, control_inputs=node.control_inputs,
+        )  # fmt: skip
+    return made
 
 
 no_gradient("Saved", "StopGradient")

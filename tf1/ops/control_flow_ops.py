@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
@@ -162,7 +161,7 @@ def Print(  # noqa: N802
     def show(value: Any, *items: Any) -> Any:
         written[0] += 1
         if first_n is None or first_n < 0 or written[0] <= first_n:
-            text = "".join(f"[{_summary(getval(item), summarize)}]" for item in items)
+            text = "".join(f"[{_summary(item, summarize)}]" for item in items)
             write_line(sys.stderr, f"{message or ''}{text}")
         return value
 
@@ -172,7 +171,7 @@ def Print(  # noqa: N802
 
 
 @gradient_of("Print")
-def _print_gradient(node: Node, grad: Node) -> Any:
+def _print_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     return grad, *[None] * (len(node.inputs) - 1)
 
 
@@ -203,8 +202,8 @@ def Assert(  # noqa: N802
     nodes = [as_node(condition), *(as_node(item) for item in data)]
 
     def check(holds: Any, *items: Any) -> None:
-        if not np.all(getval(holds)):
-            shown = " ".join(f"[{_summary(getval(item), summarize)}]" for item in items)
+        if not np.all(holds):
+            shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
             raise InvalidArgumentError(f"assertion failed: {shown}")
 
     return Node("Assert", nodes, check, name=name, operation=True, stateful=True)

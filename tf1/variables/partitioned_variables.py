@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.cluster.program import WholePart
@@ -112,7 +111,7 @@ class PartitionedVariable:
             axis, parts = self.axis, tuple(self._variable_list)
             with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.name_scope(None):
                 self._whole = Node(
-                    "ConcatV2", parts, lambda *values: anp.concatenate(values, axis=axis),
+                    "ConcatV2", parts, lambda *values: np.concatenate(values, axis=axis),
                     name=f"{self._name}/ConcatPartitions/concat", dtype=self._dtype, shape=self._shape,
                     attrs={"axis": axis},
                 )  # fmt: skip
