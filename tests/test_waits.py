@@ -51,7 +51,6 @@ ALLOWED = {
     },
     "tf1/execution/offered_work.py": {"Offered.result": _COMPUTES},
     "tf1/execution/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
-    "tf1/gradients/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
     "src/globalstep/wire/socket_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from globalstep.tf1.gradients.gradients import evaluate_gradients
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 
 
@@ -14,18 +13,17 @@ def evaluate(fetch, feeds=None):
     fed = {node: np.asarray(value, dtype=node.dtype.as_numpy_dtype) for node, value in (feeds or {}).items()}
     values = dict(fed)
 
-    def value_of(node, consumer=None):
+    def value_of(node):
         if node in values:
-            return values[node]
-        if node.op_type == "Gradients":
-            for needed in node.attrs["needs"]:
-                value_of(needed)
-            values[node], forward = evaluate_gradients(node, value_of, fed)
-            for covered, value in forward.items():
-                values.setdefault(covered, value)
             return values[node]
         for control in node.control_inputs:
             value_of(control)
+        if "both" in node.attrs and node.attrs["of"] not in fed:
+            of = node.attrs["of"]
+            with np.errstate(all="ignore"):
+                value, values[node] = node.attrs["both"](*(value_of(source) for source in node.inputs))
+            values.setdefault(of, value)
+            return values[node]
         if node.fn is None and node.is_operation:
             values[node] = None
             return None

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from globalstep.errors import GlobalStepError, InternalError, InvalidArgumentError, NotFoundError
-from globalstep.tf1.execution.plan import EMPTY, Plan, Step
-from globalstep.tf1.gradients.gradients import evaluate_by_tape
+from globalstep.tf1.execution.plan import Plan, Step
 from globalstep.tf1.graph.graph import Node
 from globalstep.wire.declarations import Read
 
@@ -117,8 +116,6 @@ def _defined(node: Node) -> str:
 
 
 def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, executor: Executor) -> Any:
-    if node.op_type == "Gradients":
-        return _gradients(node, values, plan)
     if node.op_type == "GatherV2":
         ids = np.asarray(values[inputs[0]])
         (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
@@ -139,38 +136,3 @@ def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, e
     if node.is_operation:
         return None
     raise InternalError(f"Node {node.op_name!r} ({node.op_type}) has no function to evaluate it by.")
-
-
-def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
-    covered = plan.covered.get(node)
-    if covered is None:
-        covered = plan.find_covered(node)
-    drawn: dict[Node, Any] = {}
-    # Whether what it covers has a value before it is the same in every run of a plan.
-    entry = plan.schedules.get(node)
-    if entry is None and all(values[slot] is EMPTY for slot in covered.values()):
-        entry = plan.find_schedule(node)
-    if entry is not None:
-        schedule, slots = entry
-        straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, slots)], drawn)
-        if straight is not None:
-            gradients, forward = straight
-            for slot, value in zip(covered.values(), forward, strict=True):
-                values[slot] = value
-            return gradients
-    return _by_tape(node, values, plan, drawn)
-
-
-def _by_tape(node: Node, values: list[Any], plan: Plan, drawn: dict[Node, Any]) -> Any:
-    """Evaluate a Gradients node with what it covers, as far as that has no value yet."""
-
-    def value_of(source: Node, consumer: Node) -> Any:
-        return values[plan.slot_for(source, consumer)]
-
-    covered = plan.covered[node]
-    before = {one: values[slot] for one, slot in covered.items() if values[slot] is not EMPTY}
-    gradients, forward = evaluate_by_tape(node, value_of, before, drawn)
-    for one, slot in covered.items():
-        if values[slot] is EMPTY:
-            values[slot] = forward[one]
-    return gradients

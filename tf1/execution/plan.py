@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.tf1.execution.graph_rounds import GraphRounds
 from globalstep.tf1.execution.push_form import PushForm
-from globalstep.tf1.gradients.backward_schedule import Schedule, schedule_of
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
@@ -113,22 +112,6 @@ class Plan:
     forms: dict[int, PushForm] = field(default_factory=dict)
     #: What makes the runs after the first, where they are all alike.
     steady: SteadyRun | None = None
-    #: For each Gradients node that was evaluated: the nodes that it covers and the run needs, with their slots.
-    covered: dict[Node, dict[Node, int]] = field(default_factory=dict)
-    #: For each that was evaluated: its backward schedule, if any, and the slots of what that needs.
-    schedules: dict[Node, tuple[Schedule | None, tuple[int, ...]]] = field(default_factory=dict)
-
-    def find_covered(self, node: Node) -> dict[Node, int]:
-        """Give what `covered` holds of a Gradients node from now on."""
-        covered = self.covered[node] = {one: self.slots[one] for one in node.attrs["covers"] if one in self.slots}
-        return covered
-
-    def find_schedule(self, node: Node) -> tuple[Schedule | None, tuple[int, ...]]:
-        """Give what `schedules` holds of a Gradients node from now on. Nothing that it covers may be fed."""
-        schedule = schedule_of(node)
-        pairs = () if schedule is None else schedule.pairs
-        entry = self.schedules[node] = schedule, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
-        return entry
 
     @property
     def overlaps(self) -> bool:

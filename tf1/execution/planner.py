@@ -56,6 +56,7 @@ class _Planner:
         self._floor: dict[Node, int] = {}
         self._follows: dict[Node, frozenset[Mutation]] = {}
         self.pushes: list[list[Mutation]] = []
+        self.together: dict[Node, Node] = {}
         for node in self.nodes:
             if node.op_type == "Placeholder" and node not in self.fed:
                 unfed = InvalidArgumentError(_unfed(node))
@@ -98,10 +99,6 @@ class _Planner:
         """The nodes whose values `node` computes from."""
         if node in self.fed or isinstance(node, Variable):
             return ()
-        if node.op_type == "Gradients":
-            # What the covered nodes only follow is among the needs too; operations have no value.
-            needs = [source for source in node.attrs["needs"] if not source.is_operation]
-            return (*node.inputs, *needs, *node.attrs["covers"])
         if isinstance(node, Mutation):
             hypers = [
                 value
@@ -123,17 +120,16 @@ class _Planner:
     def plan(self) -> Plan:
         for node in self.nodes:
             self._place(node)
+        self.together = self._evaluated_together()
         count = 1 + max([0, *self.ready.values(), *self.order.values()])
         self.pushes.extend([] for _ in range(count - len(self.pushes)))
         whole, rows = self._reads(count)
         slots: dict[Node, int] = {}
-        both = self._evaluated_together()
         for node in self.nodes:
             if not self._is_read(node) and node not in slots:
                 slots[node] = len(slots)
-                if node in both:
-                    slots[both[node]] = len(slots)
-        self.both = both
+                if node in self.together:
+                    slots[self.together[node]] = len(slots)
         size = len(slots)
         read_slots: list[dict[Variable, int]] = []
         for variables in whole:
@@ -173,7 +169,7 @@ class _Planner:
         return plan
 
     def _evaluated_together(self) -> dict[Node, Node]:
-        """Find the nodes whose evaluation saves something for their gradient, each with what stands for that."""
+        """Find the nodes whose function saves something for their gradient, each with the node of that."""
         among = set(self.nodes) - self.fed
         return {
             of: node
@@ -202,9 +198,11 @@ class _Planner:
             earliest = max([floor, *(self.ready[n] for n in sources), *(self.order[m] for m in follows)])
             number = self._push_for(node, earliest)
             self._set(node, 0, frozenset([node]), number + 1, number)
-        elif (
-            after or node.stateful or (node.op_type != "Gradients" and any(self._is_read(source) for source in sources))
-        ):
+        elif (forward := node.attrs.get("reads_as")) in self.order and forward not in self.fed:
+            # It sees the Variables that the node does that it is the gradient of.
+            ready = max([self.order[forward], *(self.ready[source] for source in sources)])
+            self._set(node, floor, follows, ready, self.order[forward])
+        elif after or node.stateful or any(self._is_read(source) for source in sources):
             self._set(node, order, frozenset(), order, order)
         else:
             ready = max([0, *(self.ready[source] for source in sources)])
@@ -232,8 +230,7 @@ class _Planner:
         for node in self.nodes:
             if node in self.fed or isinstance(node, Variable):
                 continue
-            sources = node.attrs["needs"] if node.op_type == "Gradients" else self._sources(node)
-            read = [source for source in sources if self._is_read(source)]
+            read = [source for source in self._sources(node) if self._is_read(source)]
             if read and _reads_rows(node) and read == [node.inputs[0]]:
                 gathers.append(node)
                 continue
@@ -264,7 +261,7 @@ class _Planner:
             and not isinstance(node, Mutation)
         ]
         early, at_once, late = evaluation_order(nodes, set(rows), whole)
-        by_cut, by_rows, done = set(at_once), set(rows), set(self.both.values())
+        by_cut, by_rows, done = set(at_once), set(rows), set(self.together.values())
 
         def steps(ordered: Sequence[Node]) -> tuple[Step, ...]:
             return tuple(
@@ -286,37 +283,18 @@ class _Planner:
         )
 
     def _with_saved(self, step: Step) -> Step:
-        """Let a step give what it saves, too, where the run needs that."""
-        made = self.both.get(step.node)
-        return (
-            step
-            if made is None
-            else step._replace(
-                fn=made.attrs["both"],
-                one=None,
-                out=slice(step.out, step.out + 2),
-                given=itemgetter(*step.inputs) if len(step.inputs) > 1 else _only(step.inputs[0]),
-            )
-        )
-
-
-def _only(slot: int) -> Any:
-    return lambda values: (values[slot],)
+        """Let a step give what its function saves, too, where the run needs that."""
+        made = self.together.get(step.node)
+        return step if made is None else step._replace(fn=made.attrs["both"], out=slice(step.out, step.out + 2))
 
 
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     if by_rows:
         return Step(None, None, _nothing, plan.slots[node], node, (plan.slots[node.inputs[1]],))
-    if node.op_type == "Gradients":
-        return Step(None, None, _nothing, plan.slots[node], node, ())
     inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
-    fn: Any = node.fn
-    # One of autograd's functions looks for what it is to trace: in a run there is nothing.
-    if getattr(fn, "_is_autograd_primitive", False):
-        fn = fn.fun
     getter: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
-    one = inputs[0] if len(inputs) == 1 and fn is not None else None
-    return Step(fn, one, getter, plan.slots[node], node, inputs)
+    one = inputs[0] if len(inputs) == 1 and node.fn is not None else None
+    return Step(node.fn, one, getter, plan.slots[node], node, inputs)
 
 
 def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -43,9 +43,6 @@ __all__ = ["SharedObjects", "ValueReader", "ValueWriter"]
 
 #: Classes whose objects a file may hold -> the attributes that such an object has.
 _OBJECTS = {
-    "globalstep.tf1.gradients.gradient_plan:GradientPlan": (
-        *("_ends", "covers", "flows", "gathers", "needs", "reached", "seeds", "stops", "vjps", "xs", "ys"),
-    ),
     "globalstep.tf1.graph.mutations:MutationPart": (
         *("declare", "fill", "indices", "kind", "operand", "optimizer", "source", "unique", "variable"),
     ),

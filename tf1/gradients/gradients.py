@@ -1,52 +1,25 @@
-"""Gradients of nodes: which nodes they go through, found once, and their values, found in a run.
+"""Gradients of nodes, which are nodes: made by the rules of the registry, from the ends back.
 
-`gradients` adds one `Gradients` node, whose value is a tuple, and takes it apart. In a run,
-`evaluate_gradients` evaluates the nodes between `xs` and `ys` once, so that the forward pass serves both the loss and
-its gradients: by a backward schedule (`globalstep.tf1.gradients.backward_schedule`), or, where a tuple, a gradient of a
-gradient or a feed is on the way, on an autograd tape of all of them (`globalstep.tf1.gradients.tape`).
+Terms add up in the order in which the way back meets them. What is made reads a Variable as the node does that it is
+the gradient of: in the same cut, after what that waits for.
 
-Layer: tf1. Threads: an evaluation shares nothing with another.
-
-How a session evaluates a `Gradients` node
-------------------------------------------
-Static, on the node: `inputs` are ys and the given grad_ys. They are NOT evaluated first. Instead:
-
-* `attrs["needs"]`: nodes whose values must be obtainable before: leaves among xs (Variables, whole),
-  gathers of Variables whose gradient is sparse (the pulled rows), and all other inputs and control inputs
-  of the nodes that are evaluated on the tape.
-* `attrs["covers"]`: nodes that the evaluation computes itself, in order. Where they are fetched or needed
-  besides, take their values from the result: run the Gradients node before them. A covered node is also
-  ordinary: where no Gradients node runs, it is evaluated through its `fn`.
-
-Then `gradients, forward = evaluate_gradients(node, value_of, known)`, where `value_of(source, consumer)`
-gives the value of a needed node as `consumer` (the covered node that uses it; the Gradients node itself
-for ys and grad_ys) is to see it; `known` holds values that override covered nodes: feeds, and what was
-computed already. `gradients` is the node's value; `forward` maps each covered node to its value.
+Layer: tf1. Threads: a graph is built by one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import autograd.numpy as anp
-import numpy as np
-
 from globalstep.errors import InternalError
-from globalstep.tf1.gradients.backward_schedule import schedule_of
-from globalstep.tf1.gradients.gradient_plan import GradientPlan
 from globalstep.tf1.gradients.registry import has_no_gradient, rule_of
-from globalstep.tf1.gradients.tape import Tape
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.ops.gradient_ops import add_terms, ones, sum_of_slices
 
-__all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "flow_back", "gradients"]
-
-#: Whether gradients become nodes where all ops on the way have rules; else one Gradients node. Of this branch only.
-NODES = True
+__all__ = ["AggregationMethod", "flow_back", "gradients"]
 
 
 class AggregationMethod:
@@ -104,19 +77,8 @@ def gradients(
     graph = y_nodes[0].graph if y_nodes else get_default_graph()
     stops = _nodes(stop_gradients)
     with graph.as_default(), graph.name_scope(name):
-        if NODES and y_nodes:
-            flow = _Flow(y_nodes, x_nodes, stops)
-            if not flow.missing or all(node.attrs.get("no_gradient") for node in flow.missing):
-                made = flow.back(y_nodes, seeds)
-                if not graph.current_control_inputs():
-                    return made
-                return [_after_control_inputs(grad) for grad in made]
-            import os, traceback
-
-            if os.environ.get("MISSING"):
-                with open(os.environ["MISSING"], "a") as f:
-                    f.write(f"{flow.missing[-1].op_type} {[n.op_type for n in flow.missing]}\n")
-        return GradientPlan(y_nodes, x_nodes, seeds, stops).build()
+        made = _Flow(y_nodes, x_nodes, stops).back(y_nodes, seeds) if y_nodes else [None] * len(x_nodes)
+        return [_after_control_inputs(grad) for grad in made] if graph.current_control_inputs() else made
 
 
 def _after_control_inputs(grad: Any) -> Any:
@@ -165,7 +127,7 @@ class _Flow:
 
     Attributes:
         reached: The nodes that a gradient of ys reaches.
-        after: For each node, what must have run before its inputs are read, as gradients read them again.
+        after: For each node, what must have run before its inputs are read: gradients may read them again.
     """
 
     def __init__(
@@ -196,17 +158,11 @@ class _Flow:
         ]  # fmt: skip
         #: For each reached node the terms of its gradient; of a tuple, by the place of the item.
         self._terms: dict[Node, list[Any]] = {}
-        self._items: dict[Node, dict[int, Any]] = {}
+        self._items: dict[Node, dict[int, list[Any]]] = {}
 
     def _inlets(self, node: Node) -> tuple[Node, ...]:
         """Return the inputs to which a gradient of the node goes on."""
-        is_old = node.op_type == "Gradients"
-        if (
-            node in self._stops
-            or (node.fn is None and not is_old)
-            or _lets_nothing_through(node)
-            or not _is_float(node)
-        ):
+        if node in self._stops or node.fn is None or has_no_gradient(node) or not _is_float(node):
             return ()
         return tuple(source for source in node.inputs if source in self._carries)
 
@@ -245,11 +201,11 @@ class _Flow:
             if not inlets:
                 continue
             if node.op_type == "TupleItem":
-                self._items.setdefault(node.inputs[0], {})[node.attrs["index"]] = grad
+                self._items.setdefault(node.inputs[0], {}).setdefault(node.attrs["index"], []).append(grad)
                 continue
             items = self._items.pop(node, None)
             if items is not None:
-                grad = [items.get(at) for at in range(max(items) + 1)]
+                grad = [_sum(items[at], items[at][0]) if at in items else None for at in range(max(items) + 1)]
             elif isinstance(grad, IndexedSlices):
                 grad = as_node(grad)
             self._through(node, grad, set(inlets))
@@ -258,11 +214,14 @@ class _Flow:
     def _through(self, node: Node, grad: Any, inlets: set[Node]) -> None:
         rule = rule_of(node)
         assert rule is not None
-        scope = f"{node.op_name.rsplit('/', 1)[-1]}_grad"
+        scope, start = f"{node.op_name.rsplit('/', 1)[-1]}_grad", len(self._graph.nodes)
         with self._graph.name_scope(scope), self._graph.control_dependencies(self.after[node]):
             if "wanted" in node.attrs:
                 node.attrs["wanted"].update(at for at, source in enumerate(node.inputs) if source in inlets)
             parts = rule(node, grad)
+        for made in self._graph.nodes[start:]:
+            if any(source.op_type == "VariableV2" for source in made.inputs):
+                made.attrs.setdefault("reads_as", node)
         for source, part in zip(node.inputs, parts, strict=True):
             if part is None or source not in inlets:
                 continue
@@ -280,12 +239,6 @@ def _is_float(node: Node) -> bool:
     if node.op_type == "Saved":
         return False
     return bool(node.attrs.get("tuple")) or (not node.is_operation and node.dtype.is_floating)
-
-
-def _lets_nothing_through(node: Node) -> bool:
-    if node.fn is None and node.op_type != "Gradients":
-        return True
-    return has_no_gradient(node)
 
 
 def _sum(terms: Sequence[Any], node: Node) -> Any:
@@ -311,134 +264,3 @@ def _seed(grad: Any, y: Node) -> Node | None:
             f"The gradient {node.name!r} given for {y.name!r} has shape {node.shape}, which does not fit {y.shape}."
         )
     return node
-
-
-def evaluate_gradients(
-    node: Node, value_of: Callable[[Node, Node], Any], known: Mapping[Node, Any] | None = None
-) -> tuple[tuple[Any, ...], dict[Node, Any]]:
-    """Evaluate a Gradients node; see the module's text for what a session does.
-
-    Args:
-        node: A node of op_type "Gradients".
-        value_of: Gives the value of a needed node, for the node that uses it.
-        known: Values that stand in for those of covered nodes (feeds); gradients still flow through.
-
-    Returns:
-        The node's value, a tuple of arrays, and the values of the covered nodes.
-    """
-    schedule = None if known else schedule_of(node)
-    drawn: dict[Node, Any] = {}
-    if schedule is not None:
-        with np.errstate(all="ignore"):
-            result = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs], drawn)
-        if result is not None:
-            return result[0], dict(zip(schedule.covers, result[1], strict=True))
-    return evaluate_by_tape(node, value_of, known, drawn)
-
-
-def evaluate_by_tape(
-    node: Node,
-    value_of: Callable[[Node, Node], Any],
-    known: Mapping[Node, Any] | None = None,
-    drawn: Mapping[Node, Any] | None = None,
-) -> tuple[tuple[Any, ...], dict[Node, Any]]:
-    """Evaluate a Gradients node without its schedule.
-
-    Args:
-        node: See `evaluate_gradients`.
-        value_of: See there.
-        known: See there.
-        drawn: Values of covered stateful nodes, which are not to be evaluated again.
-
-    Returns:
-        As `evaluate_gradients`.
-    """
-    plan: GradientPlan = node.attrs["plan"]
-    tape = Tape()
-    values: dict[Node, Any] = {}
-    # A Variable may be read in several phases of a run: one root for each value read.
-    roots: dict[Node, dict[int, Any]] = {x: {} for x in plan.xs if x in plan.reached}
-    for rows in plan.gathers.values():
-        roots.update({gather: {} for gather in rows})
-    known, drawn = known or {}, drawn or {}
-
-    def get(source: Node, consumer: Node) -> Any:
-        if source in values:
-            return values[source]
-        value = value_of(source, consumer)
-        if source not in roots or source in plan.gathers:
-            return value
-        box = roots[source].get(id(value))
-        if box is None:
-            box = roots[source][id(value)] = (tape.root(value), value)
-        return box[0]
-
-    with np.errstate(all="ignore"):
-        for covered in plan.covers:
-            if covered in drawn:
-                values[covered] = drawn[covered]
-                continue
-            inlets = plan.flows.get(covered, {})
-            inputs = [
-                get(source, covered) if source in inlets else tape.plain(get(source, covered))
-                for source in covered.inputs
-            ]
-            vjp = plan.vjps.get(covered)
-            value = None if vjp is None else tape.box_by_vjp(vjp, inputs)
-            if value is None:
-                value = _call(covered, inputs, get, values)
-            if covered in known:
-                value = tape.replace(value, known[covered])
-            if covered in roots:
-                # Its own place on the tape, apart from that of the input it may pass on.
-                value = tape.replace(value, tape.plain(value)) if tape.holds(value) else tape.root(value)
-                roots[covered][0] = (value, value)
-            values[covered] = value
-        ends = []
-        for y, seed in zip(plan.ys, plan.seeds, strict=True):
-            if y in plan.reached and tape.holds(box := get(y, node)):
-                weight = anp.ones_like(tape.plain(box)) if seed is None else tape.plain(get(seed, node))
-                ends.append((box, weight))
-        for gather in (g for group in plan.gathers.values() for g in group):
-            get(gather, node)
-        boxes = {box._node for by_value in roots.values() for box, _ in by_value.values()}
-        flowed = tape.backward(ends, boxes)
-        results = tuple(_results(plan, tape, roots, flowed, get, node))
-    return results, {covered: tape.plain(value) for covered, value in values.items()}
-
-
-def _call(node: Node, inputs: list[Any], get: Callable[[Node, Node], Any], values: dict[Node, Any]) -> Any:
-    """Evaluate one node on the tape; a Gradients node among them opens a tape of its own."""
-    if node.fn is not None:
-        return node.fn(*inputs)
-    outer = {covered: values[covered] for covered in node.attrs["covers"] if covered in values}
-    return evaluate_gradients(node, get, outer)[0]
-
-
-def _results(
-    plan: GradientPlan,
-    tape: Tape,
-    roots: dict[Node, dict[int, Any]],
-    flowed: dict[Any, Any],
-    get: Callable[[Node, Node], Any],
-    node: Node,
-) -> Any:
-    def gradient_of(source: Node) -> Any:
-        parts = [flowed[box._node] for box, _ in roots[source].values() if box._node in flowed]
-        if not parts:
-            return anp.zeros_like(tape.plain(get(source, node)))
-        total = sum(parts[1:], parts[0])
-        dtype = source.dtype.as_numpy_dtype
-        return total if total.dtype == dtype else total.astype(dtype)
-
-    for x in plan.xs:
-        if x not in plan.reached:
-            continue
-        if x not in plan.gathers:
-            yield gradient_of(x)
-            continue
-        row = tuple(int(size) for size in x.shape)[1:]
-        yield anp.concatenate([anp.reshape(gradient_of(g), (-1, *row)) for g in plan.gathers[x]])
-        yield np.concatenate([np.asarray(tape.plain(get(g.inputs[1], g))).reshape(-1) for g in plan.gathers[x]]).astype(
-            np.int64
-        )

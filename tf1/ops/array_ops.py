@@ -5,17 +5,14 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
@@ -72,7 +69,7 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
     node = as_node(tensor)
 
     def check(value: Any) -> Any:
-        plain = getval(value)
+        plain = value
         if not np.all(np.isfinite(plain)):
             what = "NaN" if np.any(np.isnan(plain)) else "Inf"
             raise InvalidArgumentError(f"{message} : Tensor had {what} values ({node.name!r})")
@@ -168,21 +165,16 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
         if len(holes) == 1:
             dims[holes[0]] = count // rest
 
-    def evaluate(value: Any, wanted: Any, change: Callable[..., Any] = anp.reshape) -> Any:
+    def evaluate(value: Any, wanted: Any) -> Any:
         target = tuple(np.asarray(wanted).reshape(-1).tolist())
         try:
-            return change(value, target)
+            return np.reshape(value, target)
         except ValueError:
             raise InvalidArgumentError(
                 f"Input to reshape {node.name!r} is a tensor with {np.size(value)} values of shape "
                 f"{np.shape(value)}, but the requested shape is {target}"
             ) from None
 
-    def vjp(value: Any, wanted: Any) -> Found:
-        # Sizes are no numbers that a gradient goes to.
-        return evaluate(value, wanted, np.reshape), (lambda g: np.reshape(g, value.shape), np.zeros_like)
-
-    with_vjp(evaluate, vjp)
     return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(dims))
 
 
@@ -290,14 +282,10 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         if order is not None and sorted(order) != list(range(len(dims))):
             raise ValueError(f"perm {order} is not an order of the {len(dims)} dimensions of {node.name!r}.")
         dims = dims[::-1] if order is None else [dims[i] for i in order]
-    back = None if order is None else tuple(np.argsort(order))
     return Node(
         "Transpose",
         (node,),
-        with_vjp(
-            lambda value: anp.transpose(value, order),
-            lambda value: (np.transpose(value, order), (lambda g: np.transpose(g, back),)),
-        ),
+        lambda value: np.transpose(value, order),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(dims),
@@ -313,7 +301,7 @@ def moved_axis(node: Node, source: int, target: int) -> Node:
         size = shape.pop(source)
         shape.insert(target % (len(shape) + 1), size)
     return Node(
-        "Transpose", (node,), lambda x: anp.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
+        "Transpose", (node,), lambda x: np.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
         shape=TensorShape(shape), attrs={"moved": (source, target)},
     )  # fmt: skip
 
@@ -326,7 +314,7 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
     return Node(
         "MatrixTranspose",
         (node,),
-        lambda value: anp.swapaxes(value, -1, -2),
+        lambda value: np.swapaxes(value, -1, -2),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(swapped),
@@ -354,10 +342,7 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
     return Node(
         "ExpandDims",
         (node,),
-        with_vjp(
-            lambda value: anp.expand_dims(value, place),
-            lambda value: (np.expand_dims(value, place), (lambda g: np.reshape(g, value.shape),)),
-        ),
+        lambda value: np.expand_dims(value, place),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(dims),
@@ -385,10 +370,7 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
     return Node(
         "Squeeze",
         (node,),
-        with_vjp(
-            lambda value: anp.squeeze(value, axis=places),
-            lambda value: (np.squeeze(value, axis=places), (lambda g: np.reshape(g, value.shape),)),
-        ),
+        lambda value: np.squeeze(value, axis=places),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(dims),

@@ -33,6 +33,8 @@ __all__ = [
     "unary",
 ]
 
+#: From so many elements on, a function of numbers may be worth several threads.
+_LARGE = 1 << 18
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
@@ -163,11 +165,15 @@ def pairwise(
     name: str | None,
     dtype: DTypeLike | None = None,
     names: tuple[str, str] = ("x", "y"),
+    large: Callable[..., Any] | None = None,
     **attrs: Any,
 ) -> Node:
     """Make a node of two operands of one dtype that broadcast."""
     a, b = operands(op_type, x, y, names)
     shape = broadcast_shapes(op_type, a, b)
+    if large is not None:
+        count = shape.num_elements()
+        fn = large if count is None or count >= _LARGE else fn
     return Node(op_type, (a, b), fn, name=name, dtype=dtype or a.dtype, shape=shape, attrs=attrs)
 
 
@@ -194,7 +200,7 @@ def unary(
     Args:
         name: Its name.
         op_type: TensorFlow's type of the operation.
-        fn: Function of the array, of `autograd.numpy`.
+        fn: Function of the array, of numpy.
         first_line: First line of its docstring.
         floats: Whether it takes floating dtypes only.
         dtype: Dtype of the result; default that of `x`.
@@ -216,12 +222,22 @@ def unary(
 
 
 def binary(
-    name: str, op_type: str, fn: Callable[..., Any], first_line: str, *, dtype: DTypeLike | None = None, **attrs: Any
+    name: str,
+    op_type: str,
+    fn: Callable[..., Any],
+    first_line: str,
+    *,
+    dtype: DTypeLike | None = None,
+    large: Callable[..., Any] | None = None,
+    **attrs: Any,
 ) -> Callable[..., Node]:
-    """Make the public function `name(x, y, name=None)` of two operands that broadcast; see `unary`."""
+    """Make the public function `name(x, y, name=None)` of two operands that broadcast; see `unary`.
+
+    `large` does the same as `fn` for what may be large.
+    """
 
     def function(x: Any, y: Any, name: str | None = None) -> Node:
-        return pairwise(op_type, x, y, fn, name, dtype, **attrs)
+        return pairwise(op_type, x, y, fn, name, dtype, large=large, **attrs)
 
     arguments = (
         "        x: Node or array of any shape.\n"

@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
-from globalstep.tf1.ops.primitives import cast, maximum, maximum_vjp, minimum, minimum_vjp, select
 from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
@@ -40,16 +36,7 @@ def _like(t: Any, values: Node) -> Any:
 
 
 def _clipped(v: Any, low: Any, high: Any) -> Any:
-    return maximum(minimum(v, high), low)
-
-
-def _clipped_vjp(v: Any, low: Any, high: Any) -> Found:
-    below, (to_v, to_high) = minimum_vjp(v, high)
-    value, (to_below, to_low) = maximum_vjp(below, low)
-    return value, (lambda g: to_v(to_below(g)), to_low, lambda g: to_high(to_below(g)))
-
-
-with_vjp(_clipped, _clipped_vjp)
+    return np.maximum(np.minimum(v, high), low)
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
@@ -92,13 +79,7 @@ def _clip_by_value_gradient(node: Node) -> Node:
 
 
 def _square_sum(v: Any, axes: tuple[int, ...] | None) -> Any:
-    return anp.sum(v * v, axis=axes, keepdims=axes is not None)
-
-
-def _root(squares: Any) -> Any:
-    """Give the square root, with gradient 0 instead of infinity at 0."""
-    positive = anp.greater(squares, 0)
-    return select(positive, anp.sqrt(select(positive, squares, anp.ones_like(squares))), squares)
+    return np.sum(v * v, axis=axes, keepdims=axes is not None)
 
 
 def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
@@ -118,7 +99,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     places = None if axes is None else normal_axes(axes, values)
 
     def clip(v: Any, c: Any) -> Any:
-        return v * c / maximum(_root(_square_sum(v, places)), c)
+        return v * c / np.maximum(np.sqrt(_square_sum(v, places)), c)
 
     clipped = Node(
         "ClipByNorm", (values, limit), clip, name=name or "clip_by_norm", dtype=values.dtype,
@@ -130,7 +111,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 def _root_of_squares(values: Node, axes: Any) -> Node:
     """Give the 2-norm, with gradient 0 instead of infinity at 0."""
     squares = reduce_sum(math_ops.square(values), None if axes is None else list(axes), axes is not None)
-    return Node("RootOfSquares", (squares,), _root, dtype=values.dtype, shape=squares.shape)
+    return Node("RootOfSquares", (squares,), np.sqrt, dtype=values.dtype, shape=squares.shape)
 
 
 @gradient_of("RootOfSquares")
@@ -162,8 +143,8 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any
     require_float("ClipByAverageNorm", values, "t")
 
     def clip(v: Any, c: Any) -> Any:
-        norm = _root(_square_sum(v, None))
-        return v * c * minimum(np.size(getval(v)) / norm, 1 / c)
+        norm = np.sqrt(_square_sum(v, None))
+        return v * c * np.minimum(np.size(v) / norm, 1 / c)
 
     clipped = Node(
         "ClipByAverageNorm", (values, limit), clip, name=name or "clip_by_average_norm", dtype=values.dtype,
@@ -209,7 +190,7 @@ def global_norm(t_list: Any, name: str | None = None) -> Node:
 
     def norm(*values: Any) -> Any:
         squares = [_square_sum(v, None) for v in values]
-        return _root(sum(squares[1:], squares[0]))
+        return np.sqrt(sum(squares[1:], squares[0]))
 
     return Node("GlobalNorm", nodes, norm, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
 
@@ -265,8 +246,8 @@ def _scale(norm: Node, clip_norm: Any, values: Node) -> Node:
     kind = values.dtype.as_numpy_dtype
 
     def factor(n: Any, c: Any) -> Any:
-        scale = c * minimum(1 / n, np.asarray(1, kind) / c)
-        return cast(scale + (n - n), kind)
+        scale = c * np.minimum(1 / n, np.asarray(1, kind) / c)
+        return np.asarray(scale + (n - n)).astype(kind)
 
     return Node("ClipScale", (norm, limit), factor, name="scale", dtype=values.dtype, shape=[])
 

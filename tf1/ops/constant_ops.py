@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import numpy as np
-from autograd.tracer import isbox
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import gradient_of, no_gradient
@@ -197,8 +196,7 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
             filled.fill(scalar)
             return filled
         shape = tuple(np.asarray(wanted).ravel().tolist())
-        # To look for what is to be traced takes autograd longer than to fill a small array.
-        return broadcast(scalar, shape) if isbox(scalar) else broadcast.fun(scalar, shape)
+        return broadcast(scalar, shape)
 
     return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import moved_axis
@@ -24,16 +22,14 @@ from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import operands, require_float, sizes_of
 from globalstep.tf1.ops.sliding_windows import (
     Fit,
-    _collect,
-    _share,
-    _to_images,
-    _to_kernels,
+    collect,
     convolve,
-    convolved_vjp,
     largest_of_windows,
-    largest_vjp,
     overlay,
     patches,
+    share_of_windows,
+    to_images,
+    to_kernels,
 )
 
 __all__ = [
@@ -91,7 +87,7 @@ def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], paddi
     fit = _fit_of(images, size, strides, padding)
     if any(fit.rows) or any(fit.columns):
         around = ((0, 0), fit.rows, fit.columns, (0, 0))
-        images = anp.pad(images, around, "constant", constant_values=fill)
+        images = np.pad(images, around, "constant", constant_values=fill)
     return patches(images, size, strides)
 
 
@@ -202,10 +198,6 @@ def conv2d(
     def evaluate(images: Any, kernels: Any) -> Any:
         return convolve(images, kernels, _fit_of(images, size, steps, fit))
 
-    def vjp(images: Any, kernels: Any) -> Found:
-        return convolved_vjp(images, kernels, _fit_of(images, size, steps, fit))
-
-    with_vjp(evaluate, vjp)
     shape = output_shape(x, size, steps, fit, outputs)
     attrs = {"strides": steps, "padding": fit}
     return Node("Conv2D", (x, w), evaluate, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
@@ -236,7 +228,7 @@ def images_gradient(
                     "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
                     f"{g.shape[at]}, computed = {computed}"
                 )
-        return _to_images(g, kernels, shape, fit)
+        return to_images(g, kernels, shape, fit)
 
     dims = sizes_of(sizes) or [None, None, None, filters.shape.as_list()[2]]
     attrs = {"strides": strides, "padding": padding}
@@ -249,7 +241,7 @@ def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, 
     size = tuple(int(n) for n in like.shape[:2])
 
     def multiply(x: Any, g: Any) -> Any:
-        return _to_kernels(x, g, size, _fit_of(x, size, strides, padding))
+        return to_kernels(x, g, size, _fit_of(x, size, strides, padding))
 
     attrs = {"strides": strides, "padding": padding, "like": like}
     return Node("Conv2DBackpropFilter", (images, grad), multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
@@ -296,7 +288,6 @@ def max_pool(
     def pool(images: Any) -> Any:
         return largest_of_windows(images, size, _fit_of(images, size, steps, fit))
 
-    with_vjp(pool, lambda images: largest_vjp(images, size, _fit_of(images, size, steps, fit)))
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
@@ -308,7 +299,7 @@ def _max_pool_gradient(node: Node, grad: Node) -> Any:
     (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
 
     def share(g: Any, images: Any, largest: Any) -> Any:
-        return _share(g, images, largest, how[0], _fit_of(images, *how))
+        return share_of_windows(g, images, largest, how[0], _fit_of(images, *how))
 
     return (Node("MaxPoolGrad", (grad, x, node), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}),)
 
@@ -317,10 +308,10 @@ def _max_pool_gradient(node: Node, grad: Node) -> Any:
 def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
     (of, x, largest), how = node.inputs, node.attrs["how"]
 
-    def collect(values: Any, images: Any, maxima: Any) -> Any:
-        return _collect(values, images, maxima, how[0], _fit_of(images, *how))
+    def means(values: Any, images: Any, maxima: Any) -> Any:
+        return collect(values, images, maxima, how[0], _fit_of(images, *how))
 
-    made = Node("MaxPoolGradGrad", (grad, x, largest), collect, dtype=of.dtype, shape=of.shape, attrs={"how": how})
+    made = Node("MaxPoolGradGrad", (grad, x, largest), means, dtype=of.dtype, shape=of.shape, attrs={"how": how})
     return made, None, None
 
 
@@ -329,7 +320,7 @@ def _max_pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
     (_, x, largest), how = node.inputs, node.attrs["how"]
 
     def share(g: Any, images: Any, maxima: Any) -> Any:
-        return _share(g, images, maxima, how[0], _fit_of(images, *how))
+        return share_of_windows(g, images, maxima, how[0], _fit_of(images, *how))
 
     return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}), None, None
 
@@ -358,7 +349,7 @@ def avg_pool(
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        total = anp.sum(prepared(images, size, steps, fit, 0), axis=(3, 4))
+        total = np.sum(prepared(images, size, steps, fit, 0), axis=(3, 4))
         inside = np.ones((1, *np.shape(images)[1:3], 1), images.dtype)
         return total / np.sum(prepared(inside, size, steps, fit, 0), axis=(3, 4))
 

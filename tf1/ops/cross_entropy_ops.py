@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.products import in_parts
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient, saved
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
@@ -48,40 +44,15 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-def traced_log_softmax(x: Any, axis: int) -> Any:
-    """Give log(softmax(x)) by functions that autograd follows."""
-    shifted = x - np.max(getval(x), axis=axis, keepdims=True)
-    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
-
-
-@primitive
 def _cross_entropy(logits: Any, labels: Any, axis: int) -> Any:
     return -np.sum(labels * _log_softmax(logits, axis), axis=axis)
 
 
-# TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
-defvjp(
-    _cross_entropy,
-    lambda ans, logits, labels, axis: (
-        lambda g: anp.expand_dims(g, axis) * (anp.exp(traced_log_softmax(logits, axis)) - labels)
-    ),
-    lambda ans, logits, labels, axis: lambda g: -anp.expand_dims(g, axis) * traced_log_softmax(logits, axis),
-)
-
-
-def _vjp(logits: Any, labels: Any, axis: int) -> Found:
-    logs = _log_softmax(logits, axis)
-    return -np.sum(labels * logs, axis=axis), (
-        lambda g: np.expand_dims(g, axis) * (np.exp(logs) - labels),
-        lambda g: -np.expand_dims(g, axis) * logs,
-    )
-
-
-def log_softmax_of(scores: Node, axis: int) -> Node:
+def log_softmax_of(scores: Node, axis: int, name: str | None = None) -> Node:
     """Give log(softmax(scores)); see `globalstep.tf1.ops.nn_ops.log_softmax`."""
     return Node(
-        "LogSoftmax", (scores,), lambda x: _log_softmax(x, axis), dtype=scores.dtype, shape=scores.shape,
-        attrs={"axis": axis},
+        "LogSoftmax", (scores,), lambda x: _log_softmax(x, axis), name=name or "LogSoftmax", dtype=scores.dtype,
+        shape=scores.shape, attrs={"axis": axis},
     )  # fmt: skip
 
 
@@ -131,7 +102,7 @@ def softmax_cross_entropy_with_logits_v2(
     return Node(
         "SoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        with_vjp(lambda x, p: _cross_entropy(x, p, place), lambda x, p: _vjp(x, p, place)),
+        lambda x, p: _cross_entropy(x, p, place),
         name=name or "softmax_cross_entropy_with_logits",
         dtype=scores.dtype,
         shape=TensorShape(rest),
@@ -201,20 +172,8 @@ def softmax_cross_entropy_with_logits(
     )
 
 
-@primitive
 def _sparse_cross_entropy(logits: Any, labels: Any) -> Any:
     return _sparse_parts(logits, labels)[0]
-
-
-# The gradient is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
-def _sparse_vjp(ans: Any, logits: Any, labels: Any) -> Any:
-    hot = (labels[..., None] == np.arange(np.shape(logits)[-1])).astype(logits.dtype)
-    powers = anp.exp(logits - np.max(getval(logits), axis=-1, keepdims=True))
-    total = anp.sum(powers, axis=-1, keepdims=True)
-    return lambda g: powers * (anp.expand_dims(g, -1) / total) - hot * anp.expand_dims(g, -1)
-
-
-defvjp(_sparse_cross_entropy, _sparse_vjp)
 
 
 def _sparse_parts(logits: Any, labels: Any) -> tuple[Any, Any, Any]:
@@ -232,20 +191,6 @@ def _sparse_parts(logits: Any, labels: Any) -> tuple[Any, Any, Any]:
 
     in_parts(find, labels.size, _PASSES * scores.size)
     return (np.log(total[:, 0]) - at_label).reshape(labels.shape), powers, total
-
-
-def _sparse_value_and_vjp(logits: Any, labels: Any) -> Found:
-    _check_classes(logits, labels)
-    losses, powers, total = _sparse_parts(logits, labels)
-
-    def to_logits(g: Any) -> Any:
-        weights = g.reshape(-1)
-        gradient = powers * (weights[:, None] / total)
-        gradient[np.arange(labels.size), labels.reshape(-1)] -= weights
-        return gradient.reshape(logits.shape)
-
-    # Labels are no numbers that a gradient goes to.
-    return losses, (to_logits, np.zeros_like)
 
 
 def _check_classes(scores: Any, classes: Any) -> None:
@@ -305,7 +250,7 @@ def sparse_softmax_cross_entropy_with_logits(
     return Node(
         "SparseSoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        with_vjp(evaluate, _sparse_value_and_vjp),
+        evaluate,
         name=name or "SparseSoftmaxCrossEntropyWithLogits",
         dtype=scores.dtype,
         shape=wanted.shape,
@@ -325,6 +270,7 @@ def _sparse_found(logits: Any, labels: Any) -> tuple[Any, Any]:
     return losses, rest
 
 
+# It is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
 def _sparse_back(g: Any, logits: Any, labels: Any, found: Any) -> Any:
     powers, total = found
     weights = g.reshape(-1)
@@ -349,17 +295,7 @@ no_gradient("MarkClasses", "Stirling")
 
 
 def _logistic_loss(scores: Any, labels: Any) -> Any:
-    return anp.logaddexp(scores, 0) - scores * labels
-
-
-def _logistic_vjp(scores: Any, labels: Any) -> Found | None:
-    if scores.shape != labels.shape:
-        return None
-    logs = np.logaddexp(scores, 0)
-    return logs - scores * labels, (lambda g: g * np.exp(scores - logs) + -g * labels, lambda g: -g * scores)
-
-
-with_vjp(_logistic_loss, _logistic_vjp)
+    return np.logaddexp(scores, 0) - scores * labels
 
 
 def sigmoid_cross_entropy_with_logits(
@@ -434,7 +370,7 @@ def weighted_cross_entropy_with_logits(
 
     def evaluate(scores: Any, wanted: Any, weight: Any) -> Any:
         factor = 1 + (weight - 1) * wanted
-        return (1 - wanted) * scores + factor * anp.logaddexp(-scores, 0)
+        return (1 - wanted) * scores + factor * np.logaddexp(-scores, 0)
 
     return Node("WeightedCrossEntropy", (x, z, q), evaluate, name=name or "logistic_loss", dtype=x.dtype,
                 shape=x.shape)  # fmt: skip

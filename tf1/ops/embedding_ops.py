@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
@@ -26,8 +25,7 @@ from globalstep.tf1.ops.building import is_node, sizes_of
 from globalstep.tf1.ops.gradient_ops import ones, rearranges, zeros
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.ops.joining_ops import concat
-from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, select, take_rows
-from globalstep.tf1.ops.primitives import maximum as maximum_array
+from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, take_rows
 from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 from globalstep.tf1.ops.segment_ops import unsorted_segment_sum
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
@@ -130,8 +128,8 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
     gathered = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
 
     def restore(numbers: Any, where: Any, *rows: Any) -> Any:
-        values = take_rows(anp.concatenate(rows), where)
-        return anp.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
+        values = take_rows(np.concatenate(rows), where)
+        return np.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
 
     shape = TensorShape(None)
     if tables[0].shape.dims is not None and ids.shape.dims is not None:
@@ -148,7 +146,7 @@ no_gradient("SortIds", "SparseFillEmptyRows")
 @gradient_of("EmbeddingLookup")
 def _lookup_gradient(node: Node, grad: Node) -> Any:
     """Each table's gathered rows get the sum of the gradients of those who named them."""
-    ids, position, *tables = node.inputs
+    _, position, *tables = node.inputs
     row = tables[0].shape.as_list()[1:]
 
     def add_up(g: Any, where: Any, *rows: Any) -> Any:
@@ -178,8 +176,8 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
 
     def clip(values: Any, numbers: Any) -> Any:
         axes = tuple(range(np.ndim(numbers), np.ndim(values)))
-        norms = anp.sqrt(anp.sum(values * values, axis=axes, keepdims=True))
-        return values * max_norm / maximum_array(norms, np.asarray(max_norm, values.dtype))
+        norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
+        return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
 
     return Node(
         "ClipRowsByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape, attrs={"max_norm": float(max_norm)}
@@ -238,12 +236,12 @@ def embedding_lookup_sparse(
         count = int(owner[-1]) + 1 if owner.size else 0
         weights = np.ones(owner.shape, rows.dtype) if weights is None else weights
         column = (-1, *(1,) * (np.ndim(rows) - 1))
-        total = scatter_rows(rows * anp.reshape(weights, column), owner, (count, *np.shape(rows)[1:]))
+        total = scatter_rows(rows * np.reshape(weights, column), owner, (count, *np.shape(rows)[1:]))
         if combiner == "sum":
             return total
         if combiner == "mean":
-            return total / anp.reshape(scatter_rows(weights, owner, (count,)), column)
-        return total / anp.sqrt(anp.reshape(scatter_rows(weights * weights, owner, (count,)), column))
+            return total / np.reshape(scatter_rows(weights, owner, (count,)), column)
+        return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
     dims = sizes_of(sp_ids.dense_shape)
     shape = None
@@ -351,7 +349,7 @@ def safe_embedding_lookup_sparse(
         bare = tuple_item(parts, 3, dtype="bool", shape=[None])
 
         def clear(rows: Any, none: Any) -> Any:
-            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
+            return np.where(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
 
         return Node("ClearRows", (dense, bare), clear, dtype=dense.dtype, shape=dense.shape)
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import shaped_like
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.primitives import sum_to_shape
 
 __all__ = [
     "add_terms",
@@ -83,24 +83,15 @@ def sum_like(gradient: Node, x: Node) -> Node:
         shape = tuple(int(size) for size in x.shape)
         if gradient.shape.is_fully_defined() and gradient.shape == x.shape:
             return gradient
-        return Node("SumLike", (gradient,), lambda g: _summed(g, shape), dtype=gradient.dtype, shape=x.shape)
+        return Node("SumLike", (gradient,), lambda g: sum_to_shape(g, shape), dtype=gradient.dtype, shape=x.shape)
     return Node(
         "SumLike",
         (gradient, x),
-        lambda g, like: shaped_like(like, g),
+        lambda g, like: sum_to_shape(g, like.shape),
         dtype=gradient.dtype,
         shape=x.shape,
         name="SumLike",
     )
-
-
-class _Shaped:
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-
-
-def _summed(g: Any, shape: tuple[int, ...]) -> Any:
-    return g if g.shape == shape else shaped_like(_Shaped(shape), g)
 
 
 def broadcast_like(x: Node, like: Node) -> Node:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
@@ -30,7 +28,7 @@ from globalstep.tf1.ops.building import (
 )
 from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
 from globalstep.tf1.ops.math_ops import masked
-from globalstep.tf1.ops.primitives import scatter_rows, select, take_rows
+from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
 __all__ = [
     "boolean_mask",
@@ -73,7 +71,7 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
     def resolve(part: Any, values: Sequence[Any]) -> Any:
         if isinstance(part, _slice):
             return _slice(*(resolve(p, values) for p in (part.start, part.stop, part.step)))
-        return int(getval(values[part[1]])) if isinstance(part, tuple) else part
+        return int(values[part[1]]) if isinstance(part, tuple) else part
 
     static = tuple(plan)
 
@@ -391,7 +389,7 @@ def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:
         if at.size and (at.min() < 0 or np.any(at >= np.array(sizes))):
             raise InvalidArgumentError(f"gather_nd: an index is out of bounds of the shape {np.shape(value)}")
         flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), sizes) if depth else np.zeros(at.shape[:-1], int)
-        rows = anp.reshape(value, (int(np.prod(sizes)), *np.shape(value)[depth:]))
+        rows = np.reshape(value, (int(np.prod(sizes)), *np.shape(value)[depth:]))
         return take_rows(rows, flat)
 
     shape = TensorShape(None)
@@ -419,7 +417,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
         full = tuple(int(n) for n in wanted)
         lead, rest = full[: at.shape[-1]], full[at.shape[-1] :]
         flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lead).reshape(-1)
-        return anp.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
+        return np.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
 
     static = TensorShape(sizes_of(sizes))
     return Node("ScatterNd", (ids, values, sizes), put, name=name, dtype=values.dtype, shape=static)
@@ -448,7 +446,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     def pick(value: Any, truth: Any) -> Any:
         full = np.shape(value)
         merged = (*full[:start], int(np.prod(full[start : start + width])), *full[start + width :])
-        return take_rows(anp.reshape(value, merged), np.flatnonzero(truth), start)
+        return take_rows(np.reshape(value, merged), np.flatnonzero(truth), start)
 
     dims = node.shape.as_list() if node.shape.dims is not None else None
     shape = None if dims is None else [*dims[:start], None, *dims[start + width :]]
@@ -484,7 +482,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     rows = truth.shape.ndims == 1 and (a.shape.ndims or 0) > 1
 
     def choose(c: Any, u: Any, v: Any) -> Any:
-        return select(np.reshape(c, (-1,) + (1,) * (np.ndim(u) - 1)) if rows else c, u, v)
+        return np.where(np.reshape(c, (-1,) + (1,) * (np.ndim(u) - 1)) if rows else c, u, v)
 
     shape = broadcast_shapes("Select", a, b)
     if not rows and shape.dims is not None and truth.shape.ndims not in (0, None):
@@ -535,7 +533,7 @@ def one_hot(
     def expand(at: Any, count: Any, high: Any, low: Any) -> Any:
         hot = np.asarray(at)[..., None] == np.arange(int(count))
         hot = np.moveaxis(hot, -1, place)
-        return select(hot, high, low)
+        return np.where(hot, high, low)
 
     shape = TensorShape(None)
     if ids.shape.dims is not None:

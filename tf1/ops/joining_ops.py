@@ -5,16 +5,12 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
@@ -29,7 +25,6 @@ from globalstep.tf1.ops.building import (
 from globalstep.tf1.ops.gradient_ops import put_back, rearranges
 from globalstep.tf1.ops.indexing_ops import getitem
 from globalstep.tf1.ops.primitives import broadcast
-from globalstep.tf1.ops.primitives import flip as flip_array
 
 __all__ = [
     "concat",
@@ -44,18 +39,6 @@ __all__ = [
     "unpack",
     "unstack",
 ]
-
-
-def _joined(arrays: Sequence[Any], axis: int) -> Found:
-    """The VJP of a concatenation: each array's gradient is a part of the whole."""
-    place = axis % arrays[0].ndim if arrays[0].ndim else axis
-    ends = list(accumulate(array.shape[place] for array in arrays))
-    before = (slice(None),) * place
-
-    def part(start: int, end: int) -> Any:
-        return lambda g: g[(*before, slice(start, end))]
-
-    return np.concatenate(arrays, axis=axis), tuple(map(part, [0, *ends], ends))
 
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Node:
@@ -95,7 +78,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
     return Node(
         "ConcatV2",
         nodes,
-        with_vjp(lambda *arrays: anp.concatenate(arrays, axis=place), lambda *arrays: _joined(arrays, place)),
+        lambda *arrays: np.concatenate(arrays, axis=place),
         name=name,
         dtype=nodes[0].dtype,
         shape=TensorShape(dims),
@@ -128,7 +111,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
 
     def join(*arrays: Any) -> Any:
         place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
-        return anp.concatenate([anp.expand_dims(array, place) for array in arrays], axis=place)
+        return np.concatenate([np.expand_dims(array, place) for array in arrays], axis=place)
 
     return Node("Pack", nodes, join, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
 
@@ -252,7 +235,7 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
         spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
         full = tuple(n for pair in zip(by, old, strict=True) for n in pair)
         target = tuple(n * m for n, m in zip(old, by, strict=True))
-        return anp.reshape(broadcast(anp.reshape(value, spread), full), target)
+        return np.reshape(broadcast(np.reshape(value, spread), full), target)
 
     dims, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
     result = (
@@ -288,7 +271,7 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     def widen(value: Any, given: Any = widths) -> Any:
         around = [(int(a), int(b)) for a, b in given]
         if mode.upper() == "CONSTANT":
-            return anp.pad(value, around, "constant", constant_values=constant_values)
+            return np.pad(value, around, "constant", constant_values=constant_values)
         for axis, (before, after) in enumerate(around):
             places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())  # type: ignore[call-overload]
             value = value[(*(slice(None),) * axis, places)]
@@ -321,7 +304,7 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
         )
     node = as_node(tensor)
     axes = normal_axes(axis, node)
-    return elementwise("ReverseV2", node, lambda value: flip_array(value, axes), name, axis=axes)
+    return elementwise("ReverseV2", node, lambda value: np.flip(value, axes), name, axis=axes)
 
 
 reverse_v2 = reverse

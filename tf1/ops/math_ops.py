@@ -7,21 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
-from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
 from globalstep.tf1.ops.gradient_ops import is_ones, unbroadcast
-from globalstep.tf1.ops.primitives import cast as cast_array
-from globalstep.tf1.ops.primitives import maximum as maximum_array
-from globalstep.tf1.ops.primitives import minimum as minimum_array
-from globalstep.tf1.ops.primitives import select, sum_to_shape
 
 __all__ = [
     "abs",
@@ -94,210 +88,109 @@ __all__ = [
     "truncatemod",
 ]
 
-_ARRAYS = (np.ndarray, np.generic)
 
-
-@primitive
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-defvjp(_sigmoid, lambda ans, x: lambda g: g * ans * (1 - ans))
-
-
-def _sigmoid_vjp(x: Any) -> Found:
-    value = 1 / (1 + np.exp(-x))
-    return value, (lambda g: g * value * (1 - value),)
-
-
-with_vjp(_sigmoid, _sigmoid_vjp)
-
-
-@primitive
-def _tanh(x: Any) -> Any:
-    return np.tanh(x)
-
-
-defvjp(_tanh, lambda ans, x: lambda g: g * (1 - ans * ans))
-
-
-def _tanh_vjp(x: Any) -> Found:
-    value = np.tanh(x)
-    return value, (lambda g: g * (1 - value * value),)
-
-
-with_vjp(_tanh, _tanh_vjp)
-
-
-@primitive
 def _square(x: Any) -> Any:
     return x * x
 
 
-defvjp(_square, lambda ans, x: lambda g: g * x * 2)
-
-
-def _square_vjp(x: Any) -> Found:
-    def back(g: Any) -> Any:
-        part = g * x
-        part *= 2
-        return part
-
-    return x * x, (back,)
-
-
-with_vjp(_square, _square_vjp)
-
-# autograd raises a negative base to a real power through its logarithm; TensorFlow takes the gradient at
-# the exponent as zero there.
-
-
-@primitive
-def _pow(x: Any, y: Any) -> Any:
-    return np.power(x, y)
-
-
-def _log_where_positive(x: Any) -> Any:
-    positive = anp.greater(x, 0)
-    return select(positive, anp.log(select(positive, x, anp.ones_like(x))), anp.zeros_like(x))
-
-
-def _pow_vjp_x(ans: Any, x: Any, y: Any) -> Any:
-    return lambda g: sum_to_shape(g * y * _pow(x, y - 1), np.shape(x))
-
-
-def _pow_vjp_y(ans: Any, x: Any, y: Any) -> Any:
-    return lambda g: sum_to_shape(g * ans * _log_where_positive(x), np.shape(y))
-
-
-defvjp(_pow, _pow_vjp_x, _pow_vjp_y)
-
-
-def _pow_vjp(x: Any, y: Any) -> Found:
-    value = np.power(x, y)
-    return value, (_pow_vjp_x(value, x, y), _pow_vjp_y(value, x, y))
-
-
-with_vjp(_pow, _pow_vjp)
-
-
 def _rsqrt(x: Any) -> Any:
-    return 1 / anp.sqrt(x)
-
-
-def _rsqrt_vjp(x: Any) -> Found:
-    root = np.sqrt(x)
-    return 1 / root, (lambda g: -g * 1 / root**2 * 0.5 * x**-0.5,)
-
-
-with_vjp(_rsqrt, _rsqrt_vjp)
+    return 1 / np.sqrt(x)
 
 
 def _squared_difference(x: Any, y: Any) -> Any:
-    return _square(x - y)
-
-
-def _squared_difference_vjp(x: Any, y: Any) -> Found:
     apart = x - y
-    return apart * apart, (lambda g: shaped_like(x, g * apart * 2), lambda g: shaped_like(y, -(g * apart * 2)))
-
-
-with_vjp(_squared_difference, _squared_difference_vjp)
+    return apart * apart
 
 
 def _sum_of(*values: Any) -> Any:
     return sum(values[1:], values[0])
 
 
-with_vjp(_sum_of, lambda *values: (_sum_of(*values), (lambda g: g,) * len(values)))
-
-
 def _truncated_quotient(x: Any, y: Any) -> Any:
-    return anp.sign(x) * anp.sign(y) * anp.floor_divide(anp.abs(x), anp.abs(y))
+    return np.sign(x) * np.sign(y) * np.floor_divide(np.abs(x), np.abs(y))
 
 
 def _quotient_or_zero(x: Any, y: Any) -> Any:
-    zero = anp.equal(y, 0)
-    return select(zero, anp.zeros_like(x), x / select(zero, anp.ones_like(y), y))
-
-
-def _quotient_vjp(x: Any, y: Any) -> Found | None:
-    if x.shape != y.shape:
-        return None
-    if y.all():
-        return x / y, (lambda g: g / y, lambda g: -g * x / y**2)
+    if x.shape == y.shape and y.all():
+        return x / y
     zero = np.equal(y, 0)
-    none = np.zeros((), x.dtype)
-    safe = np.where(zero, np.ones_like(y), y)
-
-    def to_y(g: Any) -> Any:
-        return np.where(zero, none, -np.where(zero, none, g) * x / safe**2)
-
-    return np.where(zero, np.zeros_like(x), x / safe), (lambda g: np.where(zero, none, g) / safe, to_y)
+    return np.where(zero, np.zeros((), x.dtype), x / np.where(zero, np.ones_like(y), y))
 
 
-with_vjp(_quotient_or_zero, _quotient_vjp)
+def _add_large(x: Any, y: Any) -> Any:
+    return products.elementwise(np.add, x, y)
 
 
-abs = unary("abs", "Abs", anp.abs, "Give the absolute value of each element.")
-acos = unary("acos", "Acos", anp.arccos, "Give the arc cosine of each element.", floats=True)
-asin = unary("asin", "Asin", anp.arcsin, "Give the arc sine of each element.", floats=True)
-atan = unary("atan", "Atan", anp.arctan, "Give the arc tangent of each element.", floats=True)
-ceil = unary("ceil", "Ceil", anp.ceil, "Round each element up.", floats=True, stops_gradient=True)
-cos = unary("cos", "Cos", anp.cos, "Give the cosine of each element.", floats=True)
-cosh = unary("cosh", "Cosh", anp.cosh, "Give the hyperbolic cosine of each element.", floats=True)
-exp = unary("exp", "Exp", anp.exp, "Give e to the power of each element.", floats=True)
-expm1 = unary("expm1", "Expm1", anp.expm1, "Give exp(x) - 1, exact for small x.", floats=True)
-floor = unary("floor", "Floor", anp.floor, "Round each element down.", floats=True, stops_gradient=True)
-is_finite = unary("is_finite", "IsFinite", anp.isfinite, "Say which elements are finite.", dtype="bool")
-is_inf = unary("is_inf", "IsInf", anp.isinf, "Say which elements are infinite.", dtype="bool")
-is_nan = unary("is_nan", "IsNan", anp.isnan, "Say which elements are NaN.", dtype="bool")
-log = unary("log", "Log", anp.log, "Give the natural logarithm of each element.", floats=True)
-log1p = unary("log1p", "Log1p", anp.log1p, "Give log(1 + x), exact for small x.", floats=True)
-logical_not = unary("logical_not", "LogicalNot", anp.logical_not, "Negate each truth value.", dtype="bool")
-negative = unary("negative", "Neg", anp.negative, "Negate each element.")
+def _subtract_large(x: Any, y: Any) -> Any:
+    return products.elementwise(np.subtract, x, y)
+
+
+def _multiply_large(x: Any, y: Any) -> Any:
+    return products.elementwise(np.multiply, x, y)
+
+
+abs = unary("abs", "Abs", np.abs, "Give the absolute value of each element.")
+acos = unary("acos", "Acos", np.arccos, "Give the arc cosine of each element.", floats=True)
+asin = unary("asin", "Asin", np.arcsin, "Give the arc sine of each element.", floats=True)
+atan = unary("atan", "Atan", np.arctan, "Give the arc tangent of each element.", floats=True)
+ceil = unary("ceil", "Ceil", np.ceil, "Round each element up.", floats=True)
+cos = unary("cos", "Cos", np.cos, "Give the cosine of each element.", floats=True)
+cosh = unary("cosh", "Cosh", np.cosh, "Give the hyperbolic cosine of each element.", floats=True)
+exp = unary("exp", "Exp", np.exp, "Give e to the power of each element.", floats=True)
+expm1 = unary("expm1", "Expm1", np.expm1, "Give exp(x) - 1, exact for small x.", floats=True)
+floor = unary("floor", "Floor", np.floor, "Round each element down.", floats=True)
+is_finite = unary("is_finite", "IsFinite", np.isfinite, "Say which elements are finite.", dtype="bool")
+is_inf = unary("is_inf", "IsInf", np.isinf, "Say which elements are infinite.", dtype="bool")
+is_nan = unary("is_nan", "IsNan", np.isnan, "Say which elements are NaN.", dtype="bool")
+log = unary("log", "Log", np.log, "Give the natural logarithm of each element.", floats=True)
+log1p = unary("log1p", "Log1p", np.log1p, "Give log(1 + x), exact for small x.", floats=True)
+logical_not = unary("logical_not", "LogicalNot", np.logical_not, "Negate each truth value.", dtype="bool")
+negative = unary("negative", "Neg", np.negative, "Negate each element.")
 reciprocal = unary("reciprocal", "Reciprocal", lambda x: 1 / x, "Give 1/x for each element.", floats=True)
-rint = unary("rint", "Rint", anp.rint, "Round to the nearest even integer.", floats=True, stops_gradient=True)
+rint = unary("rint", "Rint", np.rint, "Round to the nearest even integer.", floats=True)
 rsqrt = unary("rsqrt", "Rsqrt", _rsqrt, "Give 1/sqrt(x) for each element.", floats=True)
 sigmoid = unary("sigmoid", "Sigmoid", _sigmoid, "Give 1 / (1 + exp(-x)) for each element.", floats=True)
-sign = unary("sign", "Sign", anp.sign, "Give -1, 0 or 1 for each element.", stops_gradient=True)
-sin = unary("sin", "Sin", anp.sin, "Give the sine of each element.", floats=True)
-sinh = unary("sinh", "Sinh", anp.sinh, "Give the hyperbolic sine of each element.", floats=True)
-sqrt = unary("sqrt", "Sqrt", anp.sqrt, "Give the square root of each element.", floats=True)
+sign = unary("sign", "Sign", np.sign, "Give -1, 0 or 1 for each element.")
+sin = unary("sin", "Sin", np.sin, "Give the sine of each element.", floats=True)
+sinh = unary("sinh", "Sinh", np.sinh, "Give the hyperbolic sine of each element.", floats=True)
+sqrt = unary("sqrt", "Sqrt", np.sqrt, "Give the square root of each element.", floats=True)
 square = unary("square", "Square", _square, "Give the square of each element.")
-tan = unary("tan", "Tan", anp.tan, "Give the tangent of each element.", floats=True)
-tanh = unary("tanh", "Tanh", _tanh, "Give the hyperbolic tangent of each element.", floats=True)
-log_sigmoid = unary("log_sigmoid", "LogSigmoid", lambda x: -anp.logaddexp(0, -x), "Give log(sigmoid(x)).", floats=True)
+tan = unary("tan", "Tan", np.tan, "Give the tangent of each element.", floats=True)
+tanh = unary("tanh", "Tanh", np.tanh, "Give the hyperbolic tangent of each element.", floats=True)
+log_sigmoid = unary("log_sigmoid", "LogSigmoid", lambda x: -np.logaddexp(0, -x), "Give log(sigmoid(x)).", floats=True)
 
-add = binary("add", "Add", anp.add, "Add two values.")
-subtract = binary("subtract", "Sub", anp.subtract, "Subtract `y` from `x`.")
-multiply = binary("multiply", "Mul", anp.multiply, "Multiply two values, element by element.")
-realdiv = binary("realdiv", "RealDiv", anp.true_divide, "Divide floating values.")
-floordiv = binary("floordiv", "FloorDiv", anp.floor_divide, "Divide and round down.", stops_gradient=True)
-floormod = binary("floormod", "FloorMod", anp.mod, "Give the remainder that has the sign of `y`.")
-mod = binary("mod", "FloorMod", anp.mod, "Give the remainder that has the sign of `y`.")
-truncatediv = binary("truncatediv", "TruncateDiv", _truncated_quotient, "Divide and round to 0.", stops_gradient=True)
+add = binary("add", "Add", np.add, "Add two values.", large=_add_large)
+subtract = binary("subtract", "Sub", np.subtract, "Subtract `y` from `x`.", large=_subtract_large)
+multiply = binary("multiply", "Mul", np.multiply, "Multiply two values, element by element.", large=_multiply_large)
+realdiv = binary("realdiv", "RealDiv", np.true_divide, "Divide floating values.")
+floordiv = binary("floordiv", "FloorDiv", np.floor_divide, "Divide and round down.")
+floormod = binary("floormod", "FloorMod", np.mod, "Give the remainder that has the sign of `y`.")
+mod = binary("mod", "FloorMod", np.mod, "Give the remainder that has the sign of `y`.")
+truncatediv = binary("truncatediv", "TruncateDiv", _truncated_quotient, "Divide and round to 0.")
 truncatemod = binary(
     "truncatemod",
     "TruncateMod",
     lambda x, y: x - y * _truncated_quotient(x, y),
     "Give the remainder that has the sign of `x`.",
-    stops_gradient=True,
 )
 div_no_nan = binary("div_no_nan", "DivNoNan", _quotient_or_zero, "Divide, giving 0 where `y` is 0.")
-pow = binary("pow", "Pow", _pow, "Raise `x` to the power `y`.")
-maximum = binary("maximum", "Maximum", maximum_array, "Give the larger of each pair.")
-minimum = binary("minimum", "Minimum", minimum_array, "Give the smaller of each pair.")
+pow = binary("pow", "Pow", np.power, "Raise `x` to the power `y`.")
+maximum = binary("maximum", "Maximum", np.maximum, "Give the larger of each pair.")
+minimum = binary("minimum", "Minimum", np.minimum, "Give the smaller of each pair.")
 squared_difference = binary("squared_difference", "SquaredDifference", _squared_difference, "Give (x - y)^2.")
-equal = binary("equal", "Equal", anp.equal, "Say which pairs are equal.", dtype="bool")
-not_equal = binary("not_equal", "NotEqual", anp.not_equal, "Say which pairs differ.", dtype="bool")
-less = binary("less", "Less", anp.less, "Say where x < y.", dtype="bool")
-less_equal = binary("less_equal", "LessEqual", anp.less_equal, "Say where x <= y.", dtype="bool")
-greater = binary("greater", "Greater", anp.greater, "Say where x > y.", dtype="bool")
-greater_equal = binary("greater_equal", "GreaterEqual", anp.greater_equal, "Say where x >= y.", dtype="bool")
-logical_and = binary("logical_and", "LogicalAnd", anp.logical_and, "Say where both hold.", dtype="bool")
-logical_or = binary("logical_or", "LogicalOr", anp.logical_or, "Say where one or both hold.", dtype="bool")
-logical_xor = binary("logical_xor", "LogicalXor", anp.logical_xor, "Say where exactly one holds.", dtype="bool")
+equal = binary("equal", "Equal", np.equal, "Say which pairs are equal.", dtype="bool")
+not_equal = binary("not_equal", "NotEqual", np.not_equal, "Say which pairs differ.", dtype="bool")
+less = binary("less", "Less", np.less, "Say where x < y.", dtype="bool")
+less_equal = binary("less_equal", "LessEqual", np.less_equal, "Say where x <= y.", dtype="bool")
+greater = binary("greater", "Greater", np.greater, "Say where x > y.", dtype="bool")
+greater_equal = binary("greater_equal", "GreaterEqual", np.greater_equal, "Say where x >= y.", dtype="bool")
+logical_and = binary("logical_and", "LogicalAnd", np.logical_and, "Say where both hold.", dtype="bool")
+logical_or = binary("logical_or", "LogicalOr", np.logical_or, "Say where one or both hold.", dtype="bool")
+logical_xor = binary("logical_xor", "LogicalXor", np.logical_xor, "Say where exactly one holds.", dtype="bool")
 
 
 def round(x: Any, name: str | None = None) -> Node:
@@ -305,12 +198,12 @@ def round(x: Any, name: str | None = None) -> Node:
     node = as_node(x)
     if node.dtype.is_integer:
         return elementwise("Identity", node, lambda v: v, name)
-    return elementwise("Round", node, anp.rint, name, stops_gradient=True)
+    return elementwise("Round", node, np.rint, name)
 
 
 def atan2(y: Any, x: Any, name: str | None = None) -> Node:
     """Give the angle of the points (x, y), between -pi and pi."""
-    return pairwise("Atan2", y, x, anp.arctan2, name, names=("y", "x"))
+    return pairwise("Atan2", y, x, np.arctan2, name, names=("y", "x"))
 
 
 def truediv(x: Any, y: Any, name: str | None = None) -> Node:
@@ -328,7 +221,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Node:
     if a.dtype.is_integer:
         wide = "float32" if np.dtype(a.dtype.as_numpy_dtype).itemsize <= 2 else "float64"
         a, b = cast(a, wide), cast(b, wide)
-    return pairwise("RealDiv", a, b, anp.true_divide, name)
+    return pairwise("RealDiv", a, b, np.true_divide, name)
 
 
 def divide(x: Any, y: Any, name: str | None = None) -> Node:
@@ -341,7 +234,7 @@ def div(x: Any, y: Any, name: str | None = None) -> Node:
     a, b = operands("Div", x, y)
     if a.dtype.is_integer:
         return pairwise("Div", a, b, _truncated_quotient, name)
-    return pairwise("Div", a, b, anp.true_divide, name)
+    return pairwise("Div", a, b, np.true_divide, name)
 
 
 def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
@@ -360,11 +253,10 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     node, wanted = as_node(x), as_dtype(dtype)
     if node.dtype == wanted:
         return node
-    kind = wanted.as_numpy_dtype
-    dtype_of_kind = np.dtype(kind)
+    dtype_of_kind = np.dtype(wanted.as_numpy_dtype)
 
     def convert(value: Any) -> Any:
-        return np.array(value, dtype_of_kind) if isinstance(value, _ARRAYS) else cast_array(value, kind)
+        return np.array(value, dtype_of_kind)
 
     return elementwise("Cast", node, convert, name, wanted)
 
@@ -425,7 +317,7 @@ def add_n(inputs: Any, name: str | None = None) -> Node:
         shapes = ", ".join(str(node.shape) for node in nodes)
         raise ValueError(f"Shapes must be equal to be added by AddN; got {shapes}.")
     return Node(
-        "AddN", nodes, anp.add if len(nodes) == 2 else _sum_of, name=name, dtype=nodes[0].dtype, shape=nodes[0].shape
+        "AddN", nodes, np.add if len(nodes) == 2 else _sum_of, name=name, dtype=nodes[0].dtype, shape=nodes[0].shape
     )
 
 
@@ -444,7 +336,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
 # Gradients. Their sums and products are in the order of TensorFlow's, and so is what they are where a function has no
 # derivative.
 
-no_gradient("Ceil", "Floor", "FloorDiv", "FloorMod", "Rint", "Round", "Sign", "TruncateDiv", "TruncateMod")
+no_gradient("Ceil", "Floor", "FloorDiv", "Rint", "Round", "Sign", "TruncateDiv", "TruncateMod")
 
 
 def _times(grad: Node, factor: Any) -> Node:
@@ -476,6 +368,12 @@ def _mul_gradient(node: Node, grad: Node) -> Any:
 def _div_gradient(node: Node, grad: Node) -> Any:
     x, y = node.inputs
     return unbroadcast(grad / y, x, y), unbroadcast(-grad * x / square(y), y, x)
+
+
+@gradient_of("FloorMod")
+def _floormod_gradient(node: Node, grad: Node) -> Any:
+    x, y = node.inputs
+    return unbroadcast(grad, x, y), unbroadcast(-grad * floordiv(x, y), y, x)
 
 
 @gradient_of("DivNoNan")
@@ -533,8 +431,7 @@ def masked(value: Node, condition: Node, holds: bool = True) -> Node:
 
 @gradient_of("Masked")
 def _masked_gradient(node: Node, grad: Node) -> Any:
-    value, condition = node.inputs
-    return masked(grad, condition, node.attrs["holds"]), None
+    return masked(grad, node.inputs[1], node.attrs["holds"]), None
 
 
 @gradient_of("Atan2")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
@@ -60,8 +59,8 @@ def diag(diagonal: Any, name: str | None = None) -> Node:
     def spread(value: Any) -> Any:
         shape = np.shape(value)
         count = int(np.prod(shape))
-        flat = anp.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
-        return anp.reshape(flat, (*shape, *shape))
+        flat = np.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
+        return np.reshape(flat, (*shape, *shape))
 
     shape = TensorShape(None if sizes is None else sizes + sizes)
     return Node("Diag", (node,), spread, name=name, dtype=node.dtype, shape=shape)
@@ -83,7 +82,7 @@ def diag_part(input: Any, name: str | None = None) -> Node:
     def pick(value: Any) -> Any:
         shape = np.shape(value)[: np.ndim(value) // 2]
         count = int(np.prod(shape))
-        return anp.reshape(_diagonal(anp.reshape(value, (count, count))), shape)
+        return np.reshape(_diagonal(np.reshape(value, (count, count))), shape)
 
     shape = TensorShape(None if sizes is None else sizes[: len(sizes) // 2])
     return Node("DiagPart", (node,), pick, name=name, dtype=node.dtype, shape=shape)
@@ -97,7 +96,7 @@ def matrix_diag(diagonal: Any, name: str | None = None) -> Node:
     return Node(
         "MatrixDiag",
         (node,),
-        lambda v: anp.expand_dims(v, -1) * _eye(np.shape(v)[-1], np.shape(v)[-1], v.dtype),
+        lambda v: np.expand_dims(v, -1) * _eye(np.shape(v)[-1], np.shape(v)[-1], v.dtype),
         name=name,
         dtype=node.dtype,
         shape=shape,
@@ -126,10 +125,10 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
         rows, columns = np.shape(value)[-2:]
         rest = value * (1 - _eye(rows, columns, value.dtype))
         length = min(rows, columns)
-        wide = anp.expand_dims(line, -1) * _eye(length, columns, value.dtype)
+        wide = np.expand_dims(line, -1) * _eye(length, columns, value.dtype)
         if rows > length:
             below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
-            wide = anp.concatenate([wide, below], axis=-2)
+            wide = np.concatenate([wide, below], axis=-2)
         return rest + wide
 
     return Node("MatrixSetDiag", (node, new), put, name=name, dtype=node.dtype, shape=node.shape)
@@ -165,7 +164,7 @@ def trace(x: Any, name: str | None = None) -> Node:
     return Node(
         "Trace",
         (node,),
-        lambda v: anp.sum(_diagonal(v), axis=-1),
+        lambda v: np.sum(_diagonal(v), axis=-1),
         name=name or "trace",
         dtype=node.dtype,
         shape=TensorShape(None if sizes is None else sizes[:-2]),
@@ -200,7 +199,7 @@ def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -
     """
     node = _square("MatrixInverse", input)
     node = matrix_transpose(node) if adjoint else node
-    fn = _solved(anp.linalg.inv, "Input is not invertible.")
+    fn = _solved(np.linalg.inv, "Input is not invertible.")
     return Node("MatrixInverse", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
 
 
@@ -209,7 +208,7 @@ def matrix_determinant(input: Any, name: str | None = None) -> Node:
     node = _square("MatrixDeterminant", input)
     sizes = _sizes(node)
     shape = TensorShape(None if sizes is None else sizes[:-2])
-    return Node("MatrixDeterminant", (node,), anp.linalg.det, name=name, dtype=node.dtype, shape=shape)
+    return Node("MatrixDeterminant", (node,), np.linalg.det, name=name, dtype=node.dtype, shape=shape)
 
 
 def cholesky(input: Any, name: str | None = None) -> Node:
@@ -219,7 +218,7 @@ def cholesky(input: Any, name: str | None = None) -> Node:
         InvalidArgumentError: In the run: "Cholesky decomposition was not successful. The input might not be valid."
     """
     node = _square("Cholesky", input)
-    fn = _solved(anp.linalg.cholesky, "Cholesky decomposition was not successful. The input might not be valid.")
+    fn = _solved(np.linalg.cholesky, "Cholesky decomposition was not successful. The input might not be valid.")
     return Node("Cholesky", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
 
 
@@ -241,7 +240,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
     left, right = operands("MatrixSolve", matrix, rhs, ("matrix", "rhs"))
     left = _square("MatrixSolve", left)
     left = matrix_transpose(left) if adjoint else left
-    fn = _solved(lambda a, b: anp.matmul(anp.linalg.inv(a), b), "Input matrix is not invertible.")
+    fn = _solved(lambda a, b: np.matmul(np.linalg.inv(a), b), "Input matrix is not invertible.")
     return Node("MatrixSolve", (left, right), fn, name=name, dtype=right.dtype, shape=right.shape)
 
 

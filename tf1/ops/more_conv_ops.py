@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from autograd.tracer import getval
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
@@ -35,16 +32,12 @@ __all__ = [
 ]
 
 
-@primitive
 def _spread(kernel: Any, rates: tuple[int, int]) -> Any:
     """Put rows and columns of zeros between those of a kernel."""
     rows, columns = (rate * (size - 1) + 1 for rate, size in zip(rates, kernel.shape, strict=False))
     wide = np.zeros((rows, columns, *kernel.shape[2:]), kernel.dtype)
     wide[:: rates[0], :: rates[1]] = kernel
     return wide
-
-
-defvjp(_spread, lambda ans, kernel, rates: lambda g: g[:: rates[0], :: rates[1]])
 
 
 def dilated(kernel: Node, rates: tuple[int, int]) -> Node:
@@ -178,9 +171,9 @@ def depthwise_conv2d(
         windows = conv_ops.prepared(images, size, steps, fit, 0)
         lead, (depth, each) = np.shape(windows)[:3], np.shape(kernels)[2:]
         # Channel by channel: [channels, places, elements] @ [channels, elements, multiplier].
-        flat = anp.transpose(anp.reshape(windows, (-1, size[0] * size[1], depth)), (2, 0, 1))
-        weights = anp.transpose(anp.reshape(kernels, (size[0] * size[1], depth, each)), (1, 0, 2))
-        return anp.reshape(anp.transpose(anp.matmul(flat, weights), (1, 0, 2)), (*lead, depth * each))
+        flat = np.transpose(np.reshape(windows, (-1, size[0] * size[1], depth)), (2, 0, 1))
+        weights = np.transpose(np.reshape(kernels, (size[0] * size[1], depth, each)), (1, 0, 2))
+        return np.reshape(np.transpose(np.matmul(flat, weights), (1, 0, 2)), (*lead, depth * each))
 
     outputs = None if channels is None or multiplier is None else channels * multiplier
     shape = conv_ops.output_shape(x, size, steps, fit, outputs)
@@ -472,7 +465,6 @@ def pool(
         return conv_ops.to_channels_first(made) if first else made
 
 
-@primitive
 def _around(x: Any, radius: int) -> Any:
     """Give at each channel the sum of those at most `radius` away."""
     total = x.copy()
@@ -480,9 +472,6 @@ def _around(x: Any, radius: int) -> Any:
         total[..., step:] += x[..., :-step]
         total[..., :-step] += x[..., step:]
     return total
-
-
-defvjp(_around, lambda ans, x, radius: lambda g: _around(g, radius))
 
 
 def local_response_normalization(
@@ -506,9 +495,9 @@ def local_response_normalization(
         raise ValueError(f"Shape must be rank 4 but is rank {x.shape.ndims} for 'LRN' with input shapes: {x.shape}.")
 
     def normalize(images: Any) -> Any:
-        kind = getval(images).dtype.type
+        kind = images.dtype.type
         norm = _around(images * images, int(depth_radius)) * kind(alpha) + kind(bias)
-        return images / anp.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
+        return images / np.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
 
     attrs = {"depth_radius": int(depth_radius), "bias": float(bias), "alpha": float(alpha), "beta": float(beta)}
     return Node("LRN", (x,), normalize, name=name or "LRN", dtype=x.dtype, shape=x.shape, attrs=attrs)

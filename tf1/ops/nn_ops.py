@@ -7,26 +7,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from autograd.tracer import getval
 
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
-from globalstep.tf1.gradients.vjps import Found, shaped_like, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
-from globalstep.tf1.ops.cross_entropy_ops import traced_log_softmax
+from globalstep.tf1.ops.cross_entropy_ops import log_softmax_of
 from globalstep.tf1.ops.gradient_ops import sum_like, unbroadcast
 from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.joining_ops import concat
-from globalstep.tf1.ops.primitives import maximum as maximum_array
-from globalstep.tf1.ops.primitives import minimum as minimum_array
-from globalstep.tf1.ops.primitives import select, take_rows
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import random_uniform
 from globalstep.tf1.ops.reduction_ops import reduce_sum
@@ -71,19 +64,10 @@ def _relu_of(x: Any) -> Any:
     return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
 
 
-def _relu_vjp(x: Any) -> Found:
-    return _relu_of(x), (lambda g: products.elementwise(_where_above_zero, g, x),)
-
-
-_relu = primitive(_relu_of)
-defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
-with_vjp(_relu, _relu_vjp)
-
-
 def relu(features: Any, name: str | None = None) -> Node:
     """Give max(features, 0); the gradient at 0 is 0."""
     node = as_node(features)
-    return elementwise("Relu", node, _relu, name or "Relu")
+    return elementwise("Relu", node, _relu_of, name or "Relu")
 
 
 @gradient_of("Relu")
@@ -109,14 +93,7 @@ def relu6(features: Any, name: str | None = None) -> Node:
     node = as_node(features)
     six = np.asarray(6, node.dtype.as_numpy_dtype)
 
-    def vjp(x: Any) -> Found:
-        above = np.maximum(x, 0)
-        inside = np.less_equal(above, six)
-        value = np.minimum(above, six)
-        return value, (lambda g: np.where(inside, g, np.zeros((), g.dtype)) * np.greater(x, 0),)
-
-    evaluate = with_vjp(lambda x: minimum_array(_relu(x), six), vjp)
-    return elementwise("Relu6", node, evaluate, name or "Relu6")
+    return elementwise("Relu6", node, lambda x: np.minimum(_relu_of(x), six), name or "Relu6")
 
 
 @gradient_of("Relu6")
@@ -136,7 +113,7 @@ def elu(features: Any, name: str | None = None) -> Node:
     node = require_float("Elu", as_node(features), "features")
 
     def evaluate(x: Any) -> Any:
-        return select(anp.greater(x, 0), x, anp.expm1(minimum_array(x, np.zeros((), x.dtype))))
+        return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
 
     return elementwise("Elu", node, evaluate, name or "Elu")
 
@@ -154,8 +131,8 @@ def selu(features: Any, name: str | None = None) -> Node:
     node = require_float("Selu", as_node(features), "features")
 
     def evaluate(x: Any) -> Any:
-        below = _SELU_ALPHA * anp.expm1(minimum_array(x, np.zeros((), x.dtype)))
-        return _SELU_SCALE * select(anp.greater(x, 0), x, below)
+        below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
+        return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
 
     return elementwise("Selu", node, evaluate, name or "Selu")
 
@@ -170,7 +147,7 @@ def _selu_gradient(node: Node, grad: Node) -> Any:
 def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
     """Give features where positive and alpha * features elsewhere."""
     node = as_node(features)
-    return elementwise("LeakyRelu", node, lambda x: maximum_array(alpha * x, x), name or "LeakyRelu", alpha=alpha)
+    return elementwise("LeakyRelu", node, lambda x: np.maximum(alpha * x, x), name or "LeakyRelu", alpha=alpha)
 
 
 @gradient_of("LeakyRelu")
@@ -182,7 +159,7 @@ def _leaky_relu_gradient(node: Node) -> Node:
 def softplus(features: Any, name: str | None = None) -> Node:
     """Give log(exp(features) + 1)."""
     node = require_float("Softplus", as_node(features), "features")
-    return elementwise("Softplus", node, lambda x: anp.logaddexp(x, 0), name or "Softplus")
+    return elementwise("Softplus", node, lambda x: np.logaddexp(x, 0), name or "Softplus")
 
 
 @gradient_of("Softplus")
@@ -193,7 +170,7 @@ def _softplus_gradient(node: Node, grad: Node) -> Any:
 def softsign(features: Any, name: str | None = None) -> Node:
     """Give features / (abs(features) + 1)."""
     node = require_float("Softsign", as_node(features), "features")
-    return elementwise("Softsign", node, lambda x: x / (1 + anp.abs(x)), name or "Softsign")
+    return elementwise("Softsign", node, lambda x: x / (1 + np.abs(x)), name or "Softsign")
 
 
 @gradient_of("Softsign")
@@ -215,21 +192,9 @@ def _one_axis(axis: Any, dim: Any, node: Node) -> int:
     return normal_axes(place, node)[0]
 
 
-@primitive
 def _softmax(x: Any, axis: int) -> Any:
     powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return powers / np.sum(powers, axis=axis, keepdims=True)
-
-
-defvjp(
-    _softmax,
-    lambda ans, x, axis: lambda g: (g - anp.sum(g * ans, axis=axis, keepdims=True)) * ans,
-)
-
-
-def _softmax_vjp(x: Any, axis: int) -> Found:
-    value = _softmax(x, axis)
-    return value, (lambda g: (g - np.sum(g * value, axis=axis, keepdims=True)) * value,)
 
 
 def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
@@ -246,8 +211,7 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     """
     node = require_float("Softmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    evaluate = with_vjp(lambda x: _softmax(x, place), lambda x: _softmax_vjp(x, place))
-    return elementwise("Softmax", node, evaluate, name or "Softmax", axis=place)
+    return elementwise("Softmax", node, lambda x: _softmax(x, place), name or "Softmax", axis=place)
 
 
 @gradient_of("Softmax")
@@ -276,22 +240,11 @@ def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, d
     """Give log(softmax(logits)) without overflow; the arguments are those of `softmax`."""
     node = require_float("LogSoftmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("LogSoftmax", node, lambda x: traced_log_softmax(x, place), name or "LogSoftmax", axis=place)
+    return log_softmax_of(node, place, name)
 
 
 def _half_of_squares(x: Any) -> Any:
-    return anp.sum(x * x) / 2
-
-
-def _half_of_squares_vjp(x: Any) -> Found:
-    def back(g: Any) -> Any:
-        part = x * (g / 2 + np.zeros(x.shape, x.dtype))
-        return part + part
-
-    return np.sum(x * x) / 2, (back,)
-
-
-with_vjp(_half_of_squares, _half_of_squares_vjp)
+    return np.sum(x * x) / 2
 
 
 def l2_loss(t: Any, name: str | None = None) -> Node:
@@ -326,10 +279,10 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
             )
 
     def evaluate(values: Any, vector: Any) -> Any:
-        return values + anp.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
+        return values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
     return Node(
-        "BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
+        "BiasAdd", (x, b), evaluate if first else np.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
         attrs={"data_format": "NCHW" if first else "NHWC"},
     )  # fmt: skip
 
@@ -355,19 +308,6 @@ def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> No
 
 def _thinned(values: Any, keep: Any, noise: Any) -> Any:
     return values / keep * (noise < keep)
-
-
-def _thinned_vjp(values: Any, keep: Any, noise: Any) -> Found:
-    mask = noise < keep
-
-    def to_keep(g: Any) -> Any:
-        return shaped_like(keep, -(mask * g) * values / keep**2)
-
-    scaled = values / keep
-    return scaled * mask, (lambda g: shaped_like(values, shaped_like(scaled, mask * g) / keep), to_keep, np.zeros_like)
-
-
-with_vjp(_thinned, _thinned_vjp)
 
 
 def dropout(
@@ -487,12 +427,8 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
         raise ValueError(f"input must have last dimension >= k = {count} but is {dims[-1]} ({node.name!r}).")
 
     def largest(values: Any) -> Any:
-        plain = getval(values)
-        order = np.argsort(-plain, axis=-1, kind="stable")[..., :count]
-        width = np.shape(values)[-1]
-        rows = np.arange(order.size // max(count, 1)).repeat(count) * width
-        flat = take_rows(anp.reshape(values, (-1,)), rows + order.reshape(-1))
-        return anp.reshape(flat, order.shape), order.astype(np.int32)
+        order = np.argsort(-values, axis=-1, kind="stable")[..., :count]
+        return np.take_along_axis(values, order, -1), order.astype(np.int32)
 
     parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
     shape = TensorShape(None if dims is None else [*dims[:-1], count])

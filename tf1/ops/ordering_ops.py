@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.tf1.gradients.registry import gradient_of
@@ -20,7 +17,6 @@ from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import put_along
-from globalstep.tf1.ops.primitives import flip, running_sum
 from globalstep.tf1.ops.reduction_ops import cumsum
 
 __all__ = [
@@ -39,28 +35,9 @@ __all__ = [
 ]
 
 
-@primitive
-def _taken_along(value: Any, places: Any, axis: int) -> Any:
-    return np.take_along_axis(value, places, axis)
-
-
-@primitive
-def _put_along(value: Any, places: Any, axis: int, shape: tuple[int, ...]) -> Any:
-    """Add values up where `_taken_along` took them from."""
-    sums = np.zeros(shape, value.dtype)
-    grid = list(np.indices(np.shape(places), sparse=True))
-    grid[axis] = places
-    np.add.at(sums, tuple(grid), value)
-    return sums
-
-
-defvjp(_taken_along, lambda ans, v, places, axis: lambda g: _put_along(g, places, axis, np.shape(v)))
-defvjp(_put_along, lambda ans, v, places, axis, shape: lambda g: _taken_along(g, places, axis))
-
-
 def _order(value: Any, axis: int, direction: str) -> Any:
     """Give the places of the sorted values; the first of equal ones comes first, either way."""
-    plain = np.asarray(getval(value))
+    plain = np.asarray(value)
     if direction == "ASCENDING":
         return np.argsort(plain, axis=axis, kind="stable")
     backward = np.argsort(np.flip(plain, axis), axis=axis, kind="stable")
@@ -91,7 +68,7 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     node, order = as_node(values), _checked_direction(direction)
     (place,) = normal_axes(axis, node)
     return elementwise(
-        "Sort", node, lambda v: _taken_along(v, _order(v, place, order), place % np.ndim(v)), name or "sort", axis=place,
+        "Sort", node, lambda v: np.take_along_axis(v, _order(v, place, order), place), name or "sort", axis=place,
         direction=order,
     )  # fmt: skip
 
@@ -208,7 +185,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Node:
 
     def move(value: Any, far: Any) -> Any:
         for place, count in zip(axes, np.asarray(far).reshape(-1), strict=True):
-            value = anp.roll(value, int(count), axis=place)
+            value = np.roll(value, int(count), axis=place)
         return value
 
     return Node("Roll", (node, steps), move, name=name, dtype=node.dtype, shape=node.shape)
@@ -227,7 +204,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
     (place,) = (None,) if axis is None else normal_axes(axis, node)
 
     def stretch(value: Any, often: Any) -> Any:
-        flat = anp.reshape(value, (-1,)) if place is None else value
+        flat = np.reshape(value, (-1,)) if place is None else value
         along = 0 if place is None else place % np.ndim(value)
         places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
         return flat[(slice(None),) * along + (places,)]
@@ -297,18 +274,6 @@ def batch_gather(params: Any, indices: Any, name: str | None = None) -> Node:
                 shape=TensorShape(shape))  # fmt: skip
 
 
-@primitive
-def _running_product(x: Any, axis: int) -> Any:
-    return np.cumprod(x, axis=axis, dtype=x.dtype)
-
-
-def _running_product_vjp(ans: Any, x: Any, axis: int) -> Any:
-    return lambda g: flip(running_sum(flip(g * ans, (axis,)), axis), (axis,)) / x
-
-
-defvjp(_running_product, _running_product_vjp)
-
-
 def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Node:
     """Give running products along an axis; as in TensorFlow, the gradient is NaN where an element is 0.
 
@@ -326,13 +291,13 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
     (place,) = normal_axes(axis, node)
 
     def running(value: Any) -> Any:
-        turned = flip(value, (place,)) if reverse else value
+        turned = np.flip(value, place) if reverse else value
         if exclusive:
             front = (slice(None),) * (place % np.ndim(value))
-            one = np.ones_like(getval(turned)[(*front, slice(0, 1))])
-            turned = anp.concatenate([one, turned[(*front, slice(0, -1))]], axis=place)
-        total = _running_product(turned, place)
-        return flip(total, (place,)) if reverse else total
+            one = np.ones_like(turned[(*front, slice(0, 1))])
+            turned = np.concatenate([one, turned[(*front, slice(0, -1))]], axis=place)
+        total = np.cumprod(turned, axis=place, dtype=value.dtype)
+        return np.flip(total, place) if reverse else total
 
     return elementwise("Cumprod", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
 

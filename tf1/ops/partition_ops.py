@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
@@ -64,7 +63,7 @@ def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str
         flat = np.asarray(target).reshape(-1)
         if flat.size and (flat.min() < 0 or flat.max() >= num_partitions):
             raise InvalidArgumentError(f"partitions must be in [0, {num_partitions})")
-        rows = anp.reshape(rows, (flat.size, *np.shape(rows)[np.ndim(target) :]))
+        rows = np.reshape(rows, (flat.size, *np.shape(rows)[np.ndim(target) :]))
         return tuple(take_rows(rows, np.flatnonzero(flat == i)) for i in range(num_partitions))
 
     parts = Node("DynamicPartition", (values, numbers), sort, name=name, attrs={"tuple": True})
@@ -91,7 +90,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     def stitch(*arrays: Any) -> Any:
         places = [np.asarray(a).reshape(-1) for a in arrays[:count]]
         rest = np.shape(arrays[count])[np.ndim(arrays[0]) :]
-        rows = anp.concatenate([anp.reshape(v, (p.size, *rest)) for v, p in zip(arrays[count:], places, strict=True)])
+        rows = np.concatenate([np.reshape(v, (p.size, *rest)) for v, p in zip(arrays[count:], places, strict=True)])
         joined = np.concatenate(places)
         size = int(joined.max()) + 1 if joined.size else 0
         source = np.full(size, -1)

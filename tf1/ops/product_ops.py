@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import Costly, Found, with_vjp
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, transpose
@@ -25,19 +22,28 @@ __all__ = ["einsum", "matmul", "tensordot"]
 
 
 def _swap(x: Any) -> Any:
-    return anp.swapaxes(x, -1, -2)
+    return np.swapaxes(x, -1, -2)
 
 
-@primitive
-def _of_matrices(u: Any, v: Any) -> Any:
-    return products.matmul(u, v)
+def _transposed_a(u: Any, v: Any) -> Any:
+    return products.matmul(u.T, v)
 
 
-defvjp(
-    _of_matrices,
-    lambda ans, u, v: lambda g: _of_matrices(g, _swap(v)),
-    lambda ans, u, v: lambda g: _of_matrices(_swap(u), g),
-)
+def _transposed_b(u: Any, v: Any) -> Any:
+    return products.matmul(u, v.T)
+
+
+def _both_transposed(u: Any, v: Any) -> Any:
+    return products.matmul(u.T, v.T)
+
+
+#: Products of matrices, by whether each is transposed.
+_PRODUCTS = {
+    (False, False): products.matmul,
+    (True, False): _transposed_a,
+    (False, True): _transposed_b,
+    (True, True): _both_transposed,
+}
 
 
 def matmul(
@@ -76,31 +82,17 @@ def matmul(
     flip_a, flip_b = transpose_a or adjoint_a, transpose_b or adjoint_b
     shape = _matmul_shape(x, y, flip_a, flip_b)
 
-    def product(u: Any, v: Any) -> Any:
-        one, other = _swap(u) if flip_a else u, _swap(v) if flip_b else v
-        return _of_matrices(one, other) if anp.ndim(one) == anp.ndim(other) == 2 else anp.matmul(one, other)
+    of_matrices = _PRODUCTS[flip_a, flip_b]
 
-    with_vjp(product, lambda u, v: _product_vjp(u, v, flip_a, flip_b))
+    def product(u: Any, v: Any) -> Any:
+        if np.ndim(u) == np.ndim(v) == 2:
+            return of_matrices(u, v)
+        return np.matmul(_swap(u) if flip_a else u, _swap(v) if flip_b else v)
+
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
     kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
-    return Node(kind, (x, y), product, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
-
-
-def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
-    if u.ndim != 2 or v.ndim != 2:
-        return None
-    one, other = u.T if flip_a else u, v.T if flip_b else v
-
-    def to_a(g: Any) -> Any:
-        product = products.matmul(g, other.T)
-        return product.T if flip_a else product
-
-    def to_b(g: Any) -> Any:
-        product = products.matmul(one.T, g)
-        return product.T if flip_b else product
-
-    work = one.size * other.shape[1]
-    return products.matmul(one, other), (Costly(to_a, work), Costly(to_b, work))
+    fn = of_matrices if x.shape.ndims == y.shape.ndims == 2 else product
+    return Node(kind, (x, y), fn, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
 @gradient_of("MatMul", "BatchMatMul")
@@ -110,7 +102,9 @@ def _matmul_gradient(node: Node, grad: Node) -> tuple[Node, Node]:
     # Of transposed operands the product is the transposed one of the others.
     to_a = matmul(b, grad, transpose_a=flip_b, transpose_b=True) if flip_a else matmul(grad, b, transpose_b=not flip_b)
     to_b = matmul(grad, a, transpose_a=True, transpose_b=flip_a) if flip_b else matmul(a, grad, transpose_a=not flip_a)
-    return (to_a, to_b) if node.op_type == "MatMul" and node.shape.ndims else (sum_like(to_a, a), sum_like(to_b, b))
+    if a.shape.ndims == b.shape.ndims == 2:
+        return to_a, to_b
+    return sum_like(to_a, a), sum_like(to_b, b)
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:
@@ -149,7 +143,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     x, y = operands("Tensordot", a, b, ("a", "b"))
     pairs = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
     return Node(
-        "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype,
+        "Tensordot", (x, y), lambda u, v: np.tensordot(u, v, pairs), name=name, dtype=x.dtype,
         shape=_tensordot_shape(x.shape, y.shape, pairs), attrs={"axes": pairs},
     )  # fmt: skip
 
@@ -193,7 +187,7 @@ def _einsum_part(node: Node, grad: Node, terms: list[str], right: str, at: int) 
     others = [other for place, other in enumerate(node.inputs) if place != at]
     made = einsum(f"{','.join([right, *terms])}->{kept}", grad, *others)
     if alone:
-        before, dots, after = own.partition("...")
+        before, _, after = own.partition("...")
         for place, letter in enumerate(before):
             made = expand_dims(made, place) if letter in alone else made
         for place, letter in enumerate(reversed(after)):
@@ -226,7 +220,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
     """
     nodes = operand_list("Einsum", inputs, "inputs")
     return Node(
-        "Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype,
+        "Einsum", nodes, lambda *values: np.einsum(equation, *values), name=name, dtype=nodes[0].dtype,
         shape=_einsum_shape(equation, [node.shape for node in nodes]), attrs={"equation": equation},
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.gradients.vjps import Found, with_vjp
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.joining_ops import reverse
 
@@ -68,13 +67,8 @@ def reverse_sequence(
     def turn(values: Any, lengths: Any) -> Any:
         return np.take_along_axis(values, places(values, lengths), axis=time)
 
-    def back(values: Any, lengths: Any) -> Found:
-        at = places(values, lengths)
-        # A place goes where another came from, so it is its own way back.
-        return np.take_along_axis(values, at, axis=time), (lambda g: np.take_along_axis(g, at, axis=time), _no_way)
-
     return Node(
-        "ReverseSequence", (node, as_node(seq_lengths)), with_vjp(turn, back), name=name, dtype=node.dtype,
+        "ReverseSequence", (node, as_node(seq_lengths)), turn, name=name, dtype=node.dtype,
         shape=node.shape, attrs={"seq_axis": time, "batch_axis": batch},
     )  # fmt: skip
 
@@ -82,7 +76,3 @@ def reverse_sequence(
 @gradient_of("ReverseSequence")
 def _reverse_sequence_gradient(node: Node, grad: Node) -> Any:
     return reverse_sequence(grad, node.inputs[1], node.attrs["seq_axis"], node.attrs["batch_axis"]), None
-
-
-def _no_way(gradient: Any) -> Any:
-    raise AssertionError("No gradient goes to a length.")

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
@@ -52,15 +49,11 @@ def _sqrt_n(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _extreme(rows: Any, ids: Any, shape: tuple[int, ...], largest: bool) -> Any:
-    """Give the largest or smallest of each segment, 0 for one without rows; equal ones share the gradient."""
-    plain = getval(rows)
-    limits = np.finfo(plain.dtype) if plain.dtype.kind == "f" else np.iinfo(plain.dtype)
-    best = np.full(shape, limits.min if largest else limits.max, plain.dtype)
-    (np.maximum if largest else np.minimum).at(best, ids, plain)
-    chosen = (plain == best[ids]).astype(plain.dtype)
-    if plain.dtype.kind != "f":
-        return np.where(_counts(ids, shape) > 0, best, 0).astype(plain.dtype)
-    return scatter_rows(rows * (chosen / scatter_rows(chosen, ids, shape)[ids]), ids, shape)
+    """Give the largest or smallest of each segment, 0 for one without rows."""
+    limits = np.finfo(rows.dtype) if rows.dtype.kind == "f" else np.iinfo(rows.dtype)
+    best = np.full(shape, limits.min if largest else limits.max, rows.dtype)
+    (np.maximum if largest else np.minimum).at(best, ids, rows)
+    return np.where(_counts(ids, shape) > 0, best, 0).astype(rows.dtype)
 
 
 def _maximum(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
@@ -71,24 +64,10 @@ def _minimum(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
     return _extreme(rows, ids, shape, largest=False)
 
 
-@primitive
 def _product(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
     products = np.ones(shape, rows.dtype)
     np.multiply.at(products, ids, rows)
     return products
-
-
-def _product_vjp(ans: Any, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
-    plain = getval(rows)
-    zero = plain == 0
-    zeros = np.zeros(shape, np.int64)
-    np.add.at(zeros, ids, zero)
-    others = _product(np.where(zero, 1, plain).astype(plain.dtype), ids, shape)[ids] / np.where(zero, 1, plain)
-    factor = np.where(zeros[ids] - zero == 0, others, 0).astype(plain.dtype)
-    return lambda g: take_rows(g, ids) * factor
-
-
-defvjp(_product, _product_vjp)
 
 
 def _sorted(op_type: str, word: str, combine: _Combine) -> Callable[..., Node]:
@@ -152,7 +131,7 @@ def _unsorted(name: str, op_type: str, word: str, combine: _Combine, lowest: boo
                 raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
             rest = np.shape(rows)[np.ndim(numbers) :]
             valid = np.flatnonzero(flat >= 0)
-            rows = anp.reshape(rows, (flat.size, *rest))
+            rows = np.reshape(rows, (flat.size, *rest))
             rows = rows if valid.size == flat.size else take_rows(rows, valid)
             shape = (int(size), *rest)
             results = combine(rows, flat[valid], shape)

@@ -6,8 +6,6 @@ into the same memory again and again: there it is written and multiplied while i
 convolutions of float32 with filters of 3 x 3 and 5 x 5 are left to `globalstep.tf1.ops.winograd`, which multiplies
 less.
 
-Each function is an autograd primitive, and its derivatives are among them, so that all can be differentiated again.
-
 Layer: tf1, beside `globalstep.tf1.ops.primitives`.
 """
 
@@ -19,12 +17,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.execution.products import in_parts, matmul
-from globalstep.tf1.gradients.vjps import Found
 
-__all__ = ["Fit", "convolve", "convolved_vjp", "largest_of_windows", "largest_vjp", "overlay", "patches"]
+__all__ = [
+    *("Fit", "collect", "convolve", "largest_of_windows", "overlay", "patches", "share_of_windows", "to_images"),
+    "to_kernels",
+]
 
 #: Windows of so many bytes are multiplied at a time: what stays in a core's cache beside the product.
 _BLOCK_BYTES = 2 << 20
@@ -96,23 +95,17 @@ def _blocks(windows: Any) -> Iterator[tuple[slice, Any]]:
             yield slice(at, at + len(part)), block.reshape(rows, length)
 
 
-@primitive
 def patches(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Any:
     """Give the windows of images as [n, rows, columns, *size, channels]."""
     return np.ascontiguousarray(_windows(images, size, strides))
 
 
-@primitive
 def overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shape: tuple[int, ...]) -> Any:
     """Add windows up where `patches` took them from."""
     out = np.zeros(shape, windows.dtype)
     for (i, j), part in _parts(out, size, strides):
         part += windows[:, :, :, i, j]
     return out
-
-
-defvjp(patches, lambda ans, x, size, strides: lambda g: overlay(g, size, strides, np.shape(x)))
-defvjp(overlay, lambda ans, w, size, strides, shape: lambda g: patches(g, size, strides))
 
 
 def _parts(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Iterator[tuple[tuple[int, int], Any]]:
@@ -146,7 +139,6 @@ def _size_of_result(shape: tuple[int, ...], size: tuple[int, int], fit: Fit) -> 
     return (height - size[0]) // fit.strides[0] + 1, (width - size[1]) // fit.strides[1] + 1
 
 
-@primitive
 def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
     """Convolve images with kernels [height, width, channels, outputs]; gives [n, rows, columns, outputs]."""
     tiles = _tiles(images, kernels.shape, fit)
@@ -166,8 +158,8 @@ def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
     return out
 
 
-@primitive
-def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> Any:
+def to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> Any:
+    """Give the gradient of a convolution at its kernels, of `size`."""
     channels, outputs = images.shape[3], gradient.shape[3]
     tiles = _tiles(images, (*size, channels, outputs), fit)
     if tiles is not None:
@@ -187,8 +179,7 @@ def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> 
     return sum(others, first).reshape(*size, channels, outputs)
 
 
-@primitive
-def _to_images(gradient: Any, kernels: Any, shape: tuple[int, ...], fit: Fit) -> Any:
+def to_images(gradient: Any, kernels: Any, shape: tuple[int, ...], fit: Fit) -> Any:
     """Give the gradient of a convolution at its images, of `shape`."""
     height, width, channels, outputs = kernels.shape
     turned = Fit((1, 1), _complement(height, fit.rows), _complement(width, fit.columns))
@@ -206,33 +197,6 @@ def _complement(size: int, around: tuple[int, int]) -> tuple[int, int]:
     return size - 1 - around[0], size - 1 - around[1]
 
 
-# A convolution is linear in both operands, so the three are each other's derivatives.
-defvjp(
-    convolve,
-    lambda ans, x, w, fit: lambda g: _to_images(g, w, np.shape(x), fit),
-    lambda ans, x, w, fit: lambda g: _to_kernels(x, g, np.shape(w)[:2], fit),
-)
-defvjp(
-    _to_images,
-    lambda ans, g, w, shape, fit: lambda h: convolve(h, w, fit),
-    lambda ans, g, w, shape, fit: lambda h: _to_kernels(h, g, np.shape(w)[:2], fit),
-)
-defvjp(
-    _to_kernels,
-    lambda ans, x, g, size, fit: lambda h: _to_images(g, h, np.shape(x), fit),
-    lambda ans, x, g, size, fit: lambda h: convolve(x, h, fit),
-)
-
-
-def convolved_vjp(images: Any, kernels: Any, fit: Fit) -> Found:
-    """The VJP of `convolve`; see `globalstep.tf1.gradients.vjps`."""
-    return convolve(images, kernels, fit), (
-        lambda g: _to_images(g, kernels, images.shape, fit),
-        lambda g: _to_kernels(images, g, kernels.shape[:2], fit),
-    )
-
-
-@primitive
 def largest_of_windows(images: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the largest value of each window, [n, rows, columns, channels]; equal ones share the gradient evenly."""
     out = np.empty((len(images), *_size_of_result(images.shape, size, fit), images.shape[3]), images.dtype)
@@ -248,8 +212,7 @@ def largest_of_windows(images: Any, size: tuple[int, int], fit: Fit) -> Any:
     return out
 
 
-@primitive
-def _share(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
+def share_of_windows(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the gradient of `largest_of_windows` at the images."""
     if _PASSES * images.size >= _MUCH and images.dtype in _KERNEL_DTYPES:
         kernels = importlib.import_module("globalstep.tf1.ops.window_kernels")
@@ -273,9 +236,8 @@ def _share(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit:
     return _inside(out, images.shape, fit)
 
 
-@primitive
-def _collect(values: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
-    """Give the mean of `values` where the images are the largest of a window: what `_share` is transposed."""
+def collect(values: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
+    """Give the mean of `values` where the images are the largest of a window: what `share_of_windows` is transposed."""
     places, count = _places(images, largest, size, fit)
     parts = _parts(_padded(values, fit, 0), size, fit.strides)
     return sum(part * place for place, (_, part) in zip(places, parts, strict=True)) / count
@@ -289,14 +251,3 @@ def _places(images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> tuple
     for place in places:
         count += place.view(np.uint8)
     return places, count.astype(largest.dtype)
-
-
-defvjp(largest_of_windows, lambda ans, x, size, fit: lambda g: _share(g, x, ans, size, fit))
-defvjp(_share, lambda ans, g, x, largest, size, fit: lambda h: _collect(h, x, largest, size, fit), None, None)
-defvjp(_collect, lambda ans, h, x, largest, size, fit: lambda g: _share(g, x, largest, size, fit), None, None)
-
-
-def largest_vjp(images: Any, size: tuple[int, int], fit: Fit) -> Found:
-    """The VJP of `largest_of_windows`; see `globalstep.tf1.gradients.vjps`."""
-    largest = largest_of_windows(images, size, fit)
-    return largest, (lambda g: _share(g, images, largest, size, fit),)

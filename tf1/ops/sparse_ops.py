@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
@@ -119,13 +117,13 @@ def sparse_tensor_dense_matmul(
     def multiply(places: Any, filled: Any, shape: Any, other: Any) -> Any:
         rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
         height, width = (int(shape[1]), int(shape[0])) if adjoint_a else (int(shape[0]), int(shape[1]))
-        other = anp.transpose(other) if adjoint_b else other
+        other = np.transpose(other) if adjoint_b else other
         if np.shape(other)[0] != width:
             raise InvalidArgumentError(
                 f"Cannot multiply A and B because inner dimension does not match: {width} vs. {np.shape(other)[0]}. "
                 "Did you forget a transpose?"
             )
-        parts = take_rows(other, columns) * anp.reshape(filled, (-1, 1))
+        parts = take_rows(other, columns) * np.reshape(filled, (-1, 1))
         return scatter_rows(parts, rows, (height, np.shape(other)[1]))
 
     height = sp_a.shape.as_list()[1 if adjoint_a else 0] if sp_a.shape.ndims == 2 else None
@@ -181,7 +179,7 @@ def sparse_reduce_sum(
             np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
         )
         out = scatter_rows(filled, flat, (int(np.prod(left)),))
-        return anp.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if keeps else left)
+        return np.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if keeps else left)
 
     dims = None
     if sp_input.shape.dims is not None:
@@ -325,9 +323,9 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
         whole = np.concatenate(moved)
         at = _in_order(whole)
         filled = [group[1] for group in groups]
-        if filled and np.asarray(getval(filled[0])).dtype == object:
+        if filled and np.asarray(filled[0]).dtype == object:
             return whole[at], np.concatenate(filled)[at], sizes
-        return whole[at], take_rows(anp.concatenate(filled), at), sizes
+        return whole[at], take_rows(np.concatenate(filled), at), sizes
 
     inputs = [part for sp in sp_inputs for part in _inputs(sp)]
     return _parts("SparseConcat", inputs, join, sp_inputs[0].dtype, sp_inputs[0].shape.ndims)
@@ -381,7 +379,7 @@ def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
     def put(places: Any, filled: Any, shape: Any, whole: Any) -> Any:
         sizes = [int(size) for size in shape]
         flat = np.ravel_multi_index(tuple(places.T), sizes)
-        return whole + anp.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
+        return whole + np.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
 
     return Node("SparseTensorDenseAdd", (*_inputs(sparse), node), put, dtype=node.dtype, shape=node.shape)
 
@@ -393,8 +391,8 @@ def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
         sizes = [int(size) for size in shape]
         flat = np.ravel_multi_index(tuple(np.concatenate([places, others]).T), sizes)
         distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
-        total = scatter_rows(anp.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
-        large = np.flatnonzero((counts == 1) | (np.abs(getval(total)) >= least))
+        total = scatter_rows(np.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
+        large = np.flatnonzero((counts == 1) | (np.abs(total) >= least))
         indices = np.stack(np.unravel_index(distinct[large], sizes), axis=1).astype(np.int64)
         return indices, take_rows(total, large), shape
 
@@ -450,13 +448,13 @@ def sparse_fill_empty_rows(
         added[:, 0] = empty
         whole = np.concatenate([places, added])
         at = _in_order(whole)
-        if np.asarray(getval(filled)).dtype == object:
+        if np.asarray(filled).dtype == object:
             more = np.empty(len(empty), object)
             more[:] = [value[()] if isinstance(value, np.ndarray) else value] * len(empty)
             values = np.concatenate([filled, more])[at]
         else:
             values = take_rows(
-                anp.concatenate([filled, anp.reshape(value, (1,)) * np.ones(len(empty), filled.dtype)]), at
+                np.concatenate([filled, np.reshape(value, (1,)) * np.ones(len(empty), filled.dtype)]), at
             )
         bare = np.zeros(int(shape[0]), np.bool_)
         bare[empty] = True
@@ -477,10 +475,10 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
     node = as_node(tensor)
 
     def find(whole: Any) -> Any:
-        plain = getval(whole)
+        plain = whole
         places = np.argwhere(plain != ("" if plain.dtype == object else 0)).astype(np.int64)
         flat = np.ravel_multi_index(tuple(places.T), plain.shape) if plain.ndim else np.zeros(len(places), int)
-        return places, take_rows(anp.reshape(whole, (-1,)), flat), np.array(plain.shape, np.int64)
+        return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(plain.shape, np.int64)
 
     return _parts("DenseToSparse", (node,), find, node.dtype, node.shape.ndims)
 

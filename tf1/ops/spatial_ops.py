@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
@@ -65,9 +64,9 @@ def space_to_depth(input: Any, block_size: int, name: str | None = None, data_fo
         batch, rows, columns, channels = np.shape(value)
         if rows % block or columns % block:
             raise InvalidArgumentError(f"Image height {rows} and width {columns} should be divisible by {block}")
-        split = anp.reshape(value, (batch, rows // block, block, columns // block, block, channels))
-        turned = anp.transpose(split, (0, 1, 3, 2, 4, 5))
-        return anp.reshape(turned, (batch, rows // block, columns // block, block * block * channels))
+        split = np.reshape(value, (batch, rows // block, block, columns // block, block, channels))
+        turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
+        return np.reshape(turned, (batch, rows // block, columns // block, block * block * channels))
 
     sizes = [_divided(height, block, node, "height"), _divided(width, block, node, "width")]
     shape = TensorShape([n, *sizes, None if depth is None else depth * block * block])
@@ -98,9 +97,9 @@ def depth_to_space(input: Any, block_size: int, name: str | None = None, data_fo
         batch, rows, columns, channels = np.shape(value)
         if channels % (block * block):
             raise InvalidArgumentError(f"Depth {channels} should be divisible by {block * block}")
-        split = anp.reshape(value, (batch, rows, columns, block, block, channels // (block * block)))
-        turned = anp.transpose(split, (0, 1, 3, 2, 4, 5))
-        return anp.reshape(turned, (batch, rows * block, columns * block, -1))
+        split = np.reshape(value, (batch, rows, columns, block, block, channels // (block * block)))
+        turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
+        return np.reshape(turned, (batch, rows * block, columns * block, -1))
 
     sizes = [None if size is None else size * block for size in (height, width)]
     shape = TensorShape([n, *sizes, _divided(depth, block * block, node, "depth")])
@@ -131,16 +130,16 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
 
     def move(value: Any) -> Any:
         rest = np.shape(value)[1 + len(block) :]
-        value = anp.pad(value, [(0, 0), *around, *[(0, 0)] * len(rest)], "constant")
+        value = np.pad(value, [(0, 0), *around, *[(0, 0)] * len(rest)], "constant")
         batch, space = np.shape(value)[0], np.shape(value)[1 : 1 + len(block)]
         if any(size % by for size, by in zip(space, block, strict=True)):
             raise InvalidArgumentError(f"padded_shape {list(space)} is not divisible by block_shape {list(block)}")
         parts = [item for size, by in zip(space, block, strict=True) for item in (size // by, by)]
-        split = anp.reshape(value, (batch, *parts, *rest))
+        split = np.reshape(value, (batch, *parts, *rest))
         inner, outer = [2 + 2 * i for i in range(len(block))], [1 + 2 * i for i in range(len(block))]
         last = list(range(1 + 2 * len(block), np.ndim(split)))
-        turned = anp.transpose(split, (*inner, 0, *outer, *last))
-        return anp.reshape(turned, (batch * int(np.prod(block)), *(parts[::2]), *rest))
+        turned = np.transpose(split, (*inner, 0, *outer, *last))
+        return np.reshape(turned, (batch * int(np.prod(block)), *(parts[::2]), *rest))
 
     return Node("SpaceToBatchND", (node,), move, name=name, dtype=node.dtype,
                 shape=_space_shape(node, block, around, inside=False))  # fmt: skip
@@ -169,12 +168,12 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
             raise InvalidArgumentError(
                 f"Input batch dimension ({batch}) is not divisible by product of block sizes ({count})"
             )
-        split = anp.reshape(value, (*block, batch // count, *space, *rest))
+        split = np.reshape(value, (*block, batch // count, *space, *rest))
         ranks = len(block)
         order = [ranks] + [axis for i in range(ranks) for axis in (ranks + 1 + i, i)]
-        turned = anp.transpose(split, (*order, *range(2 * ranks + 1, np.ndim(split))))
+        turned = np.transpose(split, (*order, *range(2 * ranks + 1, np.ndim(split))))
         whole = [size * by for size, by in zip(space, block, strict=True)]
-        joined = anp.reshape(turned, (batch // count, *whole, *rest))
+        joined = np.reshape(turned, (batch // count, *whole, *rest))
         slices = [slice(low, size - high) for size, (low, high) in zip(whole, cut, strict=True)]
         return joined[(slice(None), *slices)]
 
@@ -247,7 +246,7 @@ def extract_image_patches(
 
     def take(value: Any) -> Any:
         windows = conv_ops.prepared(value, size, steps, fit, 0)
-        return anp.reshape(windows, (*np.shape(windows)[:3], -1))
+        return np.reshape(windows, (*np.shape(windows)[:3], -1))
 
     depth = node.shape.as_list()[-1] if node.shape.dims is not None else None
     channels = None if depth is None else depth * size[0] * size[1]

@@ -9,9 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
@@ -19,7 +17,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import binary, require_float, unary
 from globalstep.tf1.ops.gradient_ops import unbroadcast
-from globalstep.tf1.ops.primitives import select, sum_to_shape
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = ["acosh", "asinh", "atanh", "digamma", "erf", "erfc", "lbeta", "lgamma", "xdivy", "xlogy"]
@@ -70,17 +67,13 @@ def _trigamma_of(x: float) -> float:
     return shifted + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y / 30)))
 
 
-_erf = primitive(_each(math.erf))
-_erfc = primitive(_each(math.erfc))
-_lgamma = primitive(_each(_lgamma_of))
-_digamma = primitive(_each(_digamma_of))
-_trigamma = primitive(_each(_trigamma_of))
+_erf = _each(math.erf)
+_erfc = _each(math.erfc)
+_lgamma = _each(_lgamma_of)
+_digamma = _each(_digamma_of)
+_trigamma = _each(_trigamma_of)
 _SLOPE = 2 / math.sqrt(math.pi)
 
-defvjp(_erf, lambda ans, x: lambda g: g * _SLOPE * anp.exp(-x * x))
-defvjp(_erfc, lambda ans, x: lambda g: -g * _SLOPE * anp.exp(-x * x))
-defvjp(_lgamma, lambda ans, x: lambda g: g * _digamma(x))
-defvjp(_digamma, lambda ans, x: lambda g: g * _trigamma(x))
 
 erf = unary(
     "erf", "Erf", _erf, "Give the error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0.", floats=True
@@ -88,42 +81,25 @@ erf = unary(
 erfc = unary("erfc", "Erfc", _erfc, "Give 1 - erf(x), exactly where that is small, too.", floats=True)
 lgamma = unary("lgamma", "Lgamma", _lgamma, "Give the logarithm of the gamma function's magnitude.", floats=True)
 digamma = unary("digamma", "Digamma", _digamma, "Give the derivative of `lgamma`.", floats=True)
-asinh = unary("asinh", "Asinh", anp.arcsinh, "Give the inverse of sinh.", floats=True)
-acosh = unary("acosh", "Acosh", anp.arccosh, "Give the inverse of cosh; NaN below 1.", floats=True)
-atanh = unary("atanh", "Atanh", anp.arctanh, "Give the inverse of tanh; NaN outside of [-1, 1].", floats=True)
+asinh = unary("asinh", "Asinh", np.arcsinh, "Give the inverse of sinh.", floats=True)
+acosh = unary("acosh", "Acosh", np.arccosh, "Give the inverse of cosh; NaN below 1.", floats=True)
+atanh = unary("atanh", "Atanh", np.arctanh, "Give the inverse of tanh; NaN outside of [-1, 1].", floats=True)
 
 
 def _zero_where(x: Any, value: Any) -> Any:
     """Give `value`, and 0 where x is 0."""
-    return select(anp.equal(x, 0), anp.zeros_like(value), value)
+    return np.where(np.equal(x, 0), np.zeros_like(value), value)
 
 
-@primitive
 def _xlogy(x: Any, y: Any) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         return _zero_where(x, x * np.log(y))
 
 
-@primitive
 def _xdivy(x: Any, y: Any) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         return _zero_where(x, x / y)
 
-
-def _unless_zero(x: Any) -> Any:
-    return anp.not_equal(x, 0) * anp.ones_like(x)
-
-
-defvjp(
-    _xlogy,
-    lambda ans, x, y: lambda g: sum_to_shape(g * _xlogy(_unless_zero(x), y), np.shape(x)),
-    lambda ans, x, y: lambda g: sum_to_shape(g * _xdivy(x, y), np.shape(y)),
-)
-defvjp(
-    _xdivy,
-    lambda ans, x, y: lambda g: sum_to_shape(g * _xdivy(_unless_zero(x), y), np.shape(x)),
-    lambda ans, x, y: lambda g: sum_to_shape(-g * _xdivy(_xdivy(x, y), y), np.shape(y)),
-)
 
 xlogy = binary("xlogy", "Xlogy", _xlogy, "Give x log(y); 0 where x is 0.")
 xdivy = binary("xdivy", "Xdivy", _xdivy, "Give x / y; 0 where x is 0.")
@@ -144,7 +120,7 @@ def lbeta(x: Any, name: str | None = None) -> Node:
     return Node(
         "Lbeta",
         (node,),
-        lambda v: anp.sum(_lgamma(v), axis=-1) - _lgamma(anp.sum(v, axis=-1)),
+        lambda v: np.sum(_lgamma(v), axis=-1) - _lgamma(np.sum(v, axis=-1)),
         name=name or "lbeta",
         dtype=node.dtype,
         shape=TensorShape(shape),

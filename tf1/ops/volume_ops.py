@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
@@ -21,7 +19,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
-from globalstep.tf1.ops.primitives import largest
 
 __all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
 
@@ -29,7 +26,6 @@ _Sizes = tuple[int, int, int]
 _SPACE = (1, 2, 3)
 
 
-@primitive
 def _cubes(volumes: Any, size: _Sizes, strides: _Sizes) -> Any:
     """Give the windows of volumes [n, d, h, w, c] as [n, planes, rows, columns, *size, c]."""
     windows = np.lib.stride_tricks.sliding_window_view(volumes, size, axis=_SPACE)
@@ -37,7 +33,6 @@ def _cubes(volumes: Any, size: _Sizes, strides: _Sizes) -> Any:
     return np.ascontiguousarray(np.moveaxis(chosen, 4, -1))
 
 
-@primitive
 def _overlay(windows: Any, size: _Sizes, strides: _Sizes, shape: tuple[int, ...]) -> Any:
     """Add windows up where `_cubes` took them from."""
     out = np.zeros(shape, windows.dtype)
@@ -49,10 +44,6 @@ def _overlay(windows: Any, size: _Sizes, strides: _Sizes, shape: tuple[int, ...]
         )
         out[(slice(None), *places)] += windows[:, :, :, :, i, j, k]
     return out
-
-
-defvjp(_cubes, lambda ans, x, size, strides: lambda g: _overlay(g, size, strides, np.shape(x)))
-defvjp(_overlay, lambda ans, w, size, strides, shape: lambda g: _cubes(g, size, strides))
 
 
 def _three(values: Any, what: str) -> _Sizes:
@@ -76,7 +67,7 @@ def _prepared(volumes: Any, size: _Sizes, strides: _Sizes, padding: str, fill: f
     """Give the windows of volumes, with `fill` put around them as the padding says; see `_cubes`."""
     around = _around(np.shape(volumes)[1:4], size, strides, padding)
     if any(a or b for a, b in around):
-        volumes = anp.pad(volumes, [(0, 0), *around, (0, 0)], "constant", constant_values=fill)
+        volumes = np.pad(volumes, [(0, 0), *around, (0, 0)], "constant", constant_values=fill)
     return _cubes(volumes, size, strides)
 
 
@@ -144,8 +135,8 @@ def conv3d(
     def convolve(volumes: Any, kernels: Any) -> Any:
         windows = _prepared(volumes, size, steps, fit, 0)
         lead = np.shape(windows)[:4]
-        flat = anp.reshape(windows, (int(np.prod(lead)), -1))
-        return anp.reshape(anp.matmul(flat, anp.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
+        flat = np.reshape(windows, (int(np.prod(lead)), -1))
+        return np.reshape(np.matmul(flat, np.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
     return Node(
         "Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=_shape(x, size, steps, fit, outputs),
@@ -248,9 +239,9 @@ def conv3d_transpose(
                 f"Conv3DBackpropInput: a value of shape {np.shape(values)} does not come from volumes of shape "
                 f"{(batch, *space, depth)} by filters of {size} with strides {steps} and padding {fit}"
             )
-        flat = anp.reshape(values, (-1, np.shape(values)[-1]))
-        each = anp.matmul(flat, anp.transpose(anp.reshape(kernels, (-1, np.shape(kernels)[-1]))))
-        windows = anp.reshape(each, (*np.shape(values)[:4], *size, depth))
+        flat = np.reshape(values, (-1, np.shape(values)[-1]))
+        each = np.matmul(flat, np.transpose(np.reshape(kernels, (-1, np.shape(kernels)[-1]))))
+        windows = np.reshape(each, (*np.shape(values)[:4], *size, depth))
         whole = _overlay(windows, size, steps, (batch, *wide, depth))
         inner = tuple(slice(low, low + n) for n, (low, _) in zip(space, around, strict=True))
         return whole[(slice(None), *inner)]
@@ -278,11 +269,11 @@ def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name
 
 def _largest_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
     windows = _prepared(volumes, size, strides, padding, -np.inf)
-    return anp.squeeze(largest(windows, (4, 5, 6)), axis=(4, 5, 6))
+    return windows.max(axis=(4, 5, 6))
 
 
 def _mean_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
-    total = anp.sum(_prepared(volumes, size, strides, padding, 0), axis=(4, 5, 6))
+    total = np.sum(_prepared(volumes, size, strides, padding, 0), axis=(4, 5, 6))
     inside = np.ones((1, *np.shape(volumes)[1:4], 1), volumes.dtype)
     return total / np.sum(_prepared(inside, size, strides, padding, 0), axis=(4, 5, 6))
 
