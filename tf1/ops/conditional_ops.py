@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autograd.tracer import getval
+
 from globalstep.tf1.graph.graph import Graph, Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.branches import taken_only
@@ -112,7 +114,7 @@ def _merge(condition: Node, yes: Node, no: Node, like: Node, other: Node) -> Nod
     return Node(
         "Merge",
         (condition, yes, no),
-        lambda holds, one, two: one if holds else two,
+        lambda holds, one, two: one if getval(holds) else two,
         dtype=like.dtype,
         shape=_common_shape(like.shape, other.shape),
     )
