@@ -46,7 +46,7 @@ _MODULES = frozenset(
         *(f"{_LIBRARY}feature_columns.{name}" for name in ("categorical", "column", "dense", "layers")),
     )
 )
-#: Functions of numpy, and autograd's of the same names, besides the universal ones, that have no effects.
+#: Functions of numpy, besides the universal ones, that have no effects.
 _OF_NUMPY = frozenset(
     (
         *("all", "any", "argmax", "argmin", "argsort", "concatenate", "cumsum", "diag", "einsum", "max", "mean", "min"),
@@ -123,7 +123,7 @@ def function_named(place: str) -> Any:
         NotWritableError: If there is no such function, or a file may not name it.
     """
     module, _, name = str(place).partition(":")
-    if module not in ("numpy", "autograd.numpy"):
+    if module != "numpy":
         _require_known(module)
     function = vars(importlib.import_module(module)).get(name)
     if name.startswith("__") or not callable(function):
@@ -153,7 +153,7 @@ def _globals(modules: int) -> dict[int, tuple[Any, str]]:
     """Identity -> what the modules that are loaded now have names for, and its place; its home's where it has one."""
     entries: dict[int, tuple[Any, str]] = {}
     spaces = [(name, vars(module)) for name, module in list(sys.modules.items()) if is_known_module(name)]
-    spaces += [(name, vars(importlib.import_module(name))) for name in ("autograd.numpy", "numpy")]
+    spaces.append(("numpy", vars(np)))
     for at_home in (True, False):
         for module, space in spaces:
             for name, value in list(space.items()):
@@ -165,12 +165,9 @@ def _globals(modules: int) -> dict[int, tuple[Any, str]]:
 
 
 def _is_allowed(module: str, name: str, value: Any) -> bool:
-    if module in ("numpy", "autograd.numpy"):
-        plain = getattr(value, "fun", value)
-        return isinstance(plain, np.ufunc) or name in _OF_NUMPY
-    home = getattr(value, "__module__", None)
-    # autograd's wrapper of a function of ours does not say where that is from.
-    return home == "autograd.tracer" or is_known_module(str(home))
+    if module == "numpy":
+        return isinstance(value, np.ufunc) or name in _OF_NUMPY
+    return is_known_module(str(getattr(value, "__module__", None)))
 
 
 @functools.cache

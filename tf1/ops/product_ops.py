@@ -25,6 +25,10 @@ def _swap(x: Any) -> Any:
     return np.swapaxes(x, -1, -2)
 
 
+def _as_they_are(u: Any, v: Any) -> Any:
+    return products.matmul(u, v)
+
+
 def _transposed_a(u: Any, v: Any) -> Any:
     return products.matmul(u.T, v)
 
@@ -39,7 +43,7 @@ def _both_transposed(u: Any, v: Any) -> Any:
 
 #: Products of matrices, by whether each is transposed.
 _PRODUCTS = {
-    (False, False): products.matmul,
+    (False, False): _as_they_are,
     (True, False): _transposed_a,
     (False, True): _transposed_b,
     (True, True): _both_transposed,

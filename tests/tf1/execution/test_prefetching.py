@@ -152,7 +152,7 @@ def test_ids_from_what_has_an_effect_are_not_computed_beforehand():
     ids = gs.random_uniform([3], 0, ROWS, gs.int64, seed=1)
     table = gs.get_variable("table", [ROWS, 2], initializer=gs.zeros_initializer())
     rows = gs.nn.embedding_lookup(table, ids)
-    train = gs.train.GradientDescentOptimizer(1.0).minimize(gs.reduce_sum(rows))
+    train = gs.train.GradientDescentOptimizer(1.0).minimize(gs.reduce_sum(rows * rows))
     with gs.Session(cluster=cluster, clock=clock) as session:
         session.run(gs.global_variables_initializer())
         cluster.forget()

@@ -1,12 +1,18 @@
-"""Convolution and the largest value of windows, beside loops over windows, and their derivatives of both orders."""
+"""Convolution and the largest value of windows, beside loops over windows, and their gradients."""
 
 import numpy as np
 import pytest
-from autograd import elementwise_grad
-from autograd.test_util import check_grads
 
 from globalstep.tf1.ops import sliding_windows
-from globalstep.tf1.ops.sliding_windows import Fit, convolve, largest_of_windows, largest_vjp
+from globalstep.tf1.ops.sliding_windows import (
+    Fit,
+    collect,
+    convolve,
+    largest_of_windows,
+    share_of_windows,
+    to_images,
+    to_kernels,
+)
 
 FITS = (
     Fit((1, 1), (0, 0), (0, 0)),
@@ -49,25 +55,39 @@ def test_both_are_what_loops_give(fit, size, monkeypatch):
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("size", SIZES)
-def test_derivatives_are_right_in_both_orders(fit, size):
+def test_gradients_are_the_functions_transposed(fit, size):
     images, kernels = numbers(3, 4, 5, 2), numbers(*size, 2, 3)
-    check_grads(lambda x, w: convolve(x, w, fit), modes=["rev"], order=2)(images, kernels)
+    product = convolve(images, kernels, fit)
+    weights = np.random.default_rng(1).normal(size=product.shape)
+    expected = np.sum(product * weights)
+    np.testing.assert_allclose(np.sum(to_images(weights, kernels, images.shape, fit) * images), expected)
+    np.testing.assert_allclose(np.sum(to_kernels(images, weights, size, fit) * kernels), expected)
     if max(fit.rows) >= size[0] or max(fit.columns) >= size[1]:
         return  # a window without an image has no largest value
-    check_grads(lambda x: largest_of_windows(x, size, fit) ** 2, modes=["rev"], order=2)(images)
+    largest = largest_of_windows(images, size, fit)
+    weights = np.random.default_rng(1).normal(size=largest.shape)
+    shares = share_of_windows(weights, images, largest, size, fit)
+    # All numbers differ: where the images grow by a little, the largest values do as the images' own do.
+    change = np.random.default_rng(2).normal(size=images.shape) * 1e-6
+    moved = largest_of_windows(images + change, size, fit)
+    np.testing.assert_allclose(np.sum((moved - largest) * weights), np.sum(shares * change), rtol=1e-6)
+    np.testing.assert_allclose(np.sum(collect(change, images, largest, size, fit) * weights), np.sum(shares * change))
+
+
+def shared_evenly(images, size, fit):
+    largest = largest_of_windows(images, size, fit)
+    return share_of_windows(np.ones_like(largest), images, largest, size, fit)
 
 
 def test_equal_largest_values_share_the_gradient():
     images = np.array([[3.0, 3.0, 1.0, 0.0], [1.0, 0.0, 2.0, 5.0]], np.float32).reshape(1, 2, 4, 1)
-    found = elementwise_grad(lambda x: largest_of_windows(x, (2, 2), Fit((2, 2), (0, 0), (0, 0))))(images)
+    found = shared_evenly(images, (2, 2), Fit((2, 2), (0, 0), (0, 0)))
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found.reshape(2, 4), [[0.5, 0.5, 0, 0], [0, 0, 0, 1]])
 
 
 def test_more_equal_values_than_a_byte_counts():
-    found = elementwise_grad(lambda x: largest_of_windows(x, (20, 20), Fit((1, 1), (0, 0), (0, 0))))(
-        np.ones((1, 20, 20, 1))
-    )
+    found = shared_evenly(np.ones((1, 20, 20, 1)), (20, 20), Fit((1, 1), (0, 0), (0, 0)))
     np.testing.assert_allclose(found, 1 / 400)
 
 
@@ -75,7 +95,7 @@ def test_no_images_at_all():
     fit, images = Fit((1, 1), (1, 1), (1, 1)), np.zeros((0, 4, 4, 2), np.float32)
     kernels = numbers(3, 3, 2, 5, dtype=np.float32)
     assert convolve(images, kernels, fit).shape == (0, 4, 4, 5)
-    assert not elementwise_grad(lambda w: convolve(images, w, fit))(kernels).any()
+    assert not to_kernels(images, convolve(images, kernels, fit), (3, 3), fit).any()
 
 
 def test_windows_that_are_larger_than_the_images_are_refused():
@@ -97,12 +117,12 @@ POOLS = [
 
 def by_numpy_and_kernel(images, size, fit, monkeypatch):
     """Give the gradient by numpy and by the kernel."""
-    gradient = np.random.default_rng(1).normal(size=largest_of_windows(images, size, fit).shape).astype(images.dtype)
+    largest = largest_of_windows(images, size, fit)
+    gradient = np.random.default_rng(1).normal(size=largest.shape).astype(images.dtype)
     found = []
     for least in (1 << 40, 0):
         monkeypatch.setattr(sliding_windows, "_MUCH", least)
-        _, (back,) = largest_vjp(images, size, fit)
-        found.append(back(gradient))
+        found.append(share_of_windows(gradient, images, largest, size, fit))
     return found
 
 
