@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: What a PS task never imports: models, images, TensorBoard's files.
-NOT_OF_PS = ("autograd", "pillow", "tensorboard")
+NOT_OF_PS = ("pillow", "tensorboard")
 
 
 def requirements(about: dict[str, Any], role: str, extras: list[str]) -> list[str]:

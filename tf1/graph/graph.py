@@ -128,8 +128,8 @@ class Node(Operators):
     Args:
         op_type: Kind, in TensorFlow's spelling ("MatMul").
         inputs: Nodes whose values `fn` gets, in order.
-        fn: Function of the input values to the value, written with `autograd.numpy` where gradients
-            should flow. None for what the executor itself knows (placeholders, Variables, mutations).
+        fn: Function of the input values to the value. None for what the executor itself knows (placeholders,
+            Variables, mutations).
         name: Wanted name; made unique in the graph and put under the current name scope.
             Default: `op_type`.
         dtype: Static dtype where known: nothing evaluates a node to find it out.

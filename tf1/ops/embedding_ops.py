@@ -140,7 +140,7 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
     )  # fmt: skip
 
 
-no_gradient("SortIds", "SparseFillEmptyRows")
+no_gradient("SortIds")
 
 
 @gradient_of("EmbeddingLookup")
