@@ -154,7 +154,8 @@ class _Flow:
         #: The nodes on the way that have no rule.
         self.missing = [
             node for node in reversed(self._ancestors)
-            if node in self.reached and node.op_type != "TupleItem" and self._inlets(node) and rule_of(node) is None
+            if node in self.reached and node.op_type != "TupleItem" and self._inlets(node)
+            and (rule_of(node) is None or node.attrs.get("no_gradient"))
         ]  # fmt: skip
         #: For each reached node the terms of its gradient; of a tuple, by the place of the item.
         self._terms: dict[Node, list[Any]] = {}
@@ -162,9 +163,10 @@ class _Flow:
 
     def _inlets(self, node: Node) -> tuple[Node, ...]:
         """Return the inputs to which a gradient of the node goes on."""
-        if node in self._stops or node.fn is None or has_no_gradient(node) or not _is_float(node):
+        inlets = tuple(source for source in node.inputs if source in self._carries)
+        if not inlets or node in self._stops or node.fn is None or has_no_gradient(node) or not _is_float(node):
             return ()
-        return tuple(source for source in node.inputs if source in self._carries)
+        return inlets
 
     def add(self, node: Node, term: Any) -> None:
         """Add a term to the gradient of a node."""
