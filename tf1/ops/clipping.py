@@ -18,9 +18,9 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
-from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.array_ops import size
 from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
-from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
 
@@ -157,7 +157,7 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any
 @composed
 def _clip_by_average_norm_gradient(node: Node) -> Node:
     values, limit = node.inputs
-    count = math_ops.cast(reduce_prod(shape_of(values)), values.dtype)
+    count = math_ops.cast(size(values), values.dtype)
     return values * limit * math_ops.minimum(count / _root_of_squares(values, None), 1.0 / limit)
 
 

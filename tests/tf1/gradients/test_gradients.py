@@ -222,8 +222,9 @@ def test_gradients_have_the_dtype_of_their_x():
 
 def test_names_are_under_their_scope():
     x = c.placeholder("float32", [2], name="x")
-    assert gradients(x * 2.0, x)[0].name == "gradients/mul_grad/Mul:0"
-    assert gradients(x * 2.0, x, name="mine")[0].name == "mine/mul_grad/Mul:0"
+    y = x * 2.0
+    assert gradients(y, x)[0].name == "gradients/mul_grad/Mul:0"
+    assert gradients(y, x, name="mine")[0].name == "mine/mul_grad/Mul:0"
 
 
 def test_nodes_go_to_the_graph_of_ys():
