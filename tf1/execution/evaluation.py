@@ -37,13 +37,15 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     """
     node, inputs = steps[0].node, steps[0].inputs
     try:
-        for fn, one, getter, out, node, inputs in steps:
+        for fn, one, getter, out, node, inputs, last_uses in steps:
             if one is not None:
                 values[out] = fn(values[one])
             elif fn is not None:
                 values[out] = fn(*getter(values))
             else:
                 values[out] = _special(node, inputs, values, plan, executor)
+            for slot in last_uses:
+                values[slot] = None
     except Exception as error:
         _explain(error, node, inputs, values)
         raise
@@ -64,11 +66,12 @@ def compiled(steps: Sequence[Step]) -> Callable[[list[Any], Plan, Executor], Non
     # Of this package, for who looks for the place in the program.
     names: dict[str, Any] = {"__name__": __name__}
     lines = ["def evaluate_all(v, plan, executor):"]
-    for at, (fn, _, _, out, node, inputs) in enumerate(steps):
+    for at, (fn, _, _, out, node, inputs, last_uses) in enumerate(steps):
         names[f"f{at}"] = partial(_special, node, inputs) if fn is None else fn
         args = "v, plan, executor" if fn is None else ", ".join(f"v[{slot}]" for slot in inputs)
         place = f"{out.start}:{out.stop}" if isinstance(out, slice) else out
-        lines.append(f" v[{place}] = f{at}({args})")
+        line = f" v[{place}] = f{at}({args})"
+        lines.append("; ".join([line, *(f"v[{slot}] = None" for slot in last_uses)]))
     exec(compile("\n".join(lines), "<steps of a plan>", "exec"), names)
     evaluate_all: Any = names.pop("evaluate_all")
 

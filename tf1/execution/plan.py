@@ -46,6 +46,8 @@ class Step(NamedTuple):
     out: Any
     node: Node
     inputs: tuple[int, ...]
+    #: Slots that nothing uses after it, so that their memory serves what comes next.
+    last_uses: tuple[int, ...] = ()
 
 
 class RowRead(NamedTuple):

@@ -163,6 +163,7 @@ class _Planner:
         )
         for number in range(count):
             plan.rounds.append(self._round(plan, number, whole[number], rows[number]))
+        self._free(plan)
         # What only follows the last push, such as a group, leaves a round with nothing to do.
         while len(plan.rounds) > 1 and plan.rounds[-1] == Round():
             plan.rounds.pop()
@@ -179,6 +180,25 @@ class _Planner:
             and (of := node.attrs["of"]) in among
             and self.ready[of] <= self.ready[node]
         }
+
+    def _free(self, plan: Plan) -> None:
+        """Say of each step which slots of steps before it nothing uses after it."""
+        used = {slot for slot in plan.fetches if slot is not None}
+        for node in self.nodes:
+            if isinstance(node, Mutation):
+                used.update(plan.slot_for(source, node) for source in self._sources(node))
+        groups = [(current, name) for current in plan.rounds for name in ("early", "late")]
+        steps = [step for current, name in groups for step in getattr(current, name)]
+        made = {slot for step in steps for slot in _slots(step.out)}
+        for current, name in reversed(groups):
+            freed = []
+            for step in reversed(getattr(current, name)):
+                last = {*step.inputs, *_slots(step.out)} - used
+                freed.append(step._replace(last_uses=tuple(sorted(last & made))))
+                used |= last
+            setattr(current, name, tuple(reversed(freed)))
+            if name == "late":
+                used.update(row.ids for row in current.row_reads)
 
     def _place(self, node: Node) -> None:
         """Find the rounds of a node whose sources and control inputs have theirs."""
@@ -286,6 +306,10 @@ class _Planner:
         """Let a step give what its function saves, too, where the run needs that."""
         made = self.together.get(step.node)
         return step if made is None else step._replace(fn=made.attrs["both"], out=slice(step.out, step.out + 2))
+
+
+def _slots(out: Any) -> Sequence[int]:
+    return range(out.start, out.stop) if isinstance(out, slice) else (out,)
 
 
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
