@@ -50,7 +50,7 @@ ALLOWED = {
         "MetricsPort.close": "the server looks twice a second whether it is to end"
     },
     "tf1/execution/offered_work.py": {"Offered.result": _COMPUTES},
-    "tf1/execution/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
+    "tf1/execution/products.py": {"in_parts": _COMPUTES},
     "src/globalstep/wire/socket_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},

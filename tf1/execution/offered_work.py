@@ -35,8 +35,7 @@ class Offered(Generic[_T]):
     def __init__(self, work: Callable[[], _T]) -> None:
         # The thread that takes it out does the work: `pop` is one step of the interpreter.
         self._untaken = [work]
-        # What numpy says of overflow is part of the context, and how threads are shared: the result is to be the same,
-        # whoever does it.
+        # What numpy says of overflow is part of the context: the result is to be the same, whoever does it.
         self._context = contextvars.copy_context()
         #: Of a helper: the result, and what was raised.
         self._done: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()

@@ -13,21 +13,18 @@ Layer: tf1. Threads: functions may be called by several threads at once; those t
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from globalstep.tf1.execution.offered_work import Offered, offer
+from globalstep.tf1.execution.offered_work import offer
 
-__all__ = ["elementwise", "halved", "in_parts", "matmul", "offered", "one_thread_each"]
-
-_T = TypeVar("_T")
+__all__ = ["elementwise", "in_parts", "matmul", "one_thread_each"]
 
 #: Multiplications that are worth a thread: a twentieth of a millisecond, of which waking it takes a quarter.
 _MUCH = 1 << 21
@@ -93,20 +90,6 @@ def one_thread_each() -> contextlib.AbstractContextManager[int]:
     return _blas
 
 
-#: The number of threads with work of their own; BLAS's threads are divided among them.
-_sharing: contextvars.ContextVar[int] = contextvars.ContextVar("globalstep-sharing", default=1)
-
-
-@contextlib.contextmanager
-def halved() -> Iterator[None]:
-    """Let work within a block, and what is offered there, take half of the threads."""
-    before = _sharing.set(2 * _sharing.get())
-    try:
-        yield
-    finally:
-        _sharing.reset(before)
-
-
 def in_parts(work: Callable[[slice], None], count: int, multiplications: int) -> None:
     """Do work on parts of `count` things at the same time, at most as many as the BLAS library may have threads.
 
@@ -119,7 +102,7 @@ def in_parts(work: Callable[[slice], None], count: int, multiplications: int) ->
         Exception: Whatever `work` raises first.
     """
     with _blas as threads:
-        most = max(min(threads // _sharing.get(), count, multiplications // _MUCH), 1)
+        most = max(min(threads, count, multiplications // _MUCH), 1)
         if most == 1:
             work(slice(0, count))
             return
@@ -138,21 +121,6 @@ def in_parts(work: Callable[[slice], None], count: int, multiplications: int) ->
                 failed.append(error)
     if failed:
         raise failed[0]
-
-
-def offered(work: Callable[[], _T], multiplications: int) -> Offered[_T] | None:
-    """Offer work to another thread, if it is worth that.
-
-    Args:
-        work: What to do.
-        multiplications: How many it takes.
-
-    Returns:
-        What gives the result; None where the caller is to do it, and nothing was offered.
-    """
-    if multiplications < _MUCH // 4 or (threads := _blas.threads()) < 2:
-        return None
-    return offer(work, threads - 1)
 
 
 def elementwise(function: Callable[..., Any], *operands: Any) -> Any:

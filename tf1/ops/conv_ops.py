@@ -238,7 +238,7 @@ def images_gradient(
 
 
 def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
-    size = tuple(int(n) for n in like.shape[:2])
+    size = int(like.shape[0]), int(like.shape[1])
 
     def multiply(x: Any, g: Any) -> Any:
         return to_kernels(x, g, size, _fit_of(x, size, strides, padding))

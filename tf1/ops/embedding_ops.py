@@ -187,7 +187,8 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
 @gradient_of("ClipRowsByNorm")
 @composed
 def _clipped_gradient(node: Node) -> Node:
-    (rows, ids), most = node.inputs, node.attrs["max_norm"]
+    rows, ids = node.inputs
+    most: float = node.attrs["max_norm"]
     axes = list(range(len(ids.shape), len(rows.shape)))
     norms = math_ops.sqrt(reduce_sum(math_ops.square(rows), axes, True))
     return rows * most / math_ops.maximum(norms, most)

@@ -356,7 +356,7 @@ def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
             out[(*(slice(None),) * axis, at)] = part
         return out
 
-    given = [grads[at] for at in present]
+    given = [grad for grad in grads if grad is not None]
     attrs = {"axis": axis, "present": present}
     return [Node("PackSome", (value, *given), join, dtype=value.dtype, shape=value.shape, attrs=attrs)]
 

@@ -216,7 +216,7 @@ def _depthwise_images(grad: Node, filters: Node, like: Node, strides: tuple[int,
 
 def _depthwise_filters(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
     """Give the gradient of `depthwise_conv2d` by its filters."""
-    size = tuple(int(n) for n in like.shape[:2])
+    size = int(like.shape[0]), int(like.shape[1])
 
     def multiply(x: Any, g: Any, kernels: Any) -> Any:
         rows, columns, depth, each = kernels.shape

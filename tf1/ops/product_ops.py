@@ -145,7 +145,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
         A node.
     """
     x, y = operands("Tensordot", a, b, ("a", "b"))
-    pairs = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
+    pairs: Any = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
     return Node(
         "Tensordot", (x, y), lambda u, v: np.tensordot(u, v, pairs), name=name, dtype=x.dtype,
         shape=_tensordot_shape(x.shape, y.shape, pairs), attrs={"axes": pairs},

@@ -315,7 +315,8 @@ def _pool_grad(grad: Node, volumes: Node, of: str, how: tuple[_Sizes, _Sizes, st
 
 @gradient_of("Pool3DGrad")
 def _pool_grad_gradient(node: Node, grad: Node) -> Any:
-    (g, volumes), of, how = node.inputs, node.attrs["of"], node.attrs["how"]
+    (g, volumes), of = node.inputs, node.attrs["of"]
+    how: tuple[_Sizes, _Sizes, str] = node.attrs["how"]
 
     def collect(h: Any, x: Any) -> Any:
         if of != "MaxPool3D":
