@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import moved_axis
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import operands, require_float, sizes_of
+from globalstep.tf1.ops.gradient_ops import ones
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.ops.sliding_windows import (
     Fit,
     collect,
@@ -47,6 +49,7 @@ __all__ = [
     "to_channels_first",
     "to_channels_last",
     "two_sizes",
+    "windows_of",
 ]
 
 
@@ -89,6 +92,33 @@ def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], paddi
         around = ((0, 0), fit.rows, fit.columns, (0, 0))
         images = np.pad(images, around, "constant", constant_values=fill)
     return patches(images, size, strides)
+
+
+def windows_of(images: Node, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Node:
+    """Give the node of `prepared`, with zeros around the images."""
+    return Node(
+        "Windows", (images,), lambda x: prepared(x, size, strides, padding, 0), dtype=images.dtype, shape=[None] * 6,
+        attrs={"size": size, "strides": strides, "padding": padding},
+    )  # fmt: skip
+
+
+@gradient_of("Windows")
+def _windows_gradient(node: Node, grad: Node) -> Any:
+    (images,), how = node.inputs, node.attrs
+    size, strides, padding = how["size"], how["strides"], how["padding"]
+
+    def lay(windows: Any, like: Any) -> Any:
+        shape, fit = like.shape, _fit_of(like, size, strides, padding)
+        padded = (shape[0], shape[1] + sum(fit.rows), shape[2] + sum(fit.columns), shape[3])
+        whole = overlay(windows, size, strides, padded)
+        return whole[:, fit.rows[0] : fit.rows[0] + shape[1], fit.columns[0] : fit.columns[0] + shape[2]]
+
+    return (Node("LaidOver", (grad, images), lay, dtype=grad.dtype, shape=images.shape, attrs=dict(how)),)
+
+
+@gradient_of("LaidOver")
+def _laid_over_gradient(node: Node, grad: Node) -> Any:
+    return windows_of(grad, node.attrs["size"], node.attrs["strides"], node.attrs["padding"]), None
 
 
 def checked_padding(padding: str) -> str:
@@ -359,23 +389,8 @@ def avg_pool(
 
 
 @gradient_of("AvgPool")
-def _avg_pool_gradient(node: Node, grad: Node) -> Any:
+@composed
+def _avg_pool_gradient(node: Node) -> Node:
     (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
-    size, steps, padding = how
-
-    def spread(g: Any, images: Any) -> Any:
-        shape, fit = images.shape, _fit_of(images, *how)
-        inside = np.ones((1, *shape[1:3], 1), images.dtype)
-        share = g / np.sum(prepared(inside, size, steps, padding, 0), axis=(3, 4))
-        windows = np.broadcast_to(share[:, :, :, None, None], (*share.shape[:3], *size, share.shape[3]))
-        padded = (shape[0], shape[1] + sum(fit.rows), shape[2] + sum(fit.columns), shape[3])
-        whole = overlay(windows, size, steps, padded)
-        return whole[:, fit.rows[0] : fit.rows[0] + shape[1], fit.columns[0] : fit.columns[0] + shape[2]]
-
-    return (Node("AvgPoolGrad", (grad, x), spread, dtype=x.dtype, shape=x.shape, attrs={"how": how}),)
-
-
-@gradient_of("AvgPoolGrad")
-def _avg_pool_grad_gradient(node: Node, grad: Node) -> Any:
-    size, steps, padding = node.attrs["how"]
-    return avg_pool(grad, [1, *size, 1], [1, *steps, 1], padding), None
+    total, count = (reduce_sum(windows_of(one, *how), [3, 4]) for one in (x, ones(x)))
+    return total / count

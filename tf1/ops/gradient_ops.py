@@ -127,10 +127,10 @@ def _joined(parts: Sequence[Node]) -> Node:
     return Node("ConcatRows", parts, lambda *rows: np.concatenate(rows), dtype=parts[0].dtype, shape=shape)
 
 
-def add_terms(terms: Sequence[Node], like: Node) -> Node:
+def add_terms(terms: Sequence[Node], like: Node, name: str | None = None) -> Node:
     """Return the sum of nodes of one dtype and shape."""
     add = np.add if len(terms) == 2 else _sum
-    return Node("AddN", terms, add, dtype=like.dtype, shape=like.shape)
+    return Node("AddN", terms, add, name=name, dtype=like.dtype, shape=like.shape)
 
 
 def _sum(*values: Any) -> Any:

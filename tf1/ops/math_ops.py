@@ -15,7 +15,7 @@ from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
-from globalstep.tf1.ops.gradient_ops import is_ones, unbroadcast
+from globalstep.tf1.ops.gradient_ops import add_terms, is_ones, unbroadcast
 
 __all__ = [
     "abs",
@@ -104,10 +104,6 @@ def _rsqrt(x: Any) -> Any:
 def _squared_difference(x: Any, y: Any) -> Any:
     apart = x - y
     return apart * apart
-
-
-def _sum_of(*values: Any) -> Any:
-    return sum(values[1:], values[0])
 
 
 def _truncated_quotient(x: Any, y: Any) -> Any:
@@ -316,9 +312,7 @@ def add_n(inputs: Any, name: str | None = None) -> Node:
     if any(not node.shape.is_compatible_with(nodes[0].shape) for node in nodes):
         shapes = ", ".join(str(node.shape) for node in nodes)
         raise ValueError(f"Shapes must be equal to be added by AddN; got {shapes}.")
-    return Node(
-        "AddN", nodes, np.add if len(nodes) == 2 else _sum_of, name=name, dtype=nodes[0].dtype, shape=nodes[0].shape
-    )
+    return add_terms(nodes, nodes[0], name)
 
 
 def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Node:

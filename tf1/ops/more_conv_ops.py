@@ -14,10 +14,10 @@ from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops, math_ops
-from globalstep.tf1.ops.array_ops import expand_dims, squeeze
+from globalstep.tf1.ops.array_ops import expand_dims, reshape, reshape_like, squeeze, transpose
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
 from globalstep.tf1.ops.gradient_ops import rearranges
-from globalstep.tf1.ops.sliding_windows import overlay
+from globalstep.tf1.ops.product_ops import matmul
 
 __all__ = [
     "atrous_conv2d",
@@ -187,60 +187,15 @@ rearranges("Dilate")
 
 
 @gradient_of("DepthwiseConv2dNative")
-def _depthwise_gradient(node: Node, grad: Node) -> Any:
+@composed
+def _depthwise_gradient(node: Node) -> Node:
     x, w = node.inputs
-    how = node.attrs["strides"], node.attrs["padding"]
-    return _depthwise_images(grad, w, x, *how), _depthwise_filters(x, grad, w, *how)
-
-
-def _depthwise_images(grad: Node, filters: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
-    """Give the gradient of `depthwise_conv2d` by its images."""
-
-    def spread(g: Any, kernels: Any, images: Any) -> Any:
-        (rows, columns, depth, each), shape = kernels.shape, images.shape
-        # Channel by channel: [channels, places, multiplier] @ [channels, multiplier, elements].
-        values = np.moveaxis(g.reshape(-1, depth, each), 1, 0)
-        weights = np.transpose(kernels.reshape(rows * columns, depth, each), (1, 2, 0))
-        windows = np.moveaxis(np.matmul(values, weights), 0, -1).reshape(*g.shape[:3], rows, columns, depth)
-        around = [conv_ops.margins(shape[at], (rows, columns)[at - 1], strides[at - 1], padding) for at in (1, 2)]
-        padded = (shape[0], shape[1] + sum(around[0]), shape[2] + sum(around[1]), depth)
-        whole = overlay(windows, (rows, columns), strides, padded)
-        (top, _), (left, _) = around
-        return whole[:, top : top + shape[1], left : left + shape[2]]
-
-    return Node(
-        "DepthwiseConv2dNativeBackpropInput", (grad, filters, like), spread, dtype=grad.dtype, shape=like.shape,
-        attrs={"strides": strides, "padding": padding},
-    )  # fmt: skip
-
-
-def _depthwise_filters(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
-    """Give the gradient of `depthwise_conv2d` by its filters."""
-    size = int(like.shape[0]), int(like.shape[1])
-
-    def multiply(x: Any, g: Any, kernels: Any) -> Any:
-        rows, columns, depth, each = kernels.shape
-        windows = conv_ops.prepared(x, size, strides, padding, 0)
-        flat = np.transpose(windows.reshape(-1, rows * columns, depth), (2, 1, 0))
-        values = np.moveaxis(g.reshape(-1, depth, each), 1, 0)
-        return np.moveaxis(np.matmul(flat, values), 0, 1).reshape(kernels.shape)
-
-    return Node(
-        "DepthwiseConv2dNativeBackpropFilter", (images, grad, like), multiply, dtype=grad.dtype, shape=like.shape,
-        attrs={"strides": strides, "padding": padding},
-    )  # fmt: skip
-
-
-@gradient_of("DepthwiseConv2dNativeBackpropInput")
-def _depthwise_images_gradient(node: Node, grad: Node) -> Any:
-    (g, w, _), how = node.inputs, (node.attrs["strides"], node.attrs["padding"])
-    return depthwise_conv2d(grad, w, [1, *how[0], 1], how[1]), _depthwise_filters(grad, g, w, *how), None
-
-
-@gradient_of("DepthwiseConv2dNativeBackpropFilter")
-def _depthwise_filters_gradient(node: Node, grad: Node) -> Any:
-    (x, g, _), how = node.inputs, (node.attrs["strides"], node.attrs["padding"])
-    return _depthwise_images(g, grad, x, *how), depthwise_conv2d(x, grad, [1, *how[0], 1], how[1]), None
+    rows, columns, depth, each = (int(size) for size in w.shape)
+    windows = conv_ops.windows_of(x, (rows, columns), node.attrs["strides"], node.attrs["padding"])
+    # Channel by channel: [channels, places, elements] @ [channels, elements, multiplier].
+    flat = transpose(reshape(windows, [-1, rows * columns, depth]), [2, 0, 1])
+    weights = transpose(reshape(w, [rows * columns, depth, each]), [1, 0, 2])
+    return reshape_like(transpose(matmul(flat, weights), [1, 0, 2]), node)
 
 
 def separable_conv2d(

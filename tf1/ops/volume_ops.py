@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
-from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.array_ops import reshape, reshape_like
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
+from globalstep.tf1.ops.gradient_ops import ones
+from globalstep.tf1.ops.product_ops import matmul
+from globalstep.tf1.ops.reduction_ops import reduce_max, reduce_sum
 
 __all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
 
@@ -145,43 +148,56 @@ def conv3d(
 
 
 @gradient_of("Conv3D")
-def _conv3d_gradient(node: Node, grad: Node) -> Any:
+@composed
+def _conv3d_gradient(node: Node) -> Node:
     x, w = node.inputs
-    steps, padding = [1, *node.attrs["strides"], 1], node.attrs["padding"]
-    return conv3d_transpose(grad, w, shape_of(x), steps, padding), _filters_gradient(x, grad, w, *_how(node))
+    (size, _, outputs), (steps, padding) = _size_of(w), _how(node)
+    windows = reshape(_windows_of(x, size, steps, padding), [-1, int(np.prod(w.shape.as_list()[:-1]))])
+    return reshape_like(matmul(windows, reshape(w, [-1, outputs])), node)
 
 
 def _how(node: Node) -> tuple[_Sizes, str]:
     return node.attrs["strides"], node.attrs["padding"]
 
 
-def _filters_gradient(volumes: Node, grad: Node, like: Node, strides: _Sizes, padding: str) -> Node:
-    """Give the gradient of `conv3d` by its filters."""
-    size, _, _ = _size_of(like)
+def _windows_of(volumes: Node, size: _Sizes, strides: _Sizes, padding: str) -> Node:
+    """Give the node of `_prepared`, with zeros around the volumes."""
+    attrs = {"size": size, "strides": strides, "padding": padding}
+    return Node(
+        "Cubes",
+        (volumes,),
+        lambda x: _prepared(x, size, strides, padding, 0),
+        dtype=volumes.dtype,
+        shape=[None] * 8,
+        attrs=attrs,
+    )
 
-    def multiply(x: Any, g: Any, kernels: Any) -> Any:
-        windows = _prepared(x, size, strides, padding, 0)
-        flat = windows.reshape(int(np.prod(windows.shape[:4])), -1)
-        return np.matmul(flat.T, g.reshape(-1, g.shape[-1])).reshape(kernels.shape)
 
-    attrs = {"strides": strides, "padding": padding}
-    inputs = (volumes, grad, like)
-    return Node("Conv3DBackpropFilterV2", inputs, multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
+@gradient_of("Cubes")
+def _windows_gradient(node: Node, grad: Node) -> Any:
+    (volumes,), size = node.inputs, node.attrs["size"]
+    strides, padding = _how(node)
+
+    def lay(windows: Any, like: Any) -> Any:
+        return _laid_over(windows, like.shape, size, strides, padding)
+
+    return (
+        Node("LaidOverVolumes", (grad, volumes), lay, dtype=grad.dtype, shape=volumes.shape, attrs=dict(node.attrs)),
+    )
+
+
+@gradient_of("LaidOverVolumes")
+def _laid_over_gradient(node: Node, grad: Node) -> Any:
+    return _windows_of(grad, node.attrs["size"], *_how(node)), None
 
 
 @gradient_of("Conv3DBackpropInputV2")
-def _volumes_gradient_gradient(node: Node, grad: Node) -> Any:
-    g, w, _ = node.inputs
-    strides, padding = _how(node)
-    return conv3d(grad, w, [1, *strides, 1], padding), _filters_gradient(grad, g, w, strides, padding), None
-
-
-@gradient_of("Conv3DBackpropFilterV2")
-def _filters_gradient_gradient(node: Node, grad: Node) -> Any:
-    x, g, _ = node.inputs
-    strides, padding = _how(node)
-    steps = [1, *strides, 1]
-    return conv3d_transpose(g, grad, shape_of(x), steps, padding), conv3d(x, grad, steps, padding), None
+def _conv3d_transpose_gradient(node: Node, grad: Node) -> Any:
+    x, w, _ = node.inputs
+    (size, _, inputs), how = _size_of(w), _how(node)
+    windows = reshape(_windows_of(grad, size, *how), [-1, int(np.prod(w.shape.as_list()[:-1]))])
+    to_x = reshape_like(matmul(windows, reshape(w, [-1, inputs])), x)
+    return to_x, reshape_like(matmul(windows, reshape(x, [-1, inputs]), transpose_a=True), w), None
 
 
 def conv3d_transpose(
@@ -242,9 +258,7 @@ def conv3d_transpose(
         flat = np.reshape(values, (-1, np.shape(values)[-1]))
         each = np.matmul(flat, np.transpose(np.reshape(kernels, (-1, np.shape(kernels)[-1]))))
         windows = np.reshape(each, (*np.shape(values)[:4], *size, depth))
-        whole = _overlay(windows, size, steps, (batch, *wide, depth))
-        inner = tuple(slice(low, low + n) for n, (low, _) in zip(space, around, strict=True))
-        return whole[(slice(None), *inner)]
+        return _laid_over(windows, (batch, *space, depth), size, steps, fit)
 
     dims = sizes_of(sizes) or [None, None, None, None, outputs]
     return Node(
@@ -287,49 +301,21 @@ def _laid_over(windows: Any, shape: tuple[int, ...], size: _Sizes, strides: _Siz
     return whole[(slice(None), *inner)]
 
 
-def _places(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
-    """Give how much of a window's largest value each of its elements is: equal ones share it evenly."""
-    windows = _prepared(volumes, size, strides, padding, -np.inf)
-    chosen = windows == windows.max(axis=(4, 5, 6), keepdims=True)
-    return chosen / chosen.sum(axis=(4, 5, 6), keepdims=True).astype(volumes.dtype)
+@gradient_of("AvgPool3D")
+@composed
+def _avg_pool_gradient(node: Node) -> Node:
+    (x,), size = node.inputs, node.attrs["ksize"]
+    total, count = (reduce_sum(_windows_of(one, size, *_how(node)), [4, 5, 6]) for one in (x, ones(x)))
+    return total / count
 
 
-@gradient_of("MaxPool3D", "AvgPool3D")
-def _pool_gradient(node: Node, grad: Node) -> Any:
-    return (_pool_grad(grad, node.inputs[0], node.op_type, (node.attrs["ksize"], *_how(node))),)
-
-
-def _pool_grad(grad: Node, volumes: Node, of: str, how: tuple[_Sizes, _Sizes, str]) -> Node:
-    def spread(g: Any, x: Any) -> Any:
-        if of == "MaxPool3D":
-            windows = g[:, :, :, :, None, None, None] * _places(x, *how)
-        else:
-            inside = np.ones((1, *x.shape[1:4], 1), x.dtype)
-            share = g / np.sum(_prepared(inside, *how, 0), axis=(4, 5, 6))
-            windows = np.broadcast_to(share[:, :, :, :, None, None, None], (*g.shape[:4], *how[0], g.shape[4]))
-        return _laid_over(windows, x.shape, *how)
-
-    attrs = {"of": of, "how": how}
-    return Node("Pool3DGrad", (grad, volumes), spread, dtype=grad.dtype, shape=volumes.shape, attrs=attrs)
-
-
-@gradient_of("Pool3DGrad")
-def _pool_grad_gradient(node: Node, grad: Node) -> Any:
-    (g, volumes), of = node.inputs, node.attrs["of"]
-    how: tuple[_Sizes, _Sizes, str] = node.attrs["how"]
-
-    def collect(h: Any, x: Any) -> Any:
-        if of != "MaxPool3D":
-            return _mean_of(h, *how)
-        return np.sum(_prepared(h, *how, 0) * _places(x, *how), axis=(4, 5, 6))
-
-    made = Node("Pool3DGradGrad", (grad, volumes), collect, dtype=g.dtype, shape=g.shape, attrs=dict(node.attrs))
-    return made, None
-
-
-@gradient_of("Pool3DGradGrad")
-def _pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
-    return _pool_grad(grad, node.inputs[1], node.attrs["of"], node.attrs["how"]), None
+@gradient_of("MaxPool3D")
+@composed
+def _max_pool_gradient(node: Node) -> Node:
+    (x,), size = node.inputs, node.attrs["ksize"]
+    windows, inside = (_windows_of(one, size, *_how(node)) for one in (x, ones(x)))
+    lowest = float(np.finfo(x.dtype.as_numpy_dtype).min)
+    return reduce_max(windows + (1.0 - inside) * lowest, [4, 5, 6])
 
 
 def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> Callable[..., Node]:
