@@ -314,7 +314,7 @@ def _avg_pool_gradient(node: Node) -> Node:
 def _max_pool_gradient(node: Node) -> Node:
     (x,), size = node.inputs, node.attrs["ksize"]
     windows, inside = (_windows_of(one, size, *_how(node)) for one in (x, ones(x)))
-    lowest = float(np.finfo(x.dtype.as_numpy_dtype).min)
+    lowest = np.asarray(np.finfo(x.dtype.as_numpy_dtype).min)
     return reduce_max(windows + (1.0 - inside) * lowest, [4, 5, 6])
 
 

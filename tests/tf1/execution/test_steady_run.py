@@ -213,3 +213,27 @@ def test_an_error_that_is_dealt_with_leaves_nothing_behind(session, cluster, ste
     finally:
         gc.enable()
     assert len(steady) == 1
+
+
+def test_a_value_is_freed_once_nothing_needs_it():
+    seen = []
+
+    def make(like):
+        value = np.ones_like(like)
+        seen.append(weakref.ref(value))
+        return value
+
+    def look(total):
+        seen.append(seen[0]())
+        return total
+
+    w = gs.Variable(np.ones(4, np.float32))
+    made = Node("Make", (w,), make, dtype="float32", shape=[4])
+    looked = Node("Look", (gs.reduce_sum(made),), look, dtype="float32", shape=[])
+    train = w.assign_sub(gs.fill([4], looked)).op
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        for _ in range(3):  # the first plans, the others are steady
+            seen.clear()
+            session.run(train)
+            assert seen[1:] == [None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from evaluate import evaluate
+from second_gradients import check_second_gradients
 
 from globalstep import nn
 from globalstep.tf1.gradients.gradients import gradients
@@ -412,6 +413,17 @@ def test_gradient_agrees_with_finite_differences(case):
         assert slope.dtype == np.float64
         assert slope.shape == value.shape
         np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+#: As in TensorFlow, the mean within a variance is a constant; so only its first gradient is right.
+OF_VARIANCE = ("nn.moments_variance", "nn.fused_batch_norm")
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.gradient and c.name not in OF_VARIANCE], ids=lambda case: case.name
+)
+def test_gradients_of_gradients_agree_with_differences_along_a_line(case):
+    check_second_gradients(case.build, placeholders(case, "float64"), inputs_of(case, np.float64))
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.gradient], ids=lambda case: case.name)
