@@ -326,12 +326,15 @@ def max_pool(
 @gradient_of("MaxPool")
 def _max_pool_gradient(node: Node, grad: Node) -> Any:
     """Equal values of a window share the gradient evenly."""
-    (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
+    how = node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"]
+    return (_max_pool_grad(grad, node.inputs[0], node, how),)
 
-    def share(g: Any, images: Any, largest: Any) -> Any:
-        return share_of_windows(g, images, largest, how[0], _fit_of(images, *how))
 
-    return (Node("MaxPoolGrad", (grad, x, node), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}),)
+def _max_pool_grad(grad: Node, x: Node, largest: Node, how: tuple[Any, Any, str]) -> Node:
+    def share(g: Any, images: Any, maxima: Any) -> Any:
+        return share_of_windows(g, images, maxima, how[0], _fit_of(images, *how))
+
+    return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how})
 
 
 @gradient_of("MaxPoolGrad")
@@ -347,12 +350,7 @@ def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
 
 @gradient_of("MaxPoolGradGrad")
 def _max_pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
-    (_, x, largest), how = node.inputs, node.attrs["how"]
-
-    def share(g: Any, images: Any, maxima: Any) -> Any:
-        return share_of_windows(g, images, maxima, how[0], _fit_of(images, *how))
-
-    return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how}), None, None
+    return _max_pool_grad(grad, *node.inputs[1:], node.attrs["how"]), None, None
 
 
 def avg_pool(

@@ -240,25 +240,21 @@ reduce_euclidean_norm = _reduction(
 def _spread(node: Node, grad: Node) -> Node:
     """Give a gradient of a reduction at each element that went into it; of a mean, divided by their number."""
     x, axes, mean = node.inputs[0], node.attrs["axis"], node.op_type == "Mean"
-    attrs = {"axis": axes, "keepdims": node.attrs["keepdims"], "mean": mean}
-    if x.shape.is_fully_defined():
-        shape, dtype = tuple(int(size) for size in x.shape), np.dtype(x.dtype.as_numpy_dtype)
-        if grad.op_type == "Const" and "filled" in grad.attrs and (x.shape.num_elements() or 0) <= MAX_CONSTANT:
-            made = as_node(_spread_out(grad.attrs["value"], shape, dtype, axes, mean))
-            if not mean:
-                made.attrs["filled"] = grad.attrs["filled"]
-            return made
-        return Node(
-            "Spread", (grad,), lambda g: _spread_out(g, shape, dtype, axes, mean), dtype=x.dtype, shape=x.shape,
-            attrs=attrs,
-        )  # fmt: skip
+    known = tuple(int(size) for size in x.shape) if x.shape.is_fully_defined() else None
+    dtype = np.dtype(x.dtype.as_numpy_dtype)
+    if known is not None and "filled" in grad.attrs and (x.shape.num_elements() or 0) <= MAX_CONSTANT:
+        made = as_node(_spread_out(grad.attrs["value"], known, dtype, axes, mean))
+        if not mean:
+            made.attrs["filled"] = grad.attrs["filled"]
+        return made
     return Node(
-        "Spread", (grad, x), lambda g, v: _spread_out(g, v.shape, v.dtype, axes, mean), dtype=x.dtype, shape=x.shape,
-        attrs=attrs,
+        "Spread", (grad,) if known is not None else (grad, x),
+        lambda g, *like: _spread_out(g, like[0].shape if like else known, dtype, axes, mean), dtype=x.dtype,
+        shape=x.shape, attrs={"axis": axes, "keepdims": node.attrs["keepdims"], "mean": mean},
     )  # fmt: skip
 
 
-def _spread_out(g: Any, shape: tuple[int, ...], dtype: Any, axes: tuple[int, ...] | None, mean: bool) -> Any:
+def _spread_out(g: Any, shape: Any, dtype: Any, axes: tuple[int, ...] | None, mean: bool) -> Any:
     how = _summation_of(shape, axes)
     g = g.reshape(how.kept)
     g = g / how.terms if mean else g

@@ -152,7 +152,7 @@ def conv3d(
 def _conv3d_gradient(node: Node) -> Node:
     x, w = node.inputs
     (size, _, outputs), (steps, padding) = _size_of(w), _how(node)
-    windows = reshape(_windows_of(x, size, steps, padding), [-1, int(np.prod(w.shape.as_list()[:-1]))])
+    windows = reshape(_windows_of(x, size, steps, padding), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
     return reshape_like(matmul(windows, reshape(w, [-1, outputs])), node)
 
 
@@ -195,7 +195,7 @@ def _laid_over_gradient(node: Node, grad: Node) -> Any:
 def _conv3d_transpose_gradient(node: Node, grad: Node) -> Any:
     x, w, _ = node.inputs
     (size, _, inputs), how = _size_of(w), _how(node)
-    windows = reshape(_windows_of(grad, size, *how), [-1, int(np.prod(w.shape.as_list()[:-1]))])
+    windows = reshape(_windows_of(grad, size, *how), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
     to_x = reshape_like(matmul(windows, reshape(w, [-1, inputs])), x)
     return to_x, reshape_like(matmul(windows, reshape(x, [-1, inputs]), transpose_a=True), w), None
 
