@@ -1,18 +1,19 @@
 """Conditional random fields over sequences of tags: `tf.contrib.crf`.
 
-A whole batch is one node: a loop over the steps in numpy, through which autograd finds the gradients.
+A whole batch is one node: a loop over the steps in numpy, and for the gradient one back over them.
 
 Layer: tf1. Source: TensorFlow 1.15 `tensorflow/contrib/crf/python/ops/crf.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
-from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.math_ops import cast, maximum
 from globalstep.tf1.variables.named_variables import get_variable
@@ -35,28 +36,68 @@ def _counts(lengths: Any, steps: int) -> Any:
 
 def _summed(values: Any, axis: int) -> Any:
     """Give log(sum(exp(values))) along an axis."""
-    highest = anp.max(values, axis=axis, keepdims=True)
-    return anp.squeeze(highest, axis) + anp.log(anp.sum(anp.exp(values - highest), axis=axis))
+    highest = np.max(values, axis=axis, keepdims=True)
+    return np.squeeze(highest, axis) + np.log(np.sum(np.exp(values - highest), axis=axis))
+
+
+def _places(tags: Any) -> tuple[Any, ...]:
+    """Give the places of tags among the scores of all."""
+    batch, steps = np.shape(tags)
+    return np.arange(batch)[:, None], np.arange(steps)[None, :], tags
 
 
 def _unary(inputs: Any, tags: Any, lengths: Any) -> Any:
-    batch, steps = np.shape(tags)
-    scores = inputs[np.arange(batch)[:, None], np.arange(steps)[None, :], tags]
-    return anp.sum(scores * _counts(lengths, steps), axis=1)
+    return np.sum(inputs[_places(tags)] * _counts(lengths, np.shape(tags)[1]), axis=1)
+
+
+def _unary_back(gradient: Any, inputs: Any, tags: Any, lengths: Any) -> Any:
+    found = np.zeros_like(inputs)
+    found[_places(tags)] = gradient[:, None] * _counts(lengths, np.shape(tags)[1])
+    return found
 
 
 def _binary(tags: Any, lengths: Any, transitions: Any) -> Any:
-    steps = np.shape(tags)[1]
-    return anp.sum(transitions[tags[:, :-1], tags[:, 1:]] * _counts(np.asarray(lengths) - 1, steps - 1), axis=1)
+    counts = _counts(np.asarray(lengths) - 1, np.shape(tags)[1] - 1)
+    return np.sum(transitions[tags[:, :-1], tags[:, 1:]] * counts, axis=1)
+
+
+def _binary_back(gradient: Any, tags: Any, lengths: Any, transitions: Any) -> Any:
+    found = np.zeros_like(transitions)
+    counts = _counts(np.asarray(lengths) - 1, np.shape(tags)[1] - 1)
+    np.add.at(found, (tags[:, :-1], tags[:, 1:]), gradient[:, None] * counts)
+    return found
+
+
+def _forward(inputs: Any, lengths: Any, transitions: Any) -> list[Any]:
+    """Give, after each step, the logarithm of the sum of exp(score) over all ways to each tag: [batch, tags]."""
+    counts, alphas = _counts(lengths, np.shape(inputs)[1]), [inputs[:, 0]]
+    for t in range(1, np.shape(inputs)[1]):
+        new = _summed(alphas[-1][:, :, None] + transitions[None], 1) + inputs[:, t]
+        alphas.append(np.where(counts[:, t, None], new, alphas[-1]))
+    return alphas
 
 
 def _log_norm(inputs: Any, lengths: Any, transitions: Any) -> Any:
-    steps = np.shape(inputs)[1]
-    counts, alpha = _counts(lengths, steps), inputs[:, 0]
-    for t in range(1, steps):
-        new = _summed(alpha[:, :, None] + transitions[None], 1) + inputs[:, t]
-        alpha = anp.where(counts[:, t, None], new, alpha)
-    return anp.where(np.asarray(lengths) > 0, _summed(alpha, 1), 0)
+    return np.where(np.asarray(lengths) > 0, _summed(_forward(inputs, lengths, transitions)[-1], 1), 0)
+
+
+def _softmax(values: Any) -> Any:
+    parts = np.exp(values - np.max(values, axis=1, keepdims=True))
+    return parts / parts.sum(axis=1, keepdims=True)
+
+
+def _log_norm_back(gradient: Any, inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, Any]:
+    alphas, counts = _forward(inputs, lengths, transitions), _counts(lengths, inputs.shape[1])
+    of_inputs, of_transitions = np.zeros_like(inputs), np.zeros_like(transitions)
+    flowing = _softmax(alphas[-1]) * np.where(np.asarray(lengths) > 0, gradient, 0)[:, None]
+    for t in range(inputs.shape[1] - 1, 0, -1):
+        counted = np.where(counts[:, t, None], flowing, 0)
+        of_inputs[:, t] = counted
+        paths = _softmax(alphas[t - 1][:, :, None] + transitions[None]) * counted[:, None, :]
+        of_transitions += paths.sum(axis=0)
+        flowing = np.where(counts[:, t, None], paths.sum(axis=2), flowing)
+    of_inputs[:, 0] = flowing
+    return of_inputs, of_transitions
 
 
 def _best_tags(inputs: Any, transitions: Any, lengths: Any) -> Any:
@@ -82,6 +123,32 @@ def _of_batch(op_type: str, fn: Any, like: Node, *inputs: Any) -> Node:
     nodes = [as_node(value) for value in inputs]
     kind = next(node.dtype for node in nodes if node.dtype.is_floating)
     return Node(op_type, nodes, fn, dtype=kind, shape=TensorShape(size))
+
+
+@gradient_of("CrfUnaryScore")
+def _unary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    inputs = node.inputs[0]
+    return (
+        Node("CrfUnaryScoreGrad", (grad, *node.inputs), _unary_back, dtype=inputs.dtype, shape=inputs.shape),
+        None,
+        None,
+    )
+
+
+@gradient_of("CrfBinaryScore")
+def _binary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    scores = node.inputs[2]
+    return None, None, Node(
+        "CrfBinaryScoreGrad", (grad, *node.inputs), _binary_back, dtype=scores.dtype, shape=scores.shape
+    )  # fmt: skip
+
+
+@gradient_of("CrfLogNorm")
+def _log_norm_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    inputs, _, scores = node.inputs
+    both = Node("CrfLogNormGrad", (grad, *node.inputs), _log_norm_back, attrs={"tuple": True})
+    of_inputs, of_scores = (tuple_item(both, at, dtype=x.dtype, shape=x.shape) for at, x in enumerate((inputs, scores)))
+    return of_inputs, None, of_scores
 
 
 def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Node:

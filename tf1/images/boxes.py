@@ -8,12 +8,13 @@ Layer: tf1. Source: TensorFlow 1.15 `core/kernels/crop_and_resize_op.cc`, `non_m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node
@@ -69,18 +70,12 @@ def crop_and_resize(
         batch, height, width = np.shape(pixels)[:3]
         if np.size(of) and (np.min(of) < 0 or np.max(of) >= batch):
             raise InvalidArgumentError(f"box_index has values outside [0, {batch})")
-        rows, columns = (int(n) for n in np.asarray(wanted).reshape(-1))
-        ys, in_rows = _sampled(frames[:, 0], frames[:, 2], rows, height)
-        xs, in_columns = _sampled(frames[:, 1], frames[:, 3], columns, width)
-        inside = in_rows[:, :, None, None] & in_columns[:, None, :, None]
-        image_of = np.asarray(of)[:, None, None]
-        if method == "nearest":
-            # As C++ rounds: halves away from 0.
-            row, column = (np.floor(np.clip(v, 0, None) + np.float32(0.5)).astype(np.int64) for v in (ys, xs))
-            crops = pixels[image_of, np.clip(row, 0, height - 1)[:, :, None], np.clip(column, 0, width - 1)[:, None, :]]
-        else:
-            crops = _interpolated(pixels, image_of, ys, xs)
-        return anp.where(inside, crops, np.float32(extrapolation_value)).astype(np.float32)
+        corners, across, down, inside = _corners(method, frames, of, wanted, height, width)
+        crops = [pixels[at] for at in corners]
+        if method == "bilinear":
+            upper, lower = crops[0] + (crops[1] - crops[0]) * across, crops[2] + (crops[3] - crops[2]) * across
+            crops = [upper + (lower - upper) * down]
+        return np.where(inside, crops[0], np.float32(extrapolation_value)).astype(np.float32)
 
     static = static_value(size)
     lengths = [None, None] if static is None else [int(n) for n in np.asarray(static).reshape(-1)]
@@ -88,8 +83,26 @@ def crop_and_resize(
     depth = images.shape.as_list()[-1] if images.shape.dims is not None else None
     return Node(
         "CropAndResize", (images, places, numbers, size), crop, name=name, dtype="float32",
-        shape=TensorShape([count, *lengths, depth]),
+        shape=TensorShape([count, *lengths, depth]), attrs={"method": method},
     )  # fmt: skip
+
+
+@gradient_of("CropAndResize")
+def _crop_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    method = node.attrs["method"]
+
+    def back(gradient: Any, pixels: Any, frames: Any, of: Any, wanted: Any) -> Any:
+        corners, across, down, inside = _corners(method, frames, of, wanted, *pixels.shape[1:3])
+        found, gradient = np.zeros_like(pixels), np.where(inside, gradient, np.float32(0))
+        weights = [1]
+        if method == "bilinear":
+            weights = [(1 - across) * (1 - down), across * (1 - down), (1 - across) * down, across * down]
+        for at, weight in zip(corners, weights, strict=True):
+            np.add.at(found, at, gradient * weight)
+        return found
+
+    images = node.inputs[0]
+    return Node("CropAndResizeGrad", (grad, *node.inputs), back, dtype="float32", shape=images.shape), None, None, None
 
 
 def _sampled(low: Any, high: Any, count: int, size: int) -> tuple[Any, Any]:
@@ -104,22 +117,31 @@ def _sampled(low: Any, high: Any, count: int, size: int) -> tuple[Any, Any]:
     return places, (places >= 0) & (places <= last)
 
 
-def _interpolated(pixels: Any, image_of: Any, ys: Any, xs: Any) -> Any:
-    height, width = np.shape(pixels)[1:3]
+def _corners(method: str, frames: Any, of: Any, wanted: Any, height: int, width: int) -> tuple[Any, Any, Any, Any]:
+    """Give the pixels that crops are made of: the upper left, upper right, lower left and lower right ones.
+
+    Returns:
+        The indices of each of the four, or of the nearest alone; how far the place lies from the left ones to the right
+        ones, and down; and whether it is in the image.
+    """
+    rows, columns = (int(n) for n in np.asarray(wanted).reshape(-1))
+    ys, in_rows = _sampled(frames[:, 0], frames[:, 2], rows, height)
+    xs, in_columns = _sampled(frames[:, 1], frames[:, 3], columns, width)
+    inside = in_rows[:, :, None, None] & in_columns[:, None, :, None]
+    image_of = np.asarray(of)[:, None, None]
+    if method == "nearest":
+        # As C++ rounds: halves away from 0.
+        row, column = (np.floor(np.clip(v, 0, None) + np.float32(0.5)).astype(np.int64) for v in (ys, xs))
+        places = image_of, np.clip(row, 0, height - 1)[:, :, None], np.clip(column, 0, width - 1)[:, None, :]
+        return [places], None, None, inside
     edges = []
     for places, size in ((ys, height), (xs, width)):
         lower = np.clip(np.floor(places), 0, size - 1)
         upper = np.clip(np.ceil(places), 0, size - 1)
         edges.append((lower.astype(np.int64), upper.astype(np.int64), (places - np.floor(places)).astype(np.float32)))
     (top, bottom, down), (left, right, across) = edges
-
-    def corner(row: Any, column: Any) -> Any:
-        return pixels[image_of, row[:, :, None], column[:, None, :]]
-
-    across, down = across[:, None, :, None], down[:, :, None, None]
-    upper = corner(top, left) + (corner(top, right) - corner(top, left)) * across
-    lower = corner(bottom, left) + (corner(bottom, right) - corner(bottom, left)) * across
-    return upper + (lower - upper) * down
+    corners = [(image_of, row[:, :, None], column[:, None, :]) for row in (top, bottom) for column in (left, right)]
+    return corners, across[:, None, :, None], down[:, :, None, None], inside
 
 
 def non_max_suppression(

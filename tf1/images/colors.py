@@ -5,18 +5,20 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/image_ops_impl.py`, `core/kernel
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.images.pixel_values import as_floats, back_to, convert_image_dtype
+from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims
 from globalstep.tf1.ops.building import require_float
-from globalstep.tf1.ops.joining_ops import tile
-from globalstep.tf1.ops.primitives import maximum, select
-from globalstep.tf1.ops.primitives import minimum as minimum_array
+from globalstep.tf1.ops.constant_ops import ones_like, zeros_like
+from globalstep.tf1.ops.indexing_ops import where
+from globalstep.tf1.ops.joining_ops import stack, tile
 from globalstep.tf1.ops.product_ops import tensordot
 from globalstep.tf1.ops.random_ops import random_uniform
 
@@ -70,33 +72,64 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Node:
     return Node("HSVToRGB", (node,), _to_rgb, name=name or "HSVToRGB", dtype=node.dtype, shape=node.shape)
 
 
-def _to_hsv(x: Any) -> Any:
+#: What the formulas below are made of, for nodes; for arrays it is numpy.
+_OF_NODES = SimpleNamespace(
+    abs=math_ops.abs, equal=math_ops.equal, floor=math_ops.floor, maximum=math_ops.maximum, minimum=math_ops.minimum,
+    ones_like=ones_like, stack=stack, where=where, zeros_like=zeros_like,
+)  # fmt: skip
+
+
+def _to_hsv(x: Any, m: Any = np) -> Any:
     red, green, blue = x[..., 0], x[..., 1], x[..., 2]
-    value = maximum(maximum(red, green), blue)
-    spread = value - minimum_array(minimum_array(red, green), blue)
-    none = anp.equal(spread, 0)
+    value = m.maximum(m.maximum(red, green), blue)
+    spread = value - m.minimum(m.minimum(red, green), blue)
+    none = m.equal(spread, 0)
     # Where a divisor is zero another one is put in, so that no gradient is NaN.
-    saturation = select(value > 0, spread / select(value > 0, value, anp.ones_like(value)), anp.zeros_like(value))
-    norm = 1 / (6 * select(none, anp.ones_like(spread), spread))
-    hue = select(
-        anp.equal(red, value),
+    saturation = m.where(value > 0, spread / m.where(value > 0, value, m.ones_like(value)), m.zeros_like(value))
+    norm = 1 / (6 * m.where(none, m.ones_like(spread), spread))
+    hue = m.where(
+        m.equal(red, value),
         norm * (green - blue),
-        select(anp.equal(green, value), norm * (blue - red) + 2 / 6, norm * (red - green) + 4 / 6),
+        m.where(m.equal(green, value), norm * (blue - red) + 2 / 6, norm * (red - green) + 4 / 6),
     )
-    hue = select(none, anp.zeros_like(hue), hue)
-    hue = select(hue < 0, hue + 1, hue)
-    return anp.stack([hue, saturation, value], axis=-1)
+    hue = m.where(none, m.zeros_like(hue), hue)
+    hue = m.where(hue < 0, hue + 1, hue)
+    return m.stack([hue, saturation, value], axis=-1)
 
 
-def _to_rgb(x: Any) -> Any:
+def _to_rgb(x: Any, m: Any = np) -> Any:
     hue, saturation, value = x[..., 0] * 6, x[..., 1], x[..., 2]
-    zero, one = anp.zeros_like(hue), anp.ones_like(hue)
+    zero, one = m.zeros_like(hue), m.ones_like(hue)
 
     def within(shade: Any) -> Any:
-        return minimum_array(maximum(shade, zero), one)
+        return m.minimum(m.maximum(shade, zero), one)
 
-    shades = (within(anp.abs(hue - 3) - 1), within(2 - anp.abs(hue - 2)), within(2 - anp.abs(hue - 4)))
-    return anp.stack([((1 - saturation) + saturation * shade) * value for shade in shades], axis=-1)
+    shades = (within(m.abs(hue - 3) - 1), within(2 - m.abs(hue - 2)), within(2 - m.abs(hue - 4)))
+    return m.stack([((1 - saturation) + saturation * shade) * value for shade in shades], axis=-1)
+
+
+def _turned(x: Any, by: Any, m: Any = np) -> Any:
+    hsv = _to_hsv(x, m)
+    hue = hsv[..., 0] + by
+    return _to_rgb(m.stack([hue - m.floor(hue), hsv[..., 1], hsv[..., 2]], axis=-1), m)
+
+
+def _saturated(x: Any, factor: Any, m: Any = np) -> Any:
+    hsv = _to_hsv(x, m)
+    saturation = hsv[..., 1] * factor
+    one, zero = m.ones_like(saturation), m.zeros_like(saturation)
+    return _to_rgb(m.stack([hsv[..., 0], m.minimum(m.maximum(saturation, zero), one), hsv[..., 2]], axis=-1), m)
+
+
+gradient_of("RGBToHSV")(composed(lambda node: _to_hsv(node.inputs[0], _OF_NODES)))
+gradient_of("HSVToRGB")(composed(lambda node: _to_rgb(node.inputs[0], _OF_NODES)))
+gradient_of("AdjustHue")(composed(lambda node: _turned(*_of_one_dtype(node), _OF_NODES)))
+gradient_of("AdjustSaturation")(composed(lambda node: _saturated(*_of_one_dtype(node), _OF_NODES)))
+
+
+def _of_one_dtype(node: Node) -> tuple[Node, Node]:
+    x, factor = node.inputs
+    return x, math_ops.cast(factor, x.dtype)
 
 
 def _number_of(value: Any, dtype: Any = "float32") -> Node:
@@ -116,14 +149,9 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Node:
     """
     node = _channels(as_node(image), 3, "adjust_hue")
 
-    def turn(x: Any, by: Any) -> Any:
-        hsv = _to_hsv(x)
-        hue = hsv[..., 0] + by
-        return _to_rgb(anp.stack([hue - anp.floor(hue), hsv[..., 1], hsv[..., 2]], axis=-1))
-
     with node.graph.name_scope(name or "adjust_hue"):
         floats, shift = as_floats(node), _number_of(delta)
-        turned = Node("AdjustHue", (floats, shift), turn, dtype=floats.dtype, shape=floats.shape)
+        turned = Node("AdjustHue", (floats, shift), _turned, dtype=floats.dtype, shape=floats.shape)
         return back_to(turned, node.dtype)
 
 
@@ -158,15 +186,9 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
     """
     node = _channels(as_node(image), 3, "adjust_saturation")
 
-    def saturate(x: Any, factor: Any) -> Any:
-        hsv = _to_hsv(x)
-        saturation = hsv[..., 1] * factor
-        one, zero = anp.ones_like(saturation), anp.zeros_like(saturation)
-        return _to_rgb(anp.stack([hsv[..., 0], minimum_array(maximum(saturation, zero), one), hsv[..., 2]], axis=-1))
-
     with node.graph.name_scope(name or "adjust_saturation"):
         floats, factor = as_floats(node), _number_of(saturation_factor)
-        saturated = Node("AdjustSaturation", (floats, factor), saturate, dtype=floats.dtype, shape=floats.shape)
+        saturated = Node("AdjustSaturation", (floats, factor), _saturated, dtype=floats.dtype, shape=floats.shape)
         return back_to(saturated, node.dtype)
 
 

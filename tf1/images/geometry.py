@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_ints, static_value
-from globalstep.tf1.ops.primitives import flip
 from globalstep.tf1.ops.random_ops import random_uniform
 
 __all__ = [
@@ -76,7 +74,7 @@ def flip_left_right(image: Any) -> Node:
         A node of its shape and dtype.
     """
     node = image_node(image)
-    return _along(node, "ReverseV2", lambda x: flip(x, (np.ndim(x) - 2,)), node.shape, None)
+    return _along(node, "FlipImage", lambda x: np.flip(x, -2), node.shape, "ReverseV2")
 
 
 def flip_up_down(image: Any) -> Node:
@@ -86,7 +84,7 @@ def flip_up_down(image: Any) -> Node:
         image: As there.
     """
     node = image_node(image)
-    return _along(node, "ReverseV2", lambda x: flip(x, (np.ndim(x) - 3,)), node.shape, None)
+    return _along(node, "FlipImage", lambda x: np.flip(x, -3), node.shape, "ReverseV2")
 
 
 def random_flip_left_right(image: Any, seed: int | None = None) -> Node:
@@ -120,11 +118,11 @@ def _random_flip(image: Any, axis: int, seed: int | None, name: str) -> Node:
         draw = random_uniform(shape_of(node)[:-3], seed=seed)
 
         def turn(x: Any, drawn: Any) -> Any:
-            turned = flip(x, (np.ndim(x) + axis,))
+            turned = np.flip(x, axis)
             if np.ndim(x) == 3:
-                return turned if getval(drawn) < 0.5 else x
+                return turned if drawn < 0.5 else x
             # TensorFlow rounds what it draws: 1 flips.
-            flips = np.reshape(np.round(getval(drawn)), (-1, 1, 1, 1)).astype(getval(x).dtype)
+            flips = np.reshape(np.round(drawn), (-1, 1, 1, 1)).astype(x.dtype)
             return flips * turned + (1 - flips) * x
 
         return Node("RandomFlip", (node, draw), turn, name="Flip", dtype=node.dtype, shape=node.shape)
@@ -145,7 +143,7 @@ def transpose_image(image: Any, name: str | None = None) -> Node:
     if node.shape.dims is not None:
         lead, height, width, rest = sizes_of_image(node)
         shape = [*lead, width, height, *rest]
-    return _along(node, "Transpose", lambda x: anp.swapaxes(x, np.ndim(x) - 3, np.ndim(x) - 2), shape, name)
+    return _along(node, "TransposeImage", lambda x: np.swapaxes(x, -3, -2), shape, name or "Transpose")
 
 
 def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
@@ -169,13 +167,7 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
         shape = [*lead, width, height, *rest]
 
     def turn(x: Any, count: Any) -> Any:
-        rows, columns = np.ndim(x) - 3, np.ndim(x) - 2
-        turns = int(getval(count)) % 4
-        if turns == 2:
-            return flip(x, (rows, columns))
-        if turns == 1:
-            return flip(anp.swapaxes(x, rows, columns), (rows,))
-        return flip(anp.swapaxes(x, rows, columns), (columns,)) if turns == 3 else x
+        return np.rot90(x, int(count) % 4, (-3, -2))
 
     return Node("Rot90", (node, times), turn, name=name or "rot90", dtype=node.dtype, shape=TensorShape(shape))
 
@@ -266,7 +258,7 @@ def crop_to_bounding_box(
     check(height, width, top, left, rows, columns)
 
     def cut(x: Any, *box: Any) -> Any:
-        t, e, r, c = (int(getval(item)) for item in box)
+        t, e, r, c = (int(item) for item in box)
         _checked(check, (*np.shape(x)[-3:-1], t, e, r, c))
         return x[..., t : t + r, e : e + c, :]
 
@@ -318,11 +310,11 @@ def pad_to_bounding_box(
     check(height, width, top, left, rows, columns)
 
     def surround(x: Any, *box: Any) -> Any:
-        t, e, r, c = (int(getval(item)) for item in box)
+        t, e, r, c = (int(item) for item in box)
         h, w = np.shape(x)[-3:-1]
         _checked(check, (h, w, t, e, r, c))
         margins = [(0, 0)] * (np.ndim(x) - 3) + [(t, r - t - h), (e, c - e - w), (0, 0)]
-        return anp.pad(x, margins, "constant")
+        return np.pad(x, margins, "constant")
 
     return Node(
         "PadToBoundingBox", (node, *nodes), surround, name="pad_to_bounding_box", dtype=node.dtype,
@@ -362,7 +354,7 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
     def fit(x: Any, *size: Any) -> Any:
         margins: list[tuple[int, int]] = []
         for axis, wanted in zip((-3, -2), size, strict=True):
-            have, want = np.shape(x)[axis], int(getval(wanted))
+            have, want = np.shape(x)[axis], int(wanted)
             if want <= 0:
                 raise InvalidArgumentError(f"assertion failed: target sizes must be > 0, got {want}.")
             first = max(have - want, 0) // 2
@@ -373,7 +365,7 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
             margins.append((before, max(want - have, 0) - before))
         if not any(map(any, margins)):
             return x
-        return anp.pad(x, [(0, 0)] * (np.ndim(x) - 3) + margins + [(0, 0)], "constant")
+        return np.pad(x, [(0, 0)] * (np.ndim(x) - 3) + margins + [(0, 0)], "constant")
 
     return Node(
         "ResizeWithCropOrPad", (node, *nodes), fit, name="resize_image_with_crop_or_pad", dtype=node.dtype,
@@ -409,10 +401,44 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         draw = random_uniform(shape_of(sizes), maxval=1.0, dtype="float64", seed=seed)
 
         def cut(x: Any, want: Any, drawn: Any) -> Any:
-            have, count = np.array(np.shape(x)), np.asarray(getval(want), np.int64)
+            have, count = np.array(np.shape(x)), np.asarray(want, np.int64)
             if have.shape != count.shape or np.any(have < count):
                 raise InvalidArgumentError(f"assertion failed: Need value.shape >= size, got {have} {count}")
-            first = np.floor(getval(drawn) * (have - count + 1)).astype(np.int64)
+            first = np.floor(drawn * (have - count + 1)).astype(np.int64)
             return x[tuple(slice(int(at), int(at + n)) for at, n in zip(first, count, strict=True))]
 
-        return Node("Slice", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(static))
+        return Node("RandomCrop", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(static))
+
+
+@gradient_of(
+    "CentralCrop", "CropToBoundingBox", "FlipImage", "PadToBoundingBox", "RandomCrop", "ResizeWithCropOrPad", "Rot90",
+    "TransposeImage",
+)  # fmt: skip
+def _moved_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    """Bring the gradient of each pixel back to where the pixel came from."""
+    move: Any = node.fn
+
+    def back(gradient: Any, x: Any, *arguments: Any) -> Any:
+        # Where each pixel comes from, counted from 1: 0 is none.
+        sources = move(np.arange(1, x.size + 1).reshape(x.shape), *arguments)
+        found = np.zeros(x.size + 1, x.dtype)
+        found[sources.reshape(-1)] = gradient.reshape(-1)
+        return found[1:].reshape(x.shape)
+
+    image, *others = node.inputs
+    moved = Node(
+        "MovedPixelsGrad", (grad, *node.inputs), back, dtype=image.dtype, shape=image.shape, attrs={"of": node}
+    )
+    return moved, *[None] * len(others)
+
+
+@gradient_of("MovedPixelsGrad")
+def _moved_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    of: Node = node.attrs["of"]
+    moved = Node(of.op_type, (grad, *of.inputs[1:]), of.fn, dtype=of.dtype, shape=of.shape)
+    return moved, *[None] * (len(node.inputs) - 1)
+
+
+@gradient_of("RandomFlip")
+def _random_flip_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    return Node("RandomFlip", (grad, node.inputs[1]), node.fn, dtype=node.dtype, shape=node.shape), None

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node, sizes_of_image
-from globalstep.tf1.ops.math_ops import add, cast, floordiv, multiply, saturate_cast
-from globalstep.tf1.ops.primitives import maximum
+from globalstep.tf1.ops.array_ops import shape as shape_of
+from globalstep.tf1.ops.math_ops import abs as absolute
+from globalstep.tf1.ops.math_ops import add, cast, floordiv, log, maximum, multiply, saturate_cast, sqrt, square
 from globalstep.tf1.ops.random_ops import random_uniform
+from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_prod, reduce_sum
 
 __all__ = [
     "adjust_brightness",
@@ -120,7 +122,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Node:
 
     def contrast(x: Any, by: Any) -> Any:
         count = np.shape(x)[-3] * np.shape(x)[-2]
-        mean = anp.sum(x, axis=(np.ndim(x) - 3, np.ndim(x) - 2), keepdims=True) / np.asarray(count, np.float32)
+        mean = np.sum(x, axis=(np.ndim(x) - 3, np.ndim(x) - 2), keepdims=True) / np.asarray(count, np.float32)
         return (x - mean) * by + mean
 
     with node.graph.name_scope("adjust_contrast"):
@@ -192,11 +194,10 @@ def per_image_standardization(image: Any) -> Node:
     def standardize(x: Any) -> Any:
         axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
         count = np.float32(np.prod(np.shape(x)[-3:]))
-        centred = x - anp.sum(x, axis=axes, keepdims=True) / count
-        variance = anp.sum(centred * centred, axis=axes, keepdims=True) / count
+        centred = x - np.sum(x, axis=axes, keepdims=True) / count
+        variance = np.sum(centred * centred, axis=axes, keepdims=True) / count
         least = np.asarray(1 / np.sqrt(count), np.float32)
-        # The root of a variance of zero has no gradient; the least deviation is taken there anyway.
-        return centred / anp.sqrt(maximum(variance, least * least))
+        return centred / np.sqrt(np.maximum(variance, least * least))
 
     with node.graph.name_scope("per_image_standardization"):
         floats = cast(node, "float32")
@@ -217,8 +218,8 @@ def total_variation(images: Any, name: str | None = None) -> Node:
 
     def sum_differences(x: Any) -> Any:
         axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
-        down = anp.sum(anp.abs(x[..., 1:, :, :] - x[..., :-1, :, :]), axis=axes)
-        return down + anp.sum(anp.abs(x[..., 1:, :] - x[..., :-1, :]), axis=axes)
+        down = np.sum(np.abs(x[..., 1:, :, :] - x[..., :-1, :, :]), axis=axes)
+        return down + np.sum(np.abs(x[..., 1:, :] - x[..., :-1, :]), axis=axes)
 
     lead = sizes_of_image(node)[0]
     return Node(
@@ -246,8 +247,43 @@ def psnr(a: Any, b: Any, max_val: float, name: str | None = None) -> Node:
         def ratio(x: Any, y: Any) -> Any:
             axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
             count = np.float32(np.prod(np.shape(x)[-3:]))
-            error = anp.sum((x - y) ** 2, axis=axes) / count
-            return np.float32(20 * np.log10(largest)) - np.float32(10 / np.log(10)) * anp.log(error)
+            error = np.sum((x - y) ** 2, axis=axes) / count
+            return np.float32(20 * np.log10(largest)) - np.float32(10 / np.log(10)) * np.log(error)
 
         shape = None if one.shape.dims is None else one.shape.as_list()[:-3]
         return Node("PSNR", floats, ratio, dtype="float32", shape=TensorShape(shape))
+
+
+_IMAGE = [-3, -2, -1]
+
+
+def _contrast_of(node: Node) -> Node:
+    x, factor = node.inputs
+    mean = reduce_mean(x, [-3, -2], keepdims=True)
+    return (x - mean) * cast(factor, x.dtype) + mean
+
+
+def _standardized(node: Node) -> Node:
+    (x,) = node.inputs
+    centred = x - reduce_mean(x, _IMAGE, keepdims=True)
+    # The root of a variance of zero has no gradient; the least deviation is taken there anyway.
+    least = 1.0 / cast(reduce_prod(shape_of(x)[-3:]), "float32")
+    return centred / sqrt(maximum(reduce_mean(square(centred), _IMAGE, keepdims=True), least))
+
+
+def _variation_of(node: Node) -> Node:
+    (x,) = node.inputs
+    down = reduce_sum(absolute(x[..., 1:, :, :] - x[..., :-1, :, :]), _IMAGE)
+    return down + reduce_sum(absolute(x[..., 1:, :] - x[..., :-1, :]), _IMAGE)
+
+
+def _ratio_of(node: Node) -> Node:
+    """Return the ratio but for a constant."""
+    x, y = node.inputs
+    return float(-10 / np.log(10)) * log(reduce_mean(square(x - y), _IMAGE))
+
+
+gradient_of("AdjustContrastv2")(composed(_contrast_of))
+gradient_of("PSNR")(composed(_ratio_of))
+gradient_of("Standardize")(composed(_standardized))
+gradient_of("TotalVariation")(composed(_variation_of))

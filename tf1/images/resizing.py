@@ -8,19 +8,17 @@ Layer: tf1. Source: TensorFlow 1.15 `core/kernels/resize_*_op.cc`, `image_resize
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.images.geometry import image_node, pad_to_bounding_box, sizes_of_image
+from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_value
-from globalstep.tf1.ops.primitives import cast as cast_array
-from globalstep.tf1.ops.primitives import take_rows
 
 __all__ = [
     "ResizeMethod",
@@ -66,7 +64,7 @@ def _weighted(parts: list[tuple[Any, Any]]) -> Callable[[Any, int], Any]:
         column = (-1, 1, 1) if axis == 1 else (-1, 1)
         total: Any = None
         for at, weights in parts:
-            part = take_rows(x, at, axis) * weights.reshape(column)
+            part = np.take(x, at, axis) * weights.reshape(column)
             total = part if total is None else total + part
         return total
 
@@ -82,9 +80,9 @@ def _linear(align_corners: bool, half_pixel_centers: bool) -> _Resizer:
         share = (source - below).astype(np.float32)
 
         def apply(x: Any, axis: int) -> Any:
-            first = take_rows(x, lower, axis)
+            first = np.take(x, lower, axis)
             weights = share.reshape((-1, 1, 1) if axis == 1 else (-1, 1))
-            return first + (take_rows(x, upper, axis) - first) * weights
+            return first + (np.take(x, upper, axis) - first) * weights
 
         return apply
 
@@ -98,7 +96,7 @@ def _nearest(align_corners: bool, half_pixel_centers: bool) -> _Resizer:
         # C's roundf: halves go away from zero.
         chosen = np.floor(source + np.float32(0.5)) if align_corners else np.floor(source)
         at = np.clip(chosen, 0, size - 1).astype(np.int64)
-        return lambda x, axis: take_rows(x, at, axis)
+        return lambda x, axis: np.take(x, at, axis)
 
     return resizer
 
@@ -161,14 +159,43 @@ def _resized(op_type: str, images: Any, size: Any, resizer: _Resizer, name: str 
         raise ValueError("'size' must be a 1-D Tensor of 2 elements: new_height, new_width")
 
     def resize(x: Any, target: Any) -> Any:
-        x = x if keeps_dtype or np.dtype(getval(x).dtype) == np.float64 else cast_array(x, np.float32)
-        for axis, length in zip((1, 2), np.asarray(getval(target)).reshape(-1), strict=True):
+        x = x if keeps_dtype or x.dtype == np.float64 else x.astype(np.float32)
+        for axis, length in zip((1, 2), np.asarray(target).reshape(-1), strict=True):
             if length <= 0:
                 raise InvalidArgumentError("output dimensions must be positive")
             x = resizer(np.shape(x)[axis], int(length))(x, axis)
         return x
 
-    return Node(op_type, (node, wanted), resize, name=name or op_type, dtype=dtype, shape=[*lead, *static, *rest])
+    return Node(
+        op_type, (node, wanted), resize, name=name or op_type, dtype=dtype, shape=[*lead, *static, *rest],
+        attrs={"resizer": resizer},
+    )  # fmt: skip
+
+
+@gradient_of("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor")
+def _resize_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    resizer: _Resizer = node.attrs["resizer"]
+
+    def back(gradient: Any, x: Any) -> Any:
+        for axis in (2, 1):
+            size, wanted = x.shape[axis], gradient.shape[axis]
+            # Of each old pixel, what it weighs in each new one.
+            unit = np.eye(size, dtype=gradient.dtype).reshape(1, size, size, 1)
+            weights = resizer(size, wanted)(unit, 1).reshape(wanted, size).astype(gradient.dtype, copy=False)
+            gradient = np.moveaxis(np.tensordot(weights.T, gradient, (1, axis)), 0, axis)
+        return gradient.astype(x.dtype, copy=False)
+
+    images, _ = node.inputs
+    shrunk = Node(
+        "ResizeGrad", (grad, images), back, dtype=images.dtype, shape=images.shape, attrs={"of": node}
+    )  # fmt: skip
+    return shrunk, None
+
+
+@gradient_of("ResizeGrad")
+def _resize_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    of: Node = node.attrs["of"]
+    return Node(of.op_type, (grad, of.inputs[1]), of.fn, dtype=of.dtype, shape=of.shape, attrs=dict(of.attrs)), None
 
 
 def resize_bilinear(
@@ -296,9 +323,9 @@ def resize_images(
             static = sizes_of(wanted) if wanted.op_type == "Const" else [None, None]
         if None not in (height, width) and static == [height, width]:
             return node
-        batch = node if node.shape.ndims == 4 else _batched(node)
+        batch = node if node.shape.ndims == 4 else expand_dims(node, 0)
         resized = chosen(batch, wanted, align_corners=align_corners)
-        return resized if node.shape.ndims == 4 else _single(resized)
+        return resized if node.shape.ndims == 4 else squeeze(resized, [0])
 
 
 resize = resize_images
@@ -317,19 +344,9 @@ def _fitting(node: Node, size: Node) -> Node:
         return as_shape_node([int(n) for n in fit([height, width], static_value(size))])
 
     def of_image(x: Any, wanted: Any) -> Any:
-        return fit(np.shape(x)[-3:-1], getval(wanted))
+        return fit(np.shape(x)[-3:-1], wanted)
 
     return Node("FitSize", (node, size), of_image, dtype="int32", shape=[2], attrs={"stops_gradient": True})
-
-
-def _batched(node: Node) -> Node:
-    shape = [1, *node.shape.as_list()]
-    return Node("ExpandDims", (node,), lambda x: x[None], name="ExpandDims", dtype=node.dtype, shape=shape)
-
-
-def _single(node: Node) -> Node:
-    shape = node.shape.as_list()[1:]
-    return Node("Squeeze", (node,), lambda x: anp.squeeze(x, axis=0), name="Squeeze", dtype=node.dtype, shape=shape)
 
 
 def resize_image_with_pad(
