@@ -34,6 +34,8 @@ from globalstep.files.tensorboard_protos import RunMetadata as RunMetadata
 from globalstep.files.tensorboard_protos import SessionLog as SessionLog
 from globalstep.files.tensorboard_protos import Summary as Summary
 from globalstep.tf1.exporting.graph_files import import_graph_def as import_graph_def
+from globalstep.tf1.gradients.custom_gradients import RegisterGradient as RegisterGradient
+from globalstep.tf1.gradients.custom_gradients import custom_gradient as custom_gradient
 from globalstep.tf1.gradients.gradients import AggregationMethod as AggregationMethod
 from globalstep.tf1.gradients.gradients import gradients as gradients
 from globalstep.tf1.graph.device import DeviceSpec as DeviceSpec

@@ -281,6 +281,7 @@ class Graph:
         self._scope = ""
         self._control: list[tuple[Node, ...]] = []
         self._devices: list[Any] = []
+        self._gradients: dict[str, str] = {}
         self._collections: dict[str, list[Any]] = {}
         #: Other modules' per-graph state, keyed by their module name (variable scopes, ...).
         self.extras: dict[str, Any] = {}
@@ -295,6 +296,8 @@ class Graph:
             raise RuntimeError("Graph is finalized and cannot be modified.")
         self.nodes.append(node)
         self._by_name[node.op_name] = node
+        if node.op_type in self._gradients:
+            node.attrs["_gradient_op_type"] = self._gradients[node.op_type]
 
     def finalize(self) -> None:
         """Refuse any more nodes, so that a training loop cannot grow the graph."""
@@ -364,6 +367,16 @@ class Graph:
     def current_control_inputs(self) -> tuple[Node, ...]:
         """The nodes that a node created now must wait for."""
         return tuple(node for group in self._control for node in group)
+
+    @contextlib.contextmanager
+    def gradient_override_map(self, op_type_map: dict[str, str]) -> Iterator[None]:
+        """Give the nodes created within the block the gradients of other op types; see `gs.RegisterGradient`."""
+        old = self._gradients
+        self._gradients = {**old, **op_type_map}
+        try:
+            yield
+        finally:
+            self._gradients = old
 
     @contextlib.contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:

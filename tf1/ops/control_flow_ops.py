@@ -317,8 +317,7 @@ def py_func(
         )
         return arrays_out if several else arrays_out[0]
 
-    attrs: dict[str, Any] = {"no_gradient": True}
     if not several:
-        return Node("PyFunc", nodes, call, name=name, dtype=kinds[0], stateful=True, attrs=attrs)
-    parts = Node("PyFunc", nodes, call, name=name, stateful=True, attrs={**attrs, "tuple": True})
+        return Node("PyFunc", nodes, call, name=name, dtype=kinds[0], stateful=True)
+    parts = Node("PyFunc", nodes, call, name=name, stateful=True, attrs={"tuple": True})
     return [tuple_item(parts, i, dtype=kind) for i, kind in enumerate(kinds)]
