@@ -42,9 +42,10 @@ class ElementFunction:
         argument = nest.pack_sequence_as(element, joined(kinds, parameters, sparse_like(kinds)))
         # Not a named tuple: it is one argument.
         self.returned, leaves = results(function(*argument) if type(argument) is tuple else function(argument))
-        self._body = Body(parameters, nodes_of(leaves), start, differentiable=False) if leaves else None
+        within = get_default_graph().nodes[start:]
+        self._body = Body(parameters, nodes_of(leaves), within) if leaves else None
         self._kinds = [component_of(leaf) for leaf in leaves]
-        self.captures: tuple[Node, ...] = self._body.captures if self._body else ()
+        self.captures = tuple(self._body.captures) if self._body else ()
         self.control_inputs: tuple[Node, ...] = self._body.control_inputs if self._body else ()
 
     def evaluate(self, run: Pass, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.tf1.exporting.onnx_models import Translation, Translator, UntranslatableError
-from globalstep.tf1.exporting.onnx_sequences import bundle_item, recurrent_sequence
+from globalstep.tf1.exporting.onnx_sequences import recurrent_sequence
 from globalstep.tf1.graph.graph import Node
 
 __all__ = ["TRANSLATORS", "sources_of"]
@@ -524,7 +524,6 @@ TRANSLATORS: dict[str, Translator] = {
     "Cumsum": _of_one(_cumsum),
     "ReverseV2": _of_one(_reverse),
     "RecurrentSequence": recurrent_sequence,
-    "BundleItem": bundle_item,
     **dict.fromkeys(
         ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "Multinomial"), _refused("it draws random numbers")
     ),

@@ -17,7 +17,7 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.rnn.fused import gru_sequence, tanh_sequence
 from globalstep.tf1.rnn.fused_lstm import LSTMOptions
 
-__all__ = ["bundle_item", "recurrent_sequence"]
+__all__ = ["recurrent_sequence"]
 
 
 def recurrent_sequence(t: Translation, node: Node) -> list[str]:
@@ -43,12 +43,6 @@ def recurrent_sequence(t: Translation, node: Node) -> list[str]:
         outputs, last = t.add("RNN", [t.of(x), kernel, inner, bias, *begin], 2, hidden_size=units)
         return [_flat(t, outputs, 1), _flat(t, last, 0)]
     raise UntranslatableError("ONNX has no such cell: make it step by step, with gs.nn.static_rnn")
-
-
-def bundle_item(t: Translation, node: Node) -> str:
-    """Translate one of the values of a sequence."""
-    at: int = node.attrs["index"]
-    return t.items(node.inputs[0])[at]
 
 
 def _lstm(t: Translation, options: LSTMOptions, x: str, size: int, weights: list[str], begin: list[str]) -> list[str]:

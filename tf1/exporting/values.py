@@ -51,11 +51,11 @@ _OBJECTS = {
     ),
     "globalstep.tf1.images.box_sampling:_Limits": ("area", "aspect", "attempts", "whole_image"),
     "globalstep.tf1.loops.body:Body": (
-        *("_inputs", "_results", "_size", "_steps", "captures", "control_inputs", "has_effects", "has_no_gradient"),
+        *("captures", "control_inputs", "has_effects", "nodes", "parameters", "place", "results", "within"),
     ),
-    "globalstep.tf1.loops.branches:_Stage": ("_exported", "_inputs", "_size", "_steps", "has_no_gradient"),
-    "globalstep.tf1.loops.while_loops:_Loop": ("body", "condition", "count"),
-    "globalstep.tf1.loops.while_loops:_LoopRun": ("for_body", "for_condition", "limit", "loop"),
+    "globalstep.tf1.loops.branches:Stage": ("_node", "_nodes", "branch", "captures", "dead", "expected", "exported"),
+    "globalstep.tf1.loops.while_loops:BackwardLoop": ("body", "dense", "kept", "rows", "variables"),
+    "globalstep.tf1.loops.while_loops:Loop": ("body", "captures", "condition", "is_limited", "keeping", "kept"),
     "globalstep.tf1.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
     "globalstep.tf1.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
     "globalstep.tf1.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
@@ -85,7 +85,7 @@ _OBJECTS = {
     ),
     "globalstep.wire.expressions:Expr": ("args", "name", "op", "value"),
 }
-_NAMED_TUPLES = ("globalstep.tf1.loops.body:_BodyStep", "globalstep.tf1.loops.branches:_StageStep")
+_NAMED_TUPLES: tuple[str, ...] = ()
 _ENUMS = ("globalstep.wire.declarations:OpKind",)
 #: Classes that compute as functions do, without state.
 _CALLED = ("globalstep.tf1.rnn.fused:_Gru",)

@@ -11,33 +11,22 @@ Layer: tf1. Threads: a graph is built by one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from autograd.tracer import getval
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.gradients.gradient_plan import GradientPlan
-from globalstep.tf1.gradients.gradients import evaluate_gradients
-from globalstep.tf1.gradients.tape import call_on_tape
-from globalstep.tf1.graph.graph import Node, closure_of, tuple_item
+from globalstep.tf1.gradients.gradients import flow_back
+from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.loops.body import raise_named
+from globalstep.tf1.loops.body import Body, parameter, uses_of
+from globalstep.tf1.loops.flow_gradients import zeros_of
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = ["taken_only"]
-
-
-class _StageStep(NamedTuple):
-    """One node of a stage: from the values at places `inputs` to the one at `out`."""
-
-    fn: Any
-    #: Each with whether gradients go on to it.
-    inputs: tuple[tuple[int, bool], ...]
-    out: int
-    node: Node
 
 
 def taken_only(condition: Node, expected: bool, results: Sequence[Node], start: int) -> list[Node]:
@@ -105,41 +94,13 @@ class _Branch:
 
     def _add_stage(self, level: int, steps: Sequence[Node]) -> None:
         own = set(steps)
-        captures = tuple(
-            dict.fromkeys(self._value(source) for node in steps for source in _sources(node) if source not in own)
-        )
         exported = self._exported(own)
-        stage = _Stage(steps, captures, exported, self._value)
-        condition, expected = self._condition, self._expected
-        dead = tuple(_dead(node, shape) for node, shape in exported.items())
-
-        def evaluate(holds: Any, *values: Any) -> Any:
-            return stage.evaluate(values) if bool(getval(holds)) is expected else dead
-
-        node = Node(
-            "Branch",
-            (condition, *captures),
-            evaluate,
-            name="branch",
-            attrs={
-                "tuple": True,
-                "values": tuple(exported),
-                "no_gradient": stage.has_no_gradient,
-                "no_second_gradient": any(step.attrs.get("no_second_gradient") for step in steps),
-            },
-            stateful=any(step.stateful and not step.attrs.get("stops_gradient") for step in steps),
-            control_inputs=tuple(dict.fromkeys(before for step in steps for before in self._controls(step))),
-        )
-        self._stages[level] = node
-        for at, inner in enumerate(exported):
-            is_tuple = inner.attrs.get("tuple")
-            self._given[inner] = tuple_item(
-                node,
-                at,
-                name="branch_value",
-                dtype=None if is_tuple else inner.dtype,
-                shape=None if is_tuple else inner.shape,
-            )
+        captures = dict.fromkeys(source for node in steps for source in _sources(node) if source not in own)
+        controls = dict.fromkeys(before for step in steps for before in self._controls(step))
+        stage = Stage(steps, list(captures), self._expected, self._inner)
+        self._stages[level] = stage.node(self._condition, map(self._value, captures), tuple(controls))
+        for inner, is_ids in exported.items():
+            self._given[inner] = stage.export(inner, _dead(inner, is_ids))
 
     def _exported(self, own: set[Node]) -> dict[Node, bool]:
         """Return the nodes of a stage that others need, and whether each holds the ids of rows to look up."""
@@ -186,102 +147,111 @@ class _Branch:
         shape = TensorShape(None if ids.shape.dims is None else [None] * len(ids.shape.as_list()))
         return Node(
             "Switch", (self._condition, ids),
-            lambda holds, named: named if bool(getval(holds)) is expected else nothing,
+            lambda holds, named: named if bool(holds) is expected else nothing,
             name="branch_ids", dtype=ids.dtype, shape=shape, attrs={"stops_gradient": True},
         )  # fmt: skip
 
 
-class _Stage:
+class Stage:
     """The nodes of a branch that are evaluated together.
 
     Args:
-        steps: Its nodes, in order.
-        captures: The nodes that its inputs come from.
-        exported: What it gives.
-        value_of: Gives, for a node that a step uses, the node that gives its value outside of the stages.
+        nodes: Its nodes, in order.
+        captures: The nodes that these use besides each other. What else has their values outside of the branch stands
+            at the same places among the inputs of the stage's node.
+        expected: What the condition is where the branch is taken.
+        branch: All nodes of the branch.
+
+    Attributes:
+        exported: The nodes whose values it gives.
+        dead: What it gives for each of them where the branch is not taken: an array, or the place of a capture like
+            which zeros are given.
+        captures: As given.
+        expected: As given.
+        branch: As given.
     """
 
+    _body: Body | None = None
+
     def __init__(
-        self,
-        steps: Sequence[Node],
-        captures: Sequence[Node],
-        exported: Sequence[Node] | dict[Node, bool],
-        value_of: Callable[[Node], Node],
-    ) -> None:
-        places = {node: at for at, node in enumerate((*captures, *steps))}
-        own = set(steps)
+        self, nodes: Sequence[Node], captures: Sequence[Node], expected: bool, branch: Sequence[Node]
+    ) -> None:  # fmt: skip
+        self.captures, self.expected, self.branch = list(captures), expected, list(branch)
+        self.exported: list[Node] = []
+        self.dead: list[Any] = []
+        self._nodes = list(nodes)
+        self._node: Any = None
 
-        def place(node: Node) -> int:
-            return places[node if node in own else value_of(node)]
+    def node(self, condition: Node, inputs: Iterable[Node], controls: Sequence[Node]) -> Node:
+        """Make the node that gives the tuple of what is exported."""
+        self._node = Node(
+            "Branch", (condition, *inputs), self.evaluate, name="branch",
+            attrs={"tuple": True, "values": self.exported, "stage": self, "wanted": set()},
+            stateful=any(step.stateful and not step.attrs.get("stops_gradient") for step in self._nodes),
+            control_inputs=controls,
+        )  # fmt: skip
+        return self._node  # type: ignore[no-any-return]
 
-        self.has_no_gradient = False
-        flows = self._flows(captures, list(exported))
-        self._inputs, self._size = len(captures), len(places)
-        self._exported = tuple(places[node] for node in exported)
-        self._steps = tuple(
-            _StageStep(
-                _gradients_of(node) if node.op_type == "Gradients" else node.fn,
-                tuple((place(source), source in flows.get(node, ())) for source in _sources(node)),
-                places[node],
-                node,
-            )
-            for node in steps
+    def export(self, inner: Node, dead: Any) -> Node:
+        """Return the node that has the value of a node of the stage outside of it.
+
+        Args:
+            inner: It, or a node of what its function saves.
+            dead: See the attribute.
+        """
+        if inner not in self.exported:
+            if inner not in self._nodes and inner not in self.captures:
+                self._nodes.append(inner)
+            self.exported.append(inner)
+            self.dead.append(dead)
+            self._body = None
+        return tuple_item(
+            self._node, self.exported.index(inner), name="branch_value", dtype=inner._dtype, shape=inner._shape
         )
 
-    def _flows(self, captures: Sequence[Node], exported: Sequence[Node]) -> dict[Node, dict[Node, None]]:
-        ys = [node for node in exported if _is_float(node)]
-        try:
-            return GradientPlan(ys, [node for node in captures if _is_float(node)], [None] * len(ys), ()).flows
-        except LookupError:
-            self.has_no_gradient = True
-            return {}
+    def evaluate(self, holds: Any, *values: Any) -> tuple[Any, ...]:
+        """Return what is exported, from the condition and the values of the captures."""
+        if bool(holds) is not self.expected:
+            return tuple(zeros_of(values[dead]) if type(dead) is int else dead for dead in self.dead)
+        # Another thread may be building on.
+        body = self._body or Body(self.captures, self.exported, self._nodes, "in a branch")
+        self._body = body
+        return tuple(body.evaluate(values))
 
-    def evaluate(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Give what is exported, for the values of the captures; they may be on autograd's tape."""
-        values = [*inputs, *[None] * (self._size - self._inputs)]
-        step = None
-        try:
-            for step in self._steps:
-                # What no gradient goes through is evaluated off the tape.
-                arguments = [values[at] if flows else _plain(values[at]) for at, flows in step.inputs]
-                values[step.out] = call_on_tape(step.fn, arguments)
-        except Exception as error:
-            assert step is not None
-            raise_named(error, step.node, [np.shape(_plain(values[at])) for at, _ in step.inputs], "in a branch")
-        return tuple(values[at] for at in self._exported)
+    def backward(self, grads: Sequence[Node | None]) -> Sequence[Node | None]:
+        """Return the gradients of the captures from those of what is exported."""
+        node, graph = self._node, self._node.graph
+        ends = [(inner, grad) for inner, grad in zip(self.exported, grads, strict=False) if grad is not None]
+        start = len(graph.nodes)
+        weights = {parameter(inner.dtype, inner.shape): grad for inner, grad in ends}
+        xs = [self.captures[at - 1] for at in sorted(node.attrs["wanted"])]
+        node.attrs["wanted"].clear()
+        parts = flow_back([inner for inner, _ in ends], xs, list(weights), self.captures)
+        # The rows of a gradient become a part of all of it: a branch that is not taken has as many.
+        found = {x: as_node(part) for x, part in zip(xs, parts, strict=True) if part is not None}
+        used, made = uses_of(list(found.values()), graph.nodes[start:], set(self._nodes))
+        outside = dict(zip(self.captures, node.inputs[1:], strict=True)) | weights
+        values = {inner: self.export(inner, _dead(inner, False)) for inner in used}
+        own = set(made)
+        sources = [source for inner in made for source in inner.inputs if source not in own]
+        captures = list(dict.fromkeys((*sources, *weights, *found)))
+        stage = Stage(made, captures, self.expected, [*self.branch, *made])
+        known = {*self.branch, *own}
+        controls = dict.fromkeys(before for inner in made for before in inner.control_inputs if before not in known)
+        inputs = [values[inner] if inner in values else outside.get(inner, inner) for inner in captures]
+        stage.node(node.inputs[0], inputs, tuple(controls))
+        by_capture = {x: stage.export(part, captures.index(x)) for x, part in found.items()}
+        return [by_capture.get(inner) for inner in self.captures]
 
 
-def _plain(value: Any) -> Any:
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else getval(value)
-
-
-def _is_float(node: Node) -> bool:
-    if node.is_operation or node.attrs.get("tuple"):
-        return bool(node.attrs.get("tuple"))
-    return node.dtype.is_floating
+@gradient_of("Branch")
+def _branch_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
+    return [None, *node.attrs["stage"].backward(grads)]
 
 
 def _sources(node: Node) -> tuple[Node, ...]:
     """The nodes whose values it computes from."""
-    if node.op_type == "Gradients":
-        # What was drawn or done once is not drawn or done again for the gradient.
-        done = [covered for covered in node.attrs["covers"] if covered.stateful and not covered.is_operation]
-        return (*(source for source in node.attrs["needs"] if not source.is_operation), *done)
-    if isinstance(node, Mutation):
-        return (*node.inputs, *(guard for guard, _ in node.guards))
-    return node.inputs
-
-
-def _gradients_of(node: Node) -> Callable[..., Any]:
-    sources = _sources(node)
-    covered = set(node.attrs["covers"])
-
-    def evaluate(*inputs: Any) -> Any:
-        values = dict(zip(sources, inputs, strict=True))
-        covered_values = {source: value for source, value in values.items() if source in covered}
-        return evaluate_gradients(node, lambda source, consumer: values[source], covered_values)[0]
-
-    return evaluate
+    return (*node.inputs, *(guard for guard, _ in node.guards)) if isinstance(node, Mutation) else node.inputs
 
 
 def _looks_up(node: Node) -> bool:
@@ -298,7 +268,7 @@ def _is_external(node: Node) -> bool:
     if isinstance(node, Mutation):
         return True
     if node.fn is None:
-        return node.op_type not in ("Gradients", "NoOp")
+        return node.op_type != "NoOp"
     return _looks_up(node)
 
 
@@ -315,7 +285,7 @@ def _reachable(results: Sequence[Node], within: dict[Node, int]) -> list[Node]:
 
 def _dead(node: Node, is_ids: bool) -> Any:
     """Give what stands for a value of a branch that was not taken; of ids, none."""
-    if node.attrs.get("tuple") or node.is_operation:
+    if node.attrs.get("tuple") or node.is_operation or node._dtype is None:
         return np.zeros(())
     dtype = node.dtype.as_numpy_dtype
     rank = 1 if node.shape.ndims is None else node.shape.ndims
@@ -333,7 +303,7 @@ def _in_order(nodes: Sequence[Node]) -> list[Node]:
             if node in ordered:
                 waiting.pop()
                 continue
-            before = (*_sources(node), *node.inputs, *node.control_inputs, *node.attrs.get("covers", ()))
+            before = (*_sources(node), *node.inputs, *node.control_inputs)
             missing = [source for source in before if source in within and source not in ordered]
             if missing:
                 waiting.extend(missing)

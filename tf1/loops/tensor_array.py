@@ -15,10 +15,10 @@ import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.loops.bundles import bundle, is_zero
+from globalstep.tf1.loops.flow_gradients import FlowGradient, gradient_at, gradient_of_elements, without
 from globalstep.tf1.ops.building import static_value
 
 __all__ = ["TensorArray"]
@@ -68,7 +68,7 @@ class TensorArray:
         self._infer = infer_shape
         #: Known shape of the elements: shared by all that stand for this array, so that a write within a loop tells.
         self._shape = [TensorShape(element_shape)]
-        self._count = None if size is None else static_value(size)
+        self._count = None if size is None or self._dynamic else static_value(size)
         if flow is None and handle is not None:
             flow = handle
         self.flow: Node = self._start(as_node(size), name or "TensorArray") if flow is None else flow
@@ -97,7 +97,7 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """Give the array itself, as of now."""
-        return self.with_flow(self._flow_node("Identity", (self.flow,), lambda flow: flow, _identity_vjp))
+        return self.with_flow(self._flow_node("Identity", (self.flow,), lambda flow: flow))
 
     def size(self, name: str | None = None) -> Node:
         """Give the number of elements."""
@@ -126,15 +126,7 @@ class TensorArray:
             place = _place(at, len(flow), "read from")
             return default(flow) if flow[place] is None else flow[place]
 
-        def back(flow: Any, at: Any) -> Found:
-            def way(gradient: Any) -> Any:
-                gradients = np.zeros(len(flow), object)
-                gradients[int(at)] = gradient
-                return gradients
-
-            return pick(flow, at), (way, _no_way)
-
-        return self._value_node("TensorArrayRead", (self.flow, as_node(index)), with_vjp(pick, back), name)
+        return self._value_node("TensorArrayRead", (self.flow, as_node(index)), pick, name)
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """Set an element.
@@ -169,31 +161,20 @@ class TensorArray:
             written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
             return written
 
-        def back(flow: Any, at: Any, element: Any) -> Found:
-            place, length = int(at), len(flow)
-
-            def to_flow(gradient: Any) -> Any:
-                gradients = gradient[:length].copy()
-                if place < length:
-                    gradients[place] = 0
-                return gradients
-
-            return put(flow, at, element), (to_flow, _no_way, _element_way(place, element))
-
         inputs = (self.flow, as_node(index), node)
-        return self.with_flow(self._flow_node("TensorArrayWrite", inputs, put, back, name))
+        return self.with_flow(self._flow_node("TensorArrayWrite", inputs, put, name))
 
     def stack(self, name: str | None = None) -> Node:
         """Give all elements as one array, whose first dimension is the array's."""
-        return self._gathered((), lambda flow: range(len(flow)), name or "TensorArrayStack", self._count)
+        return self._gathered("TensorArrayStack", (), lambda flow: range(len(flow)), name, self._count)
 
     def gather(self, indices: Any, name: str | None = None) -> Node:
         """Give some elements as one array."""
         ids = as_node(indices)
         count = ids.shape.as_list()[0] if ids.shape.ndims else None
         return self._gathered(
-            (ids,), lambda flow, at: [_place(i, len(flow), "read from") for i in np.asarray(at).reshape(-1)],
-            name or "TensorArrayGather", count,
+            "TensorArrayGather", (ids,),
+            lambda flow, at: [_place(i, len(flow), "read from") for i in np.asarray(at).reshape(-1)], name, count,
         )  # fmt: skip
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
@@ -201,7 +182,7 @@ class TensorArray:
         node = self._element(value)
         if node.shape.dims is not None:
             self._merge(node.shape[1:])
-            self._count = node.shape.as_list()[0] if self._count is None else self._count
+            self._count = node.shape.as_list()[0] if self._count is None and not self._dynamic else self._count
         dynamic = self._dynamic
 
         def put(flow: Any, rows: Any) -> Any:
@@ -209,16 +190,10 @@ class TensorArray:
                 raise InvalidArgumentError(
                     f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
                 )
-            return bundle(list(rows))
-
-        def back(flow: Any, rows: Any) -> Found:
-            return put(flow, rows), (
-                lambda gradient: np.zeros(len(flow), object),
-                lambda gradient: _rows(gradient, rows),
-            )
+            return _flow_of(rows)
 
         return self.with_flow(
-            self._flow_node("TensorArrayUnstack", (self.flow, node), put, back, name or "TensorArrayUnstack")
+            self._flow_node("TensorArrayUnstack", (self.flow, node), put, name or "TensorArrayUnstack")
         )
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
@@ -237,18 +212,8 @@ class TensorArray:
                 written[_place(place, longest, "write to")] = row
             return written
 
-        def back(flow: Any, at: Any, rows: Any) -> Found:
-            places, length = np.asarray(at).reshape(-1), len(flow)
-
-            def to_flow(gradient: Any) -> Any:
-                rest = gradient.copy()
-                rest[places] = 0
-                return rest[:length]
-
-            return put(flow, at, rows), (to_flow, _no_way, lambda gradient: _rows(gradient[places], rows))
-
         return self.with_flow(
-            self._flow_node("TensorArrayScatter", (self.flow, ids, node), put, back, name or "TensorArrayScatter")
+            self._flow_node("TensorArrayScatter", (self.flow, ids, node), put, name or "TensorArrayScatter")
         )
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
@@ -256,20 +221,10 @@ class TensorArray:
         node, counts = self._element(value), as_node(lengths)
 
         def put(flow: Any, rows: Any, sizes: Any) -> Any:
-            return bundle(np.split(rows, np.cumsum(sizes)[:-1]))
-
-        def back(flow: Any, rows: Any, sizes: Any) -> Found:
-            pieces = put(flow, rows, sizes)
-
-            def to_rows(gradient: Any) -> Any:
-                return np.concatenate(
-                    [np.zeros_like(p) if is_zero(g) else g for p, g in zip(pieces, gradient, strict=True)]
-                )
-
-            return pieces, (lambda gradient: np.zeros(len(flow), object), to_rows, _no_way)
+            return _flow_of(np.split(rows, np.cumsum(sizes)[:-1]))
 
         return self.with_flow(
-            self._flow_node("TensorArraySplit", (self.flow, node, counts), put, back, name or "TensorArraySplit")
+            self._flow_node("TensorArraySplit", (self.flow, node, counts), put, name or "TensorArraySplit")
         )
 
     def concat(self, name: str | None = None) -> Node:
@@ -278,14 +233,10 @@ class TensorArray:
         def join(flow: Any) -> Any:
             return np.concatenate(list(flow))
 
-        def back(flow: Any) -> Found:
-            ends = np.cumsum([len(element) for element in flow])[:-1]
-            return join(flow), (lambda gradient: bundle(np.split(gradient, ends)),)
-
         shape = self.element_shape
         rows = TensorShape(None) if not shape.ndims else TensorShape([None, *shape.as_list()[1:]])
         return Node(
-            "TensorArrayConcat", (self.flow,), with_vjp(join, back), name=name or "TensorArrayConcat",
+            "TensorArrayConcat", (self.flow,), join, name=name or "TensorArrayConcat",
             dtype=self._dtype, shape=rows,
         )  # fmt: skip
 
@@ -332,8 +283,8 @@ class TensorArray:
         return zeros
 
     def _gathered(
-        self, inputs: Sequence[Node], places: Callable[..., Sequence[int]], name: str, count: Any
-    ) -> Node:  # fmt: skip
+        self, kind: str, inputs: Sequence[Node], places: Callable[..., Sequence[int]], name: str | None, count: Any
+    ) -> Node:
         default, shapes, dtype = self._default(), self._shape, self._dtype
 
         def join(flow: Any, *at: Any) -> Any:
@@ -344,60 +295,97 @@ class TensorArray:
                 return np.zeros((0, *dims), dtype.as_numpy_dtype)
             return np.stack([default(flow) if flow[place] is None else flow[place] for place in wanted])
 
-        def back(flow: Any, *at: Any) -> Found:
-            def way(gradient: Any) -> Any:
-                gradients = np.zeros(len(flow), object)
-                for place, row in zip(places(flow, *at), gradient, strict=True):
-                    gradients[place] = gradients[place] + row
-                return gradients
-
-            return join(flow, *at), (way, *[_no_way] * len(at))
-
         rows = None if count is None else int(count)
         shape = (
             TensorShape(None) if self.element_shape.dims is None else TensorShape([rows, *self.element_shape.as_list()])
         )
         return Node(
-            name, (self.flow, *inputs), with_vjp(join, back), name=name, dtype=self._dtype, shape=shape
+            kind, (self.flow, *inputs), join, name=name or kind, dtype=self._dtype, shape=shape
         )  # fmt: skip
 
-    def _flow_node(
-        self,
-        kind: str,
-        inputs: Sequence[Node],
-        fn: Callable[..., Any],
-        vjp: Callable[..., Any],
-        name: str | None = None,
-    ) -> Node:
-        return Node(kind, inputs, with_vjp(fn, vjp), name=name or kind, dtype="float32", shape=TensorShape(None))
+    def _flow_node(self, kind: str, inputs: Sequence[Node], fn: Callable[..., Any], name: str | None = None) -> Node:
+        return Node(kind, inputs, fn, name=name or kind, dtype="float32", shape=TensorShape(None))
 
     def _value_node(self, kind: str, inputs: Sequence[Node], fn: Callable[..., Any], name: str | None) -> Node:
         return Node(kind, inputs, fn, name=name or kind, dtype=self._dtype, shape=self.element_shape)
 
 
-def _identity_vjp(flow: Any) -> Found:
-    return flow, (lambda gradient: gradient,)
+def _flow_of(elements: Sequence[Any]) -> Any:
+    """Return the flow whose elements these are."""
+    plain = [item[()] if isinstance(item, np.ndarray) and not item.ndim else item for item in elements]
+    return np.fromiter(plain, dtype=object, count=len(plain))
 
 
-def _no_way(gradient: Any) -> Any:
-    """The way to an index."""
-    raise AssertionError("No gradient goes to an index.")
+@gradient_of("TensorArrayRead")
+def _read_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    return gradient_of_elements(grad, node.inputs[1], one=True), None
 
 
-def _element_way(place: int, element: Any) -> Callable[[Any], Any]:
-    def way(gradient: Any) -> Any:
-        return np.zeros_like(element) if is_zero(gradient[place]) else gradient[place]
+@gradient_of("TensorArrayWrite")
+def _write_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    _, at, element = node.inputs
+    return without(grad, at), None, gradient_at(grad, element, at, one=True)
 
-    return way
+
+@gradient_of("TensorArrayUnstack")
+def _unstack_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    return None, gradient_at(grad, node.inputs[1], None, one=False)
 
 
-def _rows(gradient: Any, rows: Any) -> Any:
-    """Give the gradient of stacked rows from that of the elements."""
-    gradients = np.zeros_like(rows)
-    for place, part in enumerate(gradient):
-        if not is_zero(part):
-            gradients[place] = part
-    return gradients
+@gradient_of("TensorArrayScatter")
+def _scatter_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    _, at, rows = node.inputs
+    return without(grad, at), None, gradient_at(grad, rows, at, one=False)
+
+
+@gradient_of("TensorArrayStack", "TensorArrayGather")
+def _stack_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    _, *at = node.inputs
+    return gradient_of_elements(grad, at[0] if at else None, one=False), *[None] * len(at)
+
+
+def _joined_pieces(gradient: FlowGradient, rows: Any, sizes: Any) -> Any:
+    ends = np.cumsum(sizes)
+    joined = np.zeros_like(rows)
+    for place, part in gradient.parts.items():
+        joined[ends[place] - len(part) : ends[place]] = part
+    return joined
+
+
+@gradient_of("TensorArraySplit")
+def _split_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    _, rows, sizes = node.inputs
+    joined = Node("TensorArraySplitGrad", (grad, rows, sizes), _joined_pieces, dtype=rows.dtype, shape=rows.shape)
+    return None, joined, None
+
+
+@gradient_of("TensorArraySplitGrad")
+def _split_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    return _pieces(grad, node.inputs[2]), None, None
+
+
+@gradient_of("TensorArrayConcat")
+def _concat_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    lengths = Node(
+        "TensorArrayLengths", node.inputs, lambda flow: np.array([len(element) for element in flow]), dtype="int64",
+        shape=[None],
+    )  # fmt: skip
+    return (_pieces(grad, lengths),)
+
+
+def _pieces(rows: Node, lengths: Node) -> Node:
+    """Return the gradient of a flow whose elements, of these lengths, were joined."""
+
+    def split(gradient: Any, sizes: Any) -> FlowGradient:
+        return FlowGradient(dict(enumerate(np.split(gradient, np.cumsum(sizes)[:-1]))))
+
+    return Node("TensorArrayConcatGrad", (rows, lengths), split, dtype="float32", shape=TensorShape(None))
+
+
+@gradient_of("TensorArrayConcatGrad")
+def _concat_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    rows, sizes = node.inputs
+    return Node("TensorArraySplitGrad", (grad, rows, sizes), _joined_pieces, dtype=rows.dtype, shape=rows.shape), None
 
 
 def _place(at: Any, size: int, what: str) -> int:

@@ -1,26 +1,27 @@
 """`gs.while_loop`: a loop whose number of iterations is known only in the run, with gradients.
 
 The loop is one node. Going forward it evaluates its body again and again; where a gradient is wanted it keeps what the
-way back needs of every iteration, and walks them in reverse. Values are those of TensorFlow's loops; iterations
-never overlap.
+gradient of the body needs of every iteration. That gradient is a body too, made once, and evaluated by the node of the
+loop's gradient, from the last iteration to the first. Values are those of TensorFlow's loops; iterations never overlap.
 
 Layer: tf1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from globalstep.tf1.gradients.vjps import Found, with_vjp
+from globalstep.tf1.gradients.gradients import flow_back
+from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph import nest
-from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph, tuple_item
+from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.loops.body import Body, Record, parameter
-from globalstep.tf1.loops.bundles import WayBack, bundle, bundle_item, is_zero
+from globalstep.tf1.loops.body import Body, is_differentiable, parameter, uses_of
+from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
 from globalstep.tf1.loops.tensor_array import TensorArray
 
 __all__ = ["while_loop"]
@@ -97,12 +98,16 @@ def while_loop(
         results = [_result(item, like) for item, like in zip(ends, initial, strict=True)]
         for node, shape, first in zip(results, shapes, initial, strict=True):
             _require_shape(node, shape, first)
-        loop = _Loop(len(initial), Body(parameters, [condition], start), Body(parameters, results, start))
-        node = loop.node(initial, limit)
+        within = initial[0].graph.nodes[start:]
+        loop = Loop(Body(parameters, [condition], within), Body(parameters, results, within), limit is not None)
+        node = _loop_node(loop, initial, limit)
         exits = [
-            bundle_item(node, at, first.dtype, shape, "Exit", back_prop)
+            tuple_item(node, at, name="Exit", dtype=first.dtype, shape=shape)
             for at, (first, shape) in enumerate(zip(initial, shapes, strict=True))
         ]
+        if not back_prop:
+            for item in exits:
+                item.attrs["stops_gradient"] = True
         packed = nest.pack_sequence_as(following, [_hold(item, end) for item, end in zip(ends, exits, strict=True)])
     return packed[0] if len(exits) == 1 and not return_same_structure else packed
 
@@ -184,86 +189,193 @@ def _require_shape(node: Node, shape: TensorShape, first: Node) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Loop:
-    count: int
-    condition: Body
-    body: Body
+class Loop:
+    """How a loop is evaluated.
 
-    @property
-    def _captures(self) -> tuple[Node, ...]:
-        return tuple(dict.fromkeys((*self.condition.captures, *self.body.captures)))
+    Args:
+        condition: Gives whether there is one more iteration.
+        body: Gives the loop variables after one.
+        is_limited: Whether the last input is the largest number of iterations.
 
-    def node(self, initial: Sequence[Node], limit: Node | None) -> Node:
-        """Make the loop's node, whose value is the bundle of the loop variables at its end."""
-        captures = self._captures
-        inputs = (*initial, *captures, *(() if limit is None else (limit,)))
-        at = {node: self.count + i for i, node in enumerate(captures)}
-        runner = _LoopRun(
-            self,
-            [*range(self.count), *(at[node] for node in self.condition.captures)],
-            [*range(self.count), *(at[node] for node in self.body.captures)],
-            len(inputs) - 1 if limit is not None else None,
-        )
-        bodies = (self.condition, self.body)
-        return Node(
-            "While",
-            inputs,
-            with_vjp(lambda *values: runner.evaluate(values), lambda *values: runner.found(values)),
-            name="While",
-            dtype="float32",
-            shape=TensorShape(None),
-            stateful=any(part.has_effects for part in bodies),
-            attrs={"no_second_gradient": True, "no_gradient": self.body.has_no_gradient},
-            control_inputs=tuple(source for part in bodies for source in part.control_inputs),
-        )
+    Attributes:
+        captures: What both use from outside: the inputs after the first values of the loop variables.
+        kept: The nodes of the body whose values gradients need from every iteration.
+    """
 
+    def __init__(self, condition: Body, body: Body, is_limited: bool) -> None:
+        self.condition, self.body, self.is_limited = condition, body, is_limited
+        self.captures = list(dict.fromkeys((*condition.captures, *body.captures)))
+        self.kept: list[Node] = []
+        #: The body that gives what is kept, too.
+        self.keeping = body
 
-@dataclass(frozen=True)
-class _LoopRun:
-    """How a loop takes its inputs: those of the condition, those of the body, and the largest number of iterations."""
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """Keep the values of nodes of the body, and of what its functions save, as far as they differ by iteration."""
+        body, within = self.body, {*self.keeping.within, *self.body.parameters}
+        saved = [node for node in nodes if node not in within]
+        wide = Body(body.parameters, [*body.results, *self.kept, *nodes], [*self.keeping.within, *saved])
+        varying = {*wide.nodes, *body.parameters}
+        self.kept += [node for node in nodes if node in varying and node not in self.kept]
+        self.keeping = Body(body.parameters, [*body.results, *self.kept], wide.within)
 
-    loop: _Loop
-    for_condition: Sequence[int]
-    for_body: Sequence[int]
-    limit: int | None
+    def evaluate(self, *values: Any) -> Any:
+        """Return the loop variables at the end, from the inputs of the node."""
+        return self._repeat(self.body, values, [])
 
-    def _iterations(self, values: Sequence[Any], step: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        count, most = self.loop.count, None if self.limit is None else int(values[self.limit])
-        current, done = list(values), 0
-        while (most is None or done < most) and bool(
-            self.loop.condition.evaluate([current[at] for at in self.for_condition])[0]
-        ):
-            current[:count] = step([current[at] for at in self.for_body])
-            done += 1
-        return current[:count]
+    def evaluate_keeping(self, *values: Any) -> Any:
+        """Return the same, and for each iteration the values of `kept`."""
+        records: list[Sequence[Any]] = []
+        return self._repeat(self.keeping, values, records), records
 
-    def evaluate(self, values: Sequence[Any]) -> Any:
+    def _repeat(self, body: Body, values: Sequence[Any], records: list[Sequence[Any]]) -> tuple[Any, ...]:
+        count, condition = len(body.parameters), self.condition
+        captured = dict(zip(self.captures, values[count:], strict=False))
+        for_condition = [captured[node] for node in condition.captures]
+        for_body = [captured[node] for node in body.captures]
+        most, done, current = int(values[-1]) if self.is_limited else None, 0, list(values[:count])
         with np.errstate(all="ignore"):
-            return bundle(self._iterations(values, self.loop.body.evaluate))
+            while (most is None or done < most) and bool(condition.evaluate([*current, *for_condition])[0]):
+                made = body.evaluate([*current, *for_body])
+                current = made[:count]
+                records.append(made[count:])
+                done += 1
+        return tuple(value[()] if isinstance(value, np.ndarray) and not value.ndim else value for value in current)
 
-    def found(self, values: Sequence[Any]) -> Found:
-        records: list[Record] = []
 
-        def step(values: list[Any]) -> list[Any]:
-            results, record = self.loop.body.record(values)
-            records.append(record)
-            return results
+def _loop_node(loop: Loop, initial: Sequence[Node], limit: Node | None) -> Node:
+    """Make the node whose value is the tuple of the loop variables at the end, and what keeps what gradients need."""
+    bodies = (loop.condition, loop.body)
+    has_effects = any(body.has_effects for body in bodies)
+    node = Node(
+        "While", (*initial, *loop.captures, *(() if limit is None else (limit,))), loop.evaluate, name="While",
+        attrs={"tuple": True, "wanted": set()}, stateful=has_effects,
+        control_inputs=tuple(source for body in bodies for source in body.control_inputs),
+    )  # fmt: skip
+    # Made here, so that it is outside of branches in which gradients are asked for.
+    saved(node, loop.evaluate_keeping)
+    return node
 
+
+@gradient_of("While")
+def _while_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Any]:
+    loop: Loop = node.attrs["saved"].attrs["both"].__self__
+    body, graph = loop.body, node.graph
+    ends = [*grads, *[None] * (len(body.parameters) - len(grads))]
+    wanted = {node.inputs[at] if at >= len(ends) else body.parameters[at] for at in node.attrs["wanted"]}
+    node.attrs["wanted"].clear()
+    flowing = _flowing(body, [at for at, grad in enumerate(ends) if grad is not None], wanted)
+    if not flowing:
+        return [None] * len(node.inputs)
+    first = [
+        zeros(tuple_item(node, at, dtype=body.parameters[at].dtype, shape=body.parameters[at].shape))
+        if (end := ends[at]) is None
+        else end
+        for at in flowing
+    ]
+    start = len(graph.nodes)
+    weights = [parameter(body.results[at].dtype, body.results[at].shape) for at in flowing]
+    captures = [capture for capture in body.captures if capture in wanted]
+    xs = [*(body.parameters[at] for at in flowing), *captures]
+    parts = flow_back([body.results[at] for at in flowing], xs, weights, [*body.parameters, *body.captures])
+    carried = [zeros(x) if part is None else as_node(part) for x, part in zip(xs, parts[: len(flowing)], strict=False)]
+    of_captures = dict(zip(captures, parts[len(flowing) :], strict=True))
+    dense = {node: part for node, part in of_captures.items() if isinstance(part, Node)}
+    rows = {node: part for node, part in of_captures.items() if isinstance(part, IndexedSlices)}
+    results = [*carried, *dense.values(), *(as_node(part.values) for part in rows.values())]
+    results += [as_node(part.indices) for part in rows.values()]
+    used, made = uses_of(results, graph.nodes[start:], {*body.within, *body.parameters})
+    loop.keep(used)
+    kept = [node for node in used if node in loop.kept]
+    inner = Body([*weights, *kept], results, made, before=set(body.within))
+    back = BackwardLoop(inner, [loop.kept.index(node) for node in kept], len(flowing), len(dense), len(rows))
+    # A second gradient finds its way by the loop's own inputs, which are the last.
+    gradient = Node(
+        "WhileGrad", (node.attrs["saved"], *first, *inner.captures, *dense, *rows, *node.inputs), back.evaluate,
+        attrs={"tuple": True}, stateful=inner.has_effects, control_inputs=inner.control_inputs,
+    )  # fmt: skip
+    likes = [*(body.parameters[at] for at in flowing), *dense]
+    items: list[Any] = [
+        tuple_item(gradient, at, dtype=like.dtype, shape=like.shape) for at, like in enumerate(likes)
+    ]  # fmt: skip
+    for at, like in enumerate(rows, len(items)):
+        sizes = like.shape.as_list()[1:] if like.shape.dims is not None else None
+        values = tuple_item(gradient, at, dtype=like.dtype, shape=None if sizes is None else [None, *sizes])
+        indices = tuple_item(gradient, at + len(rows), dtype=rows[like].indices.dtype, shape=[None])
+        items.append(IndexedSlices(values, indices, rows[like].dense_shape))
+    by_input = dict(zip([*flowing, *dense, *rows], items, strict=True))
+    of_first = [by_input.get(at) for at in range(len(body.parameters))]
+    return [*of_first, *(by_input.get(capture) for capture in node.inputs[len(of_first) :])]
+
+
+def _flowing(body: Body, ends: Sequence[int], wanted: Collection[Node]) -> list[int]:
+    """Return the loop variables through which gradients flow.
+
+    Args:
+        body: The body of the loop.
+        ends: The loop variables that have a gradient at the end.
+        wanted: The parameters and captures of the body whose gradients are wanted.
+    """
+    within = {*body.within, *body.parameters}
+    reached = [closure_of([result], lambda node: node.inputs if node in within else ()) for result in body.results]
+    flowing, depending = set(ends), {node for node in body.parameters if node in wanted}
+    for _ in body.parameters:
+        flowing |= {
+            at for at, node in enumerate(body.parameters)
+            if is_differentiable(node) and any(node in reached[end] for end in flowing)
+        }  # fmt: skip
+        depending |= {
+            node for node, sources in zip(body.parameters, reached, strict=True)
+            if not sources.isdisjoint(wanted) or not sources.isdisjoint(depending)
+        }  # fmt: skip
+    return [at for at in sorted(flowing) if body.parameters[at] in depending]
+
+
+class BackwardLoop:
+    """How the gradient of a loop is evaluated: its body once for each iteration, from the last one to the first.
+
+    Args:
+        body: Takes the gradients of the loop variables after an iteration, and what was kept of it. Gives those before
+            it, then the gradients of what the loop captured: dense ones; and the rows, then their indices.
+        kept: Places of what it takes among what was kept.
+        variables: How many loop variables have gradients.
+        dense: How many dense gradients it gives.
+        rows: How many gradients in rows it gives.
+    """
+
+    def __init__(self, body: Body, kept: Sequence[int], variables: int, dense: int, rows: int) -> None:
+        self.body, self.kept, self.variables, self.dense, self.rows = body, list(kept), variables, dense, rows
+
+    def evaluate(self, records: Sequence[Sequence[Any]], *values: Any) -> tuple[Any, ...]:
+        """Return the gradients.
+
+        Args:
+            records: What was kept of each iteration.
+            values: The gradients of the loop variables at the end, what the body captures, and what has gradients.
+        """
+        count, summed = self.variables, self.variables + self.dense
+        current, captured = list(values[:count]), values[count : count + len(self.body.captures)]
+        likes = values[count + len(captured) :]
+        totals: list[Any] = [None] * self.dense
+        rows: list[list[Any]] = [[] for _ in range(2 * self.rows)]
         with np.errstate(all="ignore"):
-            value = bundle(self._iterations(values, step))
-        return value, WayBack(values, lambda gradient: self._backward(gradient, records, len(values))).ways()
+            for number, record in enumerate(reversed(records)):
+                made = self.body.evaluate([*current, *(record[at] for at in self.kept), *captured])
+                current = made[:count]
+                for at, part in enumerate(made[count:summed]):
+                    # The first may be another's array; the sum of two is not.
+                    if number > 1 and isinstance(totals[at], np.ndarray):
+                        np.add(totals[at], part, out=totals[at])
+                    else:
+                        totals[at] = totals[at] + part if number else part
+                for all_rows, part in zip(rows, made[summed:], strict=True):
+                    all_rows.append(part)
+        if not records:
+            totals = [zeros_of(like) for like in likes[: self.dense]]
+            for at, like in enumerate(likes[self.dense : self.dense + self.rows]):
+                rows[at], rows[at + self.rows] = [like[:0]], [np.zeros(0, np.int64)]
+        return (*current, *totals, *(np.concatenate(parts) for parts in rows))
 
-    def _backward(self, gradient: Any, records: Sequence[Record], size: int) -> list[Any]:
-        count = self.loop.count
-        flowing: list[Any] = [None if is_zero(part) else part for part in gradient]
-        captured: list[Any] = [None] * size
-        for record in reversed(records):
-            with np.errstate(all="ignore"):
-                parts = record.backward(flowing)
-            flowing = parts[:count]
-            for at, part in zip(self.for_body[count:], parts[count:], strict=True):
-                if part is not None:
-                    before = captured[at]
-                    captured[at] = part if before is None else before + part
-        return [*flowing, *captured[count:]]
+
+@gradient_of("WhileGrad", "RecurrentSequenceGrad")
+def _second_gradient(node: Node, grads: Any) -> Sequence[Any]:
+    raise TypeError("Second-order gradient for while loops not supported.")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autograd.tracer import getval
-
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Graph, Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.branches import taken_only
+from globalstep.tf1.loops.flow_gradients import zeros_of
 from globalstep.tf1.ops.control_flow_ops import Assert
 from globalstep.tf1.ops.math_ops import add_n, cast
 
@@ -114,10 +114,31 @@ def _merge(condition: Node, yes: Node, no: Node, like: Node, other: Node) -> Nod
     return Node(
         "Merge",
         (condition, yes, no),
-        lambda holds, one, two: one if getval(holds) else two,
+        lambda holds, one, two: one if holds else two,
         dtype=like.dtype,
         shape=_common_shape(like.shape, other.shape),
     )
+
+
+@gradient_of("Merge")
+def _merge_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    condition, yes, no = node.inputs
+    return None, _if_taken(condition, True, grad, yes), _if_taken(condition, False, grad, no)
+
+
+def _if_taken(condition: Node, expected: bool, grad: Node, like: Node) -> Node:
+    """Return a gradient where a branch is taken, and zeros like another value where it is not."""
+    return Node(
+        "MergeGrad", (condition, grad, like),
+        lambda holds, gradient, value: gradient if bool(holds) is expected else zeros_of(value),
+        dtype=like.dtype, shape=like.shape, attrs={"expected": expected},
+    )  # fmt: skip
+
+
+@gradient_of("MergeGrad")
+def _merge_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    condition, gradient, _ = node.inputs
+    return None, _if_taken(condition, node.attrs["expected"], grad, gradient), None
 
 
 def _common_shape(one: TensorShape, two: TensorShape) -> TensorShape:

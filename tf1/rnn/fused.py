@@ -15,10 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from globalstep.tf1.execution.products import matmul, one_thread_each
-from globalstep.tf1.gradients.vjps import Found, with_vjp
-from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.gradients.registry import gradient_of, saved
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.loops.bundles import WayBack, bundle, bundle_item, is_zero
 
 __all__ = ["SequenceRun", "gru_sequence", "mask_of", "run_fused", "sigmoid_in_place", "tanh_sequence"]
 
@@ -62,37 +61,48 @@ def run_fused(
     nodes = (inputs, *first, *(as_node(weight) for weight in weights), *(() if lengths is None else (lengths,)))
     count = len(first)
 
-    def begin(values: Sequence[Any]) -> SequenceRun:
+    def run(*values: Any) -> SequenceRun:
         inputs, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
         # A step's products are too small for two threads that wait for each other.
         with np.errstate(all="ignore"), one_thread_each():
             return how(inputs[0], mask, inputs[1 : 1 + count], inputs[1 + count :])
 
-    def evaluate(*values: Any) -> Any:
-        run = begin(values)
-        return bundle([run.outputs, *run.states])
-
-    def found(*values: Any) -> Found:
-        run = begin(values)
-
-        def back(gradient: Any) -> list[Any]:
-            outputs, *last = (None if is_zero(part) else part for part in gradient)
-            with np.errstate(all="ignore"), one_thread_each():
-                return [*run.backward(outputs, last), None]
-
-        return bundle([run.outputs, *run.states]), WayBack(values, back).ways()
+    def keep(*values: Any) -> tuple[Any, SequenceRun]:
+        made = run(*values)
+        return (made.outputs, *made.states), made
 
     node = Node(
-        "RecurrentSequence", nodes, with_vjp(evaluate, found), name="RecurrentSequence", dtype="float32",
-        shape=TensorShape(None),
-        attrs={"no_second_gradient": True, "sequence": how, "states": count, "lengths": lengths is not None},
+        "RecurrentSequence", nodes, lambda *values: keep(*values)[0], name="RecurrentSequence",
+        attrs={"tuple": True, "keep": keep, "sequence": how, "states": count, "lengths": lengths is not None},
     )  # fmt: skip
     sizes = inputs.shape.as_list()[:2] if inputs.shape.dims is not None else [None, None]
-    outputs = bundle_item(node, 0, inputs.dtype, TensorShape([*sizes, units]), "Outputs")
+    outputs = tuple_item(node, 0, name="Outputs", dtype=inputs.dtype, shape=TensorShape([*sizes, units]))
     last = [
-        bundle_item(node, 1 + at, state.dtype, state.shape, "State") for at, state in enumerate(first)
-    ]  # fmt: skip
+        tuple_item(node, 1 + at, name="State", dtype=state.dtype, shape=state.shape) for at, state in enumerate(first)
+    ]
     return outputs, last
+
+
+@gradient_of("RecurrentSequence")
+def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
+    count, has_lengths = node.attrs["states"], node.attrs["lengths"]
+    known = [at for at, grad in enumerate(grads) if grad is not None]
+    dtypes = [source.dtype.as_numpy_dtype for source in node.inputs[: -1 if has_lengths else None]]
+
+    def back(run: SequenceRun, *values: Any) -> tuple[Any, ...]:
+        given = dict(zip(known, values, strict=False))
+        with np.errstate(all="ignore"), one_thread_each():
+            parts = run.backward(given.get(0), [given.get(1 + at) for at in range(count)])
+        return tuple(part.astype(dtype, copy=False) for part, dtype in zip(parts, dtypes, strict=True))
+
+    # A second gradient finds its way by the sequence's own inputs, which are the last.
+    inputs = [saved(node, node.attrs["keep"]), *(grad for grad in grads if grad is not None), *node.inputs]
+    gradient = Node("RecurrentSequenceGrad", inputs, back, attrs={"tuple": True})
+    items = [
+        tuple_item(gradient, at, dtype=source.dtype, shape=source.shape)
+        for at, source in enumerate(node.inputs[: len(dtypes)])
+    ]  # fmt: skip
+    return [*items, *[None] * has_lengths]
 
 
 def mask_of(lengths: Any, steps: int) -> Any:

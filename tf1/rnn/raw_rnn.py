@@ -60,7 +60,7 @@ def raw_rnn(
     ...     return time >= [3, 1], given, cell.zero_state(2, gs.float32) if first else state, output, None
     >>> emitted, state, _ = gs.nn.raw_rnn(cell, feed_back)
     >>> emitted.stack().shape, state.shape
-    ((0, 2, 4), (2, 4))
+    ((?, 2, 4), (2, 4))
     """
     require_cell("cell", cell)
     if not callable(loop_fn):

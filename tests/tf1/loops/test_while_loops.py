@@ -114,16 +114,18 @@ def test_python_is_called_once_an_iteration_also_where_a_gradient_is_wanted(sess
 
 
 def test_assertions_within_hold_in_each_iteration(session):
-    limit = gs.placeholder(gs.float32, [])
+    limit, x = gs.placeholder(gs.float32, []), gs.placeholder(gs.float32, [])
 
     def body(y):
         with gs.control_dependencies([gs.assert_less(y, limit)]):
-            return [y * 2]
+            return [y**2.0]
 
-    _, y = count_to(3, body, 1.0)
-    assert session.run(y, {limit: 5.0}) == 8.0
-    with pytest.raises(gs.errors.InvalidArgumentError, match="assertion failed"):
-        session.run(y, {limit: 3.0})
+    _, y = count_to(3, body, x)
+    (gradient,) = gs.gradients(y, x)
+    assert session.run([y, gradient], {x: 2.0, limit: 20.0}) == [256.0, 1024.0]
+    for node in (y, gradient):
+        with pytest.raises(gs.errors.InvalidArgumentError, match="assertion failed"):
+            session.run(node, {x: 2.0, limit: 10.0})
 
 
 def test_what_comes_before_the_loop_runs_before_it(session):
@@ -152,7 +154,7 @@ def test_what_has_no_gradient():
     assert gs.gradients(kept, x) == [None]
     _, y = count_to(3, lambda y: [y * x], x)
     (gradient,) = gs.gradients(y, x)
-    with pytest.raises(LookupError, match="No gradient defined"):
+    with pytest.raises(TypeError, match="Second-order gradient for while loops not supported."):
         gs.gradients(gradient, x)
     _, called = count_to(3, lambda y: [gs.py_func(np.sin, [y], gs.float32)], x)
     with pytest.raises(LookupError, match="No gradient defined"):
@@ -189,3 +191,42 @@ def test_a_loop_trains_over_a_ps(session):
     for _ in range(200):
         session.run(train)
     assert session.run(w) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_rows_that_a_loop_looks_up_have_a_gradient_in_rows(session):
+    """As in TensorFlow: a row for each time that one was looked up, the last first."""
+    table, ids = gs.Variable(np.ones([6, 2], np.float32)), gs.placeholder(gs.int32, [None])
+    _, h = gs.while_loop(
+        lambda i, h: i < gs.size(ids), lambda i, h: (i + 1, h * 0.5 + gs.gather(table, ids[i])), [0, gs.zeros([2])]
+    )
+    (gradient,) = gs.gradients(gs.reduce_sum(h), table)
+    train = gs.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, table)])
+    session.run(gs.global_variables_initializer())
+    found = session.run(gradient, {ids: [3, 5, 3]})
+    assert (found.indices.tolist(), found.values[:, 0].tolist()) == ([3, 5, 3], [1.0, 0.5, 0.25])
+    assert session.run(gradient, {ids: []}).values.shape == (0, 2)
+    session.run(train, {ids: [3, 5, 3]})
+    assert session.run(table)[:, 0].tolist() == [1, 1, 1, -0.25, 1, 0.5]
+
+
+def test_two_losses_of_one_loop_have_their_own_gradients(session):
+    """What is kept for one of them is not what is kept for the other."""
+    x, w = gs.placeholder(gs.float32, []), gs.placeholder(gs.float32, [])
+    _, a, b = gs.while_loop(lambda i, *_: i < 2, lambda i, a, b: (i + 1, a * w, b * b + a), [0, x, w])
+    of_a, of_b = gs.gradients(a, [x, w]), gs.gradients(b, [x, w])
+    # a = x w w; b = (w w + x)**2 + x w
+    assert session.run([*of_a, *of_b], {x: 3.0, w: 2.0}) == [4, 12, 2 * 7 + 2, 2 * 7 * 4 + 3]
+    assert gs.gradients(gs.stop_gradient(a), x) == [None]
+
+
+def test_a_loop_within_a_choice_within_a_loop(session):
+    x, w = gs.placeholder(gs.float32, []), gs.placeholder(gs.float32, [])
+
+    def body(i, h):
+        power = gs.while_loop(lambda j, p: j < 2, lambda j, p: (j + 1, p * w), [0, h])[1]
+        return i + 1, gs.cond(gs.equal(i, 1), lambda: power * power, lambda: h + w)
+
+    _, y = gs.while_loop(lambda i, _: i < 3, body, [0, x])
+    # ((x + w) w w)**2 + w
+    gradients = session.run(gs.gradients(y, [x, w]), {x: 1.0, w: 2.0})
+    assert gradients == [2 * 12 * 4, 2 * 12 * (4 + 3 * 4) + 1]
