@@ -350,7 +350,8 @@ def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
 
 @gradient_of("MaxPoolGradGrad")
 def _max_pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
-    return _max_pool_grad(grad, *node.inputs[1:], node.attrs["how"]), None, None
+    _, x, largest = node.inputs
+    return _max_pool_grad(grad, x, largest, node.attrs["how"]), None, None
 
 
 def avg_pool(
