@@ -68,7 +68,6 @@ from globalstep.tf1.inputs.queue_runner import start_queue_runners as start_queu
 from globalstep.tf1.ops.summaries import SummaryWriter as SummaryWriter
 from globalstep.tf1.ops.summaries import SummaryWriterCache as SummaryWriterCache
 from globalstep.tf1.ops.summaries import summary_iterator as summary_iterator
-from globalstep.tf1.optimizers.local_steps_optimizer import LocalStepsOptimizer as LocalStepsOptimizer
 from globalstep.tf1.optimizers.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from globalstep.tf1.optimizers.optimizer import Optimizer as Optimizer
 from globalstep.tf1.optimizers.optimizers import AdadeltaOptimizer as AdadeltaOptimizer

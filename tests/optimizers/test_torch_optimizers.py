@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.tf1.optimizers.rule_optimizer import optimizer_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
 
@@ -35,21 +34,14 @@ OPTIMIZERS = {
 
 def trained_here(optimizer, gradients):
     """Apply gradients to START on a parameter server in the process."""
-    with gs.Graph().as_default(), gs.Session() as session:
-        step = gs.train.create_global_step()
-        w = gs.Variable(START, name="w")
-        grad = gs.placeholder(gs.float32, START.shape)
-        known = [0]
-        made = optimizer_of(optimizer, step, lambda: known[0])
-        decayed = grad + optimizer.weight_decay * w
-        train_op = made.apply_gradients([(decayed, w)], global_step=step)
-        session.run(gs.global_variables_initializer())
-        values = []
-        for gradient in gradients:
-            session.run(train_op, {grad: gradient})
-            known[0] += 1
-            values.append(session.run(w))
-    return values
+    values = []
+
+    def given(params, gradient):
+        values.append(params["w"].copy())
+        return 0.0, {"w": gradient}
+
+    result = gs.fit({"w": START}, given, [(one,) for one in gradients], optimizer=optimizer, steps=len(gradients))
+    return [*values[1:], result.model["w"]]
 
 
 def trained_there(make, gradients, make_schedule=None):
@@ -78,23 +70,17 @@ def test_a_step_is_that_of_torch(case):
 def test_sparse_adam_and_adagrad_change_rows_as_torch_does():
     ids, rows = np.array([4, 1, 4]), RANDOM.normal(size=(3, 3)).astype(np.float32)
     for name in ("SparseAdam", "Adagrad", "SGD"):
-        with gs.Graph().as_default(), gs.Session() as session:
-            step = gs.train.create_global_step()
-            w = gs.Variable(START, name="w")
-            made = optimizer_of(getattr(gs.optim, name)(lr=0.1), step, lambda: 0)
-            slices = gs.IndexedSlices(gs.constant(rows), gs.constant(ids), gs.constant(list(START.shape)))
-            train_op = made.apply_gradients([(slices, w)], global_step=step)
-            session.run(gs.global_variables_initializer())
-            for _ in range(3):
-                session.run(train_op)
-            got = session.run(w)
+        table = gs.torch.Embedding.from_pretrained(torch.tensor(START), freeze=False)
+        optimizer = getattr(gs.optim, name)(lr=0.1)
+        batch = torch.tensor(ids), torch.tensor(rows)
+        gs.fit(table, lambda model, at, grad: (model(at) * grad).sum(), [batch], optimizer=optimizer, steps=3)
         param = torch.nn.Parameter(torch.tensor(START))
         optimizer = getattr(torch.optim, name)([param], lr=0.1)
         with torch.sparse.check_sparse_tensor_invariants():
             for _ in range(3):
                 param.grad = torch.sparse_coo_tensor(torch.tensor(ids)[None], torch.tensor(rows), START.shape)
                 optimizer.step()
-        np.testing.assert_allclose(got, param.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(table.weight, param.detach(), rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 SCHEDULES = {

@@ -123,8 +123,6 @@ def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, e
         ids = np.asarray(values[inputs[0]])
         (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
         return rows.reshape(*ids.shape, *rows.shape[1:])
-    if "local_rounds" in node.attrs:
-        return node.attrs["local_rounds"].take(executor, [values[i] for i in inputs])
     if "queue" in node.attrs:
         return node.attrs["queue"].held(executor.cluster.queues)
     if node.op_type == "IsVariableInitialized":

@@ -11,15 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import OptimizerSpec
-from globalstep.tf1.optimizers.lowering import lower
-from globalstep.tf1.optimizers.optimizer import Optimizer
-from globalstep.wire.expressions import evaluate
-from globalstep.worker.step.own_optimizer import OwnOptimizer, rule_of
+from globalstep.worker.step.own_optimizer import rule_of
 
-__all__ = ["LocalUse", "own_optimizer_of"]
+__all__ = ["LocalUse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +48,3 @@ class LocalUse:
             hypers[name] = scalar(variable)
         rule.check_hypers(hypers)
         return hypers
-
-
-def own_optimizer_of(made: Optimizer, weight_decay: float = 0.0) -> OwnOptimizer:
-    """Give what applies an optimizer of a graph to arrays that a worker has to itself.
-
-    Args:
-        made: The optimizer; Variables of its own it makes none.
-        weight_decay: See OwnOptimizer.
-
-    Raises:
-        InvalidArgumentError: If its scalar state does not begin with numbers.
-    """
-    scalars = {name: _constant(made, name, value) for name, value in made.scalars().items()}
-    return OwnOptimizer(made.rule(), [slot.initial for slot in made.slots()], scalars, weight_decay)
-
-
-def _constant(made: Optimizer, name: str, value: Any) -> float:
-    if not isinstance(value, Node):
-        return float(value() if callable(value) else value)
-    expr = lower(value)
-    if expr is None:
-        raise InvalidArgumentError(
-            f"{name} of {made.get_name()} begins with {value.name!r}; where a worker applies it by itself, it must be "
-            "a number."
-        )
-    return evaluate(expr, {})

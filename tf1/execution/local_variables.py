@@ -23,7 +23,7 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 from globalstep.worker.step.own_optimizer import apply_rule
 
-__all__ = ["LocalVariables", "check_rows"]
+__all__ = ["LocalVariables"]
 
 Array = npt.NDArray[Any]
 
@@ -121,7 +121,7 @@ class LocalVariables:
             old = values[variable.op_name]
             rows = None if indices is None else indices.astype(np.int64, copy=False).reshape(-1)
             if rows is not None:
-                check_rows(variable.op_name, old, rows)
+                _check_rows(variable.op_name, old, rows)
             elif gradient.shape != old.shape:
                 raise InvalidArgumentError(
                     f"Variable {variable.op_name!r} has shape {old.shape}; its gradient has shape {gradient.shape}."
@@ -133,7 +133,7 @@ class LocalVariables:
                 values[one.op_name] = value
 
 
-def check_rows(name: str, old: Array, indices: Array) -> None:
+def _check_rows(name: str, old: Array, indices: Array) -> None:
     """Refuse rows that an array does not have, by an InvalidArgumentError."""
     if indices.size and (indices.min() < 0 or indices.max() >= len(old)):
         raise InvalidArgumentError(f"Variable {name!r} has {len(old)} rows; rows {indices} were named.")
@@ -146,7 +146,7 @@ def _changed(kind: OpKind, name: str, old: Array, operand: Array, indices: Array
                 f"Variable {name!r} has shape {old.shape}; the operand has shape {operand.shape}."
             )
         return np.asarray(old + operand if kind is OpKind.ASSIGN_ADD else old - operand, dtype=old.dtype)
-    check_rows(name, old, indices)
+    _check_rows(name, old, indices)
     new = old.copy()
     if kind is OpKind.ASSIGN:
         new[indices] = operand

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from globalstep.tf1.execution.graph_rounds import GraphRounds
 from globalstep.tf1.execution.push_form import PushForm
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
@@ -95,7 +94,6 @@ class Plan:
         wanted: Mutations whose value is wanted.
         pushes: Whether a run changes anything.
         steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
-        local_rounds: The rounds that the run takes a step of; they give it values.
     """
 
     rounds: list[Round]
@@ -108,7 +106,6 @@ class Plan:
     pushes: bool = False
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
-    local_rounds: GraphRounds | None = None
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)

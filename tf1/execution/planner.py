@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.execution.graph_rounds import GraphRounds
 from globalstep.tf1.execution.plan import EMPTY, Plan, Round, RowRead, Step
 from globalstep.tf1.execution.plan_joining import may_join, specs_of
 from globalstep.tf1.execution.plan_order import evaluation_order
@@ -44,11 +43,8 @@ class _Planner:
         self.fed = fed
         self.hypers: dict[OptimizerSpec, dict[str, Any]] = {}
         # Nodes are made from nodes that exist, so the order of creation is an order of evaluation.
-        self.nodes = sorted(self._reachable(), key=position.__getitem__)
-        self.local_rounds = self._local_rounds()
-        if self.local_rounds is not None:
-            self.fed = fed | self.local_rounds.given
-            self.nodes = sorted(self._reachable(), key=position.__getitem__)
+        reached = closure_of(fetches, lambda node: () if node in fed else (*self._sources(node), *node.control_inputs))
+        self.nodes = sorted(reached, key=position.__getitem__)
         #: Round in which a node's value can be computed, and in which it reads Variables and has effects.
         self.ready: dict[Node, int] = {}
         self.order: dict[Node, int] = {}
@@ -69,31 +65,6 @@ class _Planner:
             for node in (*consumed, *fetches)
             if isinstance(node, Mutation) and node.value_of is not None and node not in fed
         )
-
-    def _reachable(self) -> set[Node]:
-        return closure_of(
-            self.fetches, lambda node: () if node in self.fed else (*self._sources(node), *node.control_inputs)
-        )
-
-    def _local_rounds(self) -> GraphRounds | None:
-        """Give the rounds that the run takes a step of.
-
-        Raises:
-            InvalidArgumentError: If it also changes a Variable that these train.
-        """
-        nodes = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
-        if not nodes:
-            return None
-        rounds: GraphRounds = nodes[0].attrs["local_rounds"]
-        for node in self.nodes:
-            if isinstance(node, Mutation) and node not in self.fed:
-                changed = sorted(variable.op_name for variable in rounds.given.intersection(node.variables))
-                if changed:
-                    raise InvalidArgumentError(
-                        f"{node.name!r} changes {', '.join(changed)} in a run that takes local steps, which sees this "
-                        "worker's own copies instead. Change it in a run of its own, or by the optimizers."
-                    )
-        return rounds
 
     def _sources(self, node: Node) -> tuple[Node, ...]:
         """The nodes whose values `node` computes from."""
@@ -159,7 +130,6 @@ class _Planner:
             pushes=any(self.pushes),
             steps=self._steps(),
             worker_hypers={spec: hypers for spec, hypers in self.hypers.items() if hypers},
-            local_rounds=self.local_rounds,
         )
         for number in range(count):
             plan.rounds.append(self._round(plan, number, whole[number], rows[number]))

@@ -14,8 +14,7 @@ import numpy as np
 from globalstep.errors import JobDoneError
 from globalstep.tf1.execution.evaluation import compiled, evaluate
 from globalstep.tf1.execution.fetches import fetched
-from globalstep.tf1.execution.graph_rounds import rounds_in
-from globalstep.tf1.execution.plan import EMPTY, Plan, Round
+from globalstep.tf1.execution.plan import Plan, Round
 from globalstep.tf1.execution.prefetching import Lookup
 from globalstep.tf1.execution.push_form import PushForm
 from globalstep.tf1.execution.pushing import operand_of
@@ -55,8 +54,6 @@ class PlanRun:
         plan = self._plan
         carried = False
         try:
-            if plan.local_rounds is not None:
-                self._take_given(plan.local_rounds.values(self._executor))
             for number, current in enumerate(plan.rounds):
                 if current.early:
                     self._evaluate(current.early)
@@ -68,13 +65,6 @@ class PlanRun:
             done.values = fetched(plan, self.values, self._feeds)
             raise
         return fetched(plan, self.values, self._feeds)
-
-    def _take_given(self, values: Mapping[Node, Any]) -> None:
-        """Put values where nothing else was fed."""
-        for node, value in values.items():
-            slot = self._plan.slots.get(node)
-            if slot is not None and self.values[slot] is EMPTY:
-                self.values[slot] = value
 
     def _evaluate(self, steps: Sequence[Any]) -> None:
         executor = self._executor
@@ -143,9 +133,6 @@ class PlanRun:
                 executor.pushes_in_flight.submit(partial(executor.push, *sent))
             else:
                 reply = executor.push(*sent)
-            if shapes:
-                for rounds in rounds_in(executor.graph):
-                    rounds.forget(executor, shapes)
         if form.local or form.local_uses:
             self._change_local(form)
         if not form.wanted and not form.ahead:
@@ -293,7 +280,7 @@ def steady_run_of(executor: Executor, plan: Plan, form: PushForm) -> SteadyRun |
     """
     if executor.pushes_in_flight is not None:
         return None
-    if len(plan.rounds) > 1 or plan.local_rounds is not None or not form.only_changes:
+    if len(plan.rounds) > 1 or not form.only_changes:
         return None
     (only,) = plan.rounds
     if only.row_reads or only.local_reads or only.mutations[0].guards:

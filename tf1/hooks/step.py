@@ -26,8 +26,6 @@ _log = logging.getLogger("globalstep")
 
 _WAITER_POLL_SECS = 0.5
 _WAITER_LOG_STEPS = 1000
-#: Attributes of train ops that need several runs for a step.
-_SHARED = frozenset(("contribution", "local_rounds"))
 
 
 def global_step_for(hook: str) -> Any:
@@ -90,7 +88,7 @@ class StepCounterHook(StepCounter):
             self._writer = SummaryWriterCache.get(self._output_dir)
         self._step = global_step_for("StepCounterHook")
         trained = get_default_graph().get_collection(GraphKeys.TRAIN_OP)
-        self._shared = any(_SHARED.intersection(node.attrs) for node in trained if isinstance(node, Node))
+        self._shared = any("contribution" in node.attrs for node in trained if isinstance(node, Node))
 
 
 class GlobalStepWaiterHook(SessionRunHook):

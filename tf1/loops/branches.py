@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.gradients import flow_back
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
@@ -113,11 +112,6 @@ class _Branch:
 
     def _connect(self, node: Node) -> None:
         """Have what the executor does take its operands from the stages, and a mutation be guarded."""
-        if "local_rounds" in node.attrs:
-            raise InvalidArgumentError(
-                f"{node.name!r} takes a local step, and cannot be in a branch: copies of the Variables would be needed "
-                "before the choice is made. Make it outside, and let the program choose which runs have it."
-            )
         controls = tuple(self._controls(node))
         if _looks_up(node):
             table, ids = node.inputs

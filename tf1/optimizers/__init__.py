@@ -1,4 +1,4 @@
-"""Optimizers of graphs, under TensorFlow's names: schedules, slots, moving averages, synchronous and local steps.
+"""Optimizers of graphs, under TensorFlow's names: schedules, slots, moving averages, synchronous steps.
 
 Layer: tf1.
 """
