@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from globalstep.tf1.execution.push_form import PushForm
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
 if TYPE_CHECKING:
-    from globalstep.tf1.execution.run import SteadyRun
+    from globalstep.tf1.execution.run import PushForm, SteadyRun
 
 __all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
 

@@ -124,7 +124,7 @@ def test_gradients_go_through_samples_that_are_functions_of_the_parameters(sessi
     made = gs.distributions.Normal(loc, scale)
     drawn = made.sample()
     value, *slopes = session.run([drawn, *gs.gradients(drawn, [loc, scale])])
-    np.testing.assert_allclose(slopes, [1.0, (value - 1.0) / 2.0], rtol=1e-5)
+    np.testing.assert_allclose(slopes, [1.0, (value - 1.0) / 2.0], rtol=1e-5, atol=1e-6)  # a draw may be near 1
     assert made.reparameterization_type is gs.distributions.FULLY_REPARAMETERIZED
     rate = gs.constant(2.0)
     assert gs.gradients(gs.distributions.Gamma(rate, rate).sample(), rate) == [None]
