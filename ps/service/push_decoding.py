@@ -79,6 +79,8 @@ def parts_of(
             told = memory.recall_rows(message.layout)
             return PushParts(*told.bind(message.rows, data), data, rows=told, account=memory.account)
         layout = memory.recall(message.layout, data)
+        if layout.ops and isinstance(message, pb.PullRequest):
+            raise InvalidArgumentError(f"Layout {message.layout} is one of pushes, which a read cannot have.")
         # A client whose contributions were answered without values knows the layout, and not where they would lie.
         known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
         return PushParts((), layout.reads, data, layout, known, account=memory.account)

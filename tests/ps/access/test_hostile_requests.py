@@ -237,6 +237,19 @@ def test_each_row_of_a_known_layout_is_looked_at(run, at, row):
     assert state(run.client) == before
 
 
+def test_a_pull_of_a_layout_of_pushes_is_refused_and_later_pushes_of_it_are_applied(run):
+    request, data = run.encoded("push", [W], [Read("w")], layout=1)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    assert not run.send(request, data).HasField("error")
+    run.client.declare([VariableDecl("late", "float32", (2,))], [])  # what was planned is planned anew
+    pull = pb.Request(pull=pb.PullRequest(incarnation=run.incarnation, client="x", layout=1, known_layout=True))
+    assert "is one of pushes" in run.send(pull, data).error.message
+    again, data = run.encoded("push", [], layout=1, known_layout=True, sequence=101)[0], data
+    before = state(run.client)["w"]
+    assert not run.send(again, data).HasField("error")
+    assert state(run.client)["w"] != before
+
+
 def test_rows_of_a_layout_that_was_not_told_are_to_be_told(run):
     assert run.send(*known_rows(run, (2, 3))).error.type == "LayoutUnknownError"
     assert not run.send(*run.encoded("push", [], layout=1)).HasField("error"), "dense, and of nothing"
