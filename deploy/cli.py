@@ -17,7 +17,7 @@ from globalstep.wire.names import printable
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit.cli", "prove from a run's journal that no push was lost or done twice"),
-    "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
+    "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify, import and export checkpoints"),
     "compose": ("globalstep.deploy.compose", "run a training script as containers of docker compose"),
     "launch": ("globalstep.deploy.launch.launch", "run a training script as PS, workers and chief on this machine"),
     "status": (
