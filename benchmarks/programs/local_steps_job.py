@@ -139,7 +139,7 @@ def main() -> None:
     sent = received = 0
     with gs.Trainer(params, loss_of, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
         while not trainer.done:
-            drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(trainer.round_steps)]
+            drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(args.every)]
             trainer.step(*((x[at].astype(np.float32), y[at]) for at in drawn))
             sent, received = trainer._session._tf_sess().cluster.traffic
     loss, _ = loss_fn(trainer.result.model, x[:test].astype(np.float32), y[:test])

@@ -93,7 +93,7 @@ def main():
             elif args.mode == "units":
                 trainer.unit([0])
             else:
-                trainer.step(*[0] * trainer.round_steps)
+                trainer.step(*[0] * (LOCAL if args.mode == "local" else 1))
         if not trainer.is_chief:
             stay(args.windows, "leaving", name)
     print(f"done at step {trainer.result.step}", flush=True)
