@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from benchmarks.harness.workload import HOT_ID, LEARNING_RATE, Array, Case, check_values
 from benchmarks.programs import digits_job
 
@@ -80,7 +82,10 @@ def _check(worker: Worker, case: Case, command: Mapping[str, Any]) -> dict[str, 
             check_values(values, step, exact=case.rule == "sgd")
         if case.kind == "embedding" and case.rule == "sgd":
             (row,) = values.values()
-            if (row != -LEARNING_RATE * command["hot"]).any():
+            right = -LEARNING_RATE * command["hot"]
+            # Exact in float32 as long as LEARNING_RATE is; beyond, each push rounds once.
+            slack = steps * np.spacing(np.float32(-right)) if command["hot"] > 1 << 24 else 0.0
+            if (abs(row - right) > slack).any():
                 raise RuntimeError(f"Row {HOT_ID} holds {row.min()} to {row.max()} after {command['hot']} gradients.")
     return {"lost_steps": steps - step}
 
