@@ -170,7 +170,7 @@ class Applier:
         for item in entry.hypers:
             hypers[item.optimizer, item.after_increment] = item.values
         apply_secs = None
-        if changes.ops or (changes.layout is not None and changes.layout.ops):
+        if changes.changes:
             clock = self._resources.clock
             began = clock.monotonic()
             # What overflows becomes inf, as in TensorFlow; it must not stop midway.

@@ -27,20 +27,6 @@ Array = npt.NDArray[Any]
 _NO_DATA = memoryview(b"")
 
 
-def _read(now: Incarnation, event: Pull) -> Answer:
-    """Read the values as they are; by the layout's plan, where there is one."""
-    layout, packing = event.layout, None
-    if layout is None:
-        values = now.store.read(event.reads, event.buffer)
-    else:
-        plan = layout.plan
-        if plan is None or plan.version != now.store.version:
-            plan = layout.plan = now.store.plan((), event.reads, _NO_DATA)
-        values = read_now(plan, event.buffer)
-        packing = Packing(plan.places, event.known)
-    return Answer(event.reads, values, packing, now.applied, now.applied)
-
-
 def prepare_room_for_made(event: ReadMade) -> None:
     """Have room ready for what is read; to be called before the shard's lock is taken."""
     plan = event.layout.plan
@@ -63,19 +49,24 @@ class StateReader:
         now.check(event.incarnation, event.client)
         if event.floors:
             self._sequencer.raise_floors(now, event.floors)
-        ledger = now.ledger
-        if event.shards:
-            answer = _read(now, event)
-            if ledger is not None:
-                answer.last = {shard: ledger.last_of(shard) for shard in event.shards}
-            return answer
-        if ledger is None or ledger.visible == ledger.steps:
-            return _read(now, event)
-        values = now.store.read(event.reads, event.buffer)
-        for at, read in enumerate(event.reads):
-            if read.variable in ledger.visible:
-                values[at] = np.asarray(ledger.visible[read.variable], values[at].dtype)
-        return Answer(event.reads, values, None, now.applied, now.applied)
+        ledger, layout = now.ledger, event.layout
+        hides = ledger is not None and not event.shards and ledger.visible != ledger.steps
+        packing: Packing | None = None
+        if layout is None or hides:
+            values = now.store.read(event.reads, event.buffer)
+        else:
+            plan = layout.plan
+            if plan is None or plan.version != now.store.version:
+                plan = layout.plan = now.store.plan((), event.reads, _NO_DATA)
+            values, packing = read_now(plan, event.buffer), Packing(plan.places, event.known)
+        answer = Answer(event.reads, values, packing, now.applied, now.applied)
+        if ledger is not None and event.shards:
+            answer.last = {shard: ledger.last_of(shard) for shard in event.shards}
+        if ledger is not None and hides:
+            for at, read in enumerate(event.reads):
+                if read.variable in ledger.visible:
+                    values[at] = np.asarray(ledger.visible[read.variable], values[at].dtype)
+        return answer
 
     def made(self, now: Incarnation, event: ReadMade) -> StepMade | None:
         """See ReadMade."""

@@ -330,10 +330,12 @@ class Sequencer:
             hypers += (evaluate_use(use, after if use.after_increment else ledger.steps, store),)
         if staged is not None:
             layout = staged.parts.layout
-            if layout is None or layout.covered != store.version or layout.uses is not asked.uses:
+            if layout is not None and layout.uses is not asked.uses:
+                layout = None  # what it uses came with this push
+            if layout is None or layout.covered != store.version:
                 check_covered(staged.parts.optimizers, hypers, store)
-            if layout is not None and layout.uses is asked.uses:
-                layout.covered = store.version
+                if layout is not None:
+                    layout.covered = store.version
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
             if not self._resources.replaying:

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.ps.budget import SMALL_BYTES, ReplyBuffer
+from globalstep.ps.budget import ReplyBuffer
 from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.rules.rule import BoundRule, Rule, check_alike
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl, padded
 
 __all__ = [
-    "ApplySpan", "Held", "PushPlan", "ReadSpan", "Total", "copies", "flat_copies", "lay_out", "padded_count",
-    "plan_reads", "plan_runs",
+    "ApplySpan", "Held", "PushPlan", "ReadSpan", "Total", "copies", "lay_out", "padded_count", "plan_reads",
+    "plan_runs",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -341,26 +341,6 @@ def _widened(held: Held, total: int, count: int) -> Array:
     """The `total` elements of the arena that end with this Variable's `count`."""
     end = held.start + count
     return held.arena[end - total : end]
-
-
-def flat_copies(views: Sequence[Array], nbytes: int, buffer: ReplyBuffer | None = None) -> list[Array]:
-    """Copy flat pieces of arenas, padding included.
-
-    Args:
-        views: They.
-        nbytes: How many bytes they have together.
-        buffer: Where to put them, one behind the other, if they are many; None for anywhere.
-    """
-    memory = buffer.take(nbytes) if buffer is not None and nbytes >= SMALL_BYTES else None
-    if memory is None:
-        return list(map(np.ndarray.copy, views))
-    out, at = list[Array](), 0
-    for view in views:
-        place: Array = np.ndarray(view.shape, view.dtype, memory.data, at)
-        np.copyto(place, view)
-        out.append(place)
-        at += view.nbytes
-    return out
 
 
 def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | None = None) -> list[Array]:

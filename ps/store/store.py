@@ -18,18 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError
-from globalstep.ps.budget import ReplyBuffer
-from globalstep.ps.store.arena import (
-    ApplySpan,
-    Held,
-    PushPlan,
-    Total,
-    copies,
-    flat_copies,
-    lay_out,
-    plan_reads,
-    plan_runs,
-)
+from globalstep.ps.budget import SMALL_BYTES, ReplyBuffer
+from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, copies, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
     check_memory,
@@ -291,9 +281,8 @@ class VariableStore:
             ResourceExhaustedError: If there is no memory for them now.
         """
         if data.readonly:
-            return flat_copies(plan.views, plan.read_bytes, buffer)
-        views = [piece.view for piece in plan.copied] if plan.copied else ()
-        copied = iter(flat_copies(views, plan.copied_bytes, buffer) if views else ())
+            return copies([(view, None) for view in plan.views], buffer)
+        copied = iter(copies([(piece.view, None) for piece in plan.copied], buffer) if plan.copied else ())
         values: list[Array] = []
         for piece in plan.reads:
             if piece.left_at is None:
@@ -482,7 +471,9 @@ def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
         ResourceExhaustedError: If there is no memory for them now.
     """
     try:
-        return flat_copies(plan.views, plan.read_bytes, buffer)
+        if buffer is None or plan.read_bytes < SMALL_BYTES:
+            return list(map(np.ndarray.copy, plan.views))
+        return copies([(view, None) for view in plan.views], buffer)
     except MemoryError:
         raise no_memory_to_read(len(plan.places)) from None
 
