@@ -211,9 +211,6 @@ class Incoming:
         shares: Whether messages may speak of shared memory.
         takes_descriptors: Whether descriptors that come with messages are kept, for `descriptor`.
         pool: Memory for the tensors; of its own by default.
-
-    Attributes:
-        is_idle: Whether nothing of a message has come that was not given out.
     """
 
     def __init__(
@@ -234,7 +231,6 @@ class Incoming:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         # What has been received and not been given out.
         self._begin = self._end = 0
-        self.is_idle = True
         #: The message whose header has come; how long its head is, and whether that is still to come; of its tensors,
         #: how many bytes follow it.
         self._begun: SocketMessage | None = None
@@ -255,6 +251,11 @@ class Incoming:
     def coming_bytes(self) -> int:
         """How many bytes of tensors follow the message that has begun to come; 0 where none is known to."""
         return 0 if self._begun is None else self._data_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a message has come that was not given out."""
+        return self._begun is None and self._begin == self._end
 
     @property
     def is_filling(self) -> bool:
@@ -280,7 +281,7 @@ class Incoming:
             OSError: If the connection is broken, or ends within a message.
         """
         while True:
-            if not self.is_idle:
+            if self._begun is not None or self._begin != self._end:
                 message = self.take()
                 if message is not None:
                     return message
@@ -310,7 +311,7 @@ class Incoming:
             begun.head, self._wants_head = head, False
         if self._data_bytes and not self._has_data(begun, patient):
             return None
-        self._begun, self.is_idle = None, self._begin == self._end
+        self._begun = None
         return begun
 
     def fill(self, flags: int = 0) -> bool:
@@ -341,7 +342,6 @@ class Incoming:
         else:
             got = self._connection.recv_into(self._buffer[self._end :], 0, flags)
         self._end += got
-        self.is_idle = self.is_idle and not got
         return got > 0
 
     def descriptor(self) -> int:
