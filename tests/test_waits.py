@@ -100,10 +100,7 @@ ALLOWED = {
         "Heartbeat.stop": _SHUT,
     },
     "worker/client/client.py": {
-        "ClusterClient.push": "pushes in flight say whom they wait for",
-        "ClusterClient._ask_steps": "pushes in flight say whom they wait for",
-        "ClusterClient.pull": "pushes in flight say whom they wait for",
-        "ClusterClient.snapshot": "pushes in flight say whom they wait for",
+        "ClusterClient._make_ready": "pushes in flight say whom they wait for",
     },
     "worker/step/stepping.py": {
         "Stepper.wait": "pushes in flight say whom they wait for",

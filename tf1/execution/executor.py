@@ -223,7 +223,9 @@ class Executor:
             self._require_declared([read.variable for read in reads])
             if layout is not None:
                 self._declared[layout] = self.cluster.incarnation
-        with self.span("pull", variables=len(reads)) if self.trace is not None else _NO_SPAN:
+        if self.trace is None:
+            return self.cluster.pull(reads, layout)
+        with self.span("pull", variables=len(reads)):
             return self.cluster.pull(reads, layout)
 
     def push(

@@ -189,9 +189,7 @@ class ClusterClient:
         return self._ask_steps(self.task)
 
     def _ask_steps(self, task: str) -> pb.GetGlobalStepReply:
-        self._joined.check_process()
-        if self._later is not None:
-            self._later.wait()
+        self._make_ready()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -242,15 +240,20 @@ class ClusterClient:
             FailedPreconditionError: For a Variable that has no value yet.
             AbortedError: If the run's incarnation is over.
         """
-        if os.getpid() != self._joined.pid:
-            self._joined.check_process()
-        if self._later is not None and not at_once:  # what is read comes after the pushes that nobody waits for
-            self._later.wait()
+        if not at_once:
+            self._make_ready()
         wanted = Push(reads=reads, layout=layout)
         with self._lock:
             stored, split, joins, merged = self._stored(wanted)
             values = self._protocol.pull(stored, split)
             return values if joins is None and merged is None else self._asked(values, joins, merged)
+
+    def _make_ready(self) -> None:
+        """Refuse a forked child, and wait for the pushes that nobody waits for: what is asked next comes after them."""
+        if os.getpid() != self._joined.pid:
+            self._joined.check_process()
+        if self._later is not None:
+            self._later.wait()
 
     def _stored(self, push: Push) -> tuple[Push, Split | None, Sequence[Join] | None, MergedReads | None]:
         """Give a push as the PS tasks store its Variables: rows named once, Variables in parts. Caller holds the lock.
@@ -299,9 +302,8 @@ class ClusterClient:
         Raises:
             OpError: What went wrong with it; without `wait`, with an earlier one whose ticket was not asked.
         """
-        if os.getpid() != self._joined.pid:
-            self._joined.check_process()
         if not wait:
+            self._joined.check_process()
             if self._later is None:
                 from globalstep.worker.client.causes import why_pushes_wait
                 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
@@ -309,8 +311,7 @@ class ClusterClient:
                 with self._lock:
                     self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
             return self._later.submit(lambda: self.push(push))
-        if self._later is not None:
-            self._later.wait()
+        self._make_ready()
         if not at_once:
             for item in push.increments:
                 if item.contributions:
@@ -389,8 +390,7 @@ class ClusterClient:
         """
         from globalstep.worker.client.snapshot import Releases, Snapshot
 
-        if self._later is not None:
-            self._later.wait()
+        self._make_ready()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()

@@ -163,8 +163,9 @@ class PushProtocol:
         parts = self.messages.split(wanted) if known is None else known.parts
         # Values of one shard are consistent by themselves.
         asked = sorted({*parts, self.run.sequencer}) if len(parts) > 1 else []
-        tries = 0
-        while parts:
+        if not parts:
+            return []
+        for _ in range(_READ_TRIES):
             try:
                 replies = self.call(self._pulling(wanted, parts, asked))
             except LayoutUnknownError:
@@ -178,10 +179,7 @@ class PushProtocol:
                 return found[shard]
             if self._are_consistent(parts, replies):
                 return self.messages.gather(wanted, found)
-            tries += 1
-            if tries == _READ_TRIES:
-                return self.push(Push(reads=wanted.reads)).values
-        return []
+        return self.push(Push(reads=wanted.reads)).values
 
     def _are_consistent(self, shards: Iterable[int], replies: Mapping[int, Message]) -> bool:
         """Whether the values of several shards are of one moment: no push came between."""

@@ -293,8 +293,7 @@ NOT_TAKEN = {
     "_push_together: except _REFUSALS": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
     "_gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
-    **dict.fromkeys(("pull: not (self._are_consistent(parts, replies))", "pull: tries == _READ_TRIES"),
-        "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation"),
+    "pull: not parts": "a read of nothing sends nothing",
     "pull: except LayoutUnknownError": "no read here has a layout: test_push_protocol.py, the simulation",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
