@@ -35,14 +35,17 @@ from globalstep.tf1.ops.sliding_windows import (
 )
 
 __all__ = [
+    "around",
     "avg_pool",
     "checked_padding",
-    "images_gradient",
     "conv2d",
+    "images_gradient",
+    "inside",
     "is_channels_first",
+    "laid_over",
     "last_order",
-    "margins",
     "max_pool",
+    "means",
     "output_shape",
     "prepared",
     "spatial_sizes",
@@ -51,6 +54,9 @@ __all__ = [
     "two_sizes",
     "windows_of",
 ]
+
+
+_Sizes = tuple[int, ...]
 
 
 def spatial_sizes(values: Any, what: str, rank: int) -> list[int]:
@@ -71,35 +77,59 @@ def two_sizes(values: Any, what: str) -> tuple[int, int]:
     return height, width
 
 
-def margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
-    """Give how many elements are put before and after a dimension."""
+def _margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
     if padding == "VALID":
         return 0, 0
     missing = max((-(-length // stride) - 1) * stride + size - length, 0)
     return missing // 2, missing - missing // 2
 
 
-def _fit_of(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Fit:
-    """Give how windows lie on images [n, height, width, channels] as the padding says."""
-    height, width = np.shape(images)[1:3]
-    return Fit(strides, margins(height, size[0], strides[0], padding), margins(width, size[1], strides[1], padding))
+def around(space: Sequence[int], size: _Sizes, strides: _Sizes, padding: str) -> list[tuple[int, int]]:
+    """Give how many elements are put before and after each dimension of space."""
+    return [_margins(length, k, step, padding) for length, k, step in zip(space, size, strides, strict=True)]
 
 
-def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str, fill: float) -> Any:
-    """Give the windows of images, with `fill` put around them as the padding says; see `patches`."""
-    fit = _fit_of(images, size, strides, padding)
-    if any(fit.rows) or any(fit.columns):
-        around = ((0, 0), fit.rows, fit.columns, (0, 0))
-        images = np.pad(images, around, "constant", constant_values=fill)
+def _fit_of(shape: Sequence[int], size: tuple[int, int], strides: tuple[int, int], padding: str) -> Fit:
+    """Give how windows lie on images of a shape [n, height, width, channels] as the padding says."""
+    rows, columns = around(shape[1:3], size, strides, padding)
+    return Fit(strides, rows, columns)
+
+
+def prepared(images: Any, size: _Sizes, strides: _Sizes, padding: str, fill: float) -> Any:
+    """Give the windows of images, or volumes, with `fill` put around them as the padding says; see `patches`."""
+    outside = around(np.shape(images)[1:-1], size, strides, padding)
+    if any(map(any, outside)):
+        images = np.pad(images, ((0, 0), *outside, (0, 0)), "constant", constant_values=fill)
     return patches(images, size, strides)
 
 
-def windows_of(images: Node, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Node:
-    """Give the node of `prepared`, with zeros around the images."""
+def laid_over(windows: Any, shape: Sequence[int], size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    """Add windows up where `prepared` took them from images, or volumes, of a shape."""
+    space, outside = shape[1:-1], around(shape[1:-1], size, strides, padding)
+    padded = (shape[0], *(length + sum(pair) for length, pair in zip(space, outside, strict=True)), shape[-1])
+    inner = (slice(first, first + length) for length, (first, _) in zip(space, outside, strict=True))
+    return overlay(windows, size, strides, padded)[(slice(None), *inner)]
+
+
+def means(images: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
+    """Give the mean of each window of images, or volumes, of the elements inside."""
+    axes = tuple(range(1 + len(size), 1 + 2 * len(size)))
+    inside = np.ones((1, *np.shape(images)[1:-1], 1), images.dtype)
+    total, count = (np.sum(prepared(one, size, strides, padding, 0), axis=axes) for one in (images, inside))
+    return total / count
+
+
+def windows_of(images: Node, size: _Sizes, strides: _Sizes, padding: str) -> Node:
+    """Give the node of `prepared`, with zeros around the images or volumes."""
     return Node(
-        "Windows", (images,), lambda x: prepared(x, size, strides, padding, 0), dtype=images.dtype, shape=[None] * 6,
-        attrs={"size": size, "strides": strides, "padding": padding},
+        "Windows", (images,), lambda x: prepared(x, size, strides, padding, 0), dtype=images.dtype,
+        shape=[None] * (2 + 2 * len(size)), attrs={"size": size, "strides": strides, "padding": padding},
     )  # fmt: skip
+
+
+def inside(images: Node) -> Node:
+    """Give ones in place of one image, or volume, of one channel."""
+    return ones(images[:1, ..., :1])
 
 
 @gradient_of("Windows")
@@ -108,10 +138,7 @@ def _windows_gradient(node: Node, grad: Node) -> Any:
     size, strides, padding = how["size"], how["strides"], how["padding"]
 
     def lay(windows: Any, like: Any) -> Any:
-        shape, fit = like.shape, _fit_of(like, size, strides, padding)
-        padded = (shape[0], shape[1] + sum(fit.rows), shape[2] + sum(fit.columns), shape[3])
-        whole = overlay(windows, size, strides, padded)
-        return whole[:, fit.rows[0] : fit.rows[0] + shape[1], fit.columns[0] : fit.columns[0] + shape[2]]
+        return laid_over(windows, like.shape, size, strides, padding)
 
     return (Node("LaidOver", (grad, images), lay, dtype=grad.dtype, shape=images.shape, attrs=dict(how)),)
 
@@ -161,25 +188,21 @@ def to_channels_first(node: Node) -> Node:
 
 
 def last_order(values: Any) -> Any:
-    """Give four numbers for [batch, channels, height, width] in the order with the channels last."""
-    if isinstance(values, Sequence) and len(values) == 4:
-        return [values[0], values[2], values[3], values[1]]
+    """Give numbers for [batch, channels, *space], four or five, in the order with the channels last."""
+    if isinstance(values, Sequence) and len(values) in (4, 5):
+        return [values[0], *values[2:], values[1]]
     return values
 
 
-def output_shape(
-    x: Node, size: tuple[int, int], strides: tuple[int, int], padding: str, channels: int | None
-) -> TensorShape:
-    """Give the static shape of what windows over images give; `channels` None for as many as `x` has."""
+def output_shape(x: Node, size: _Sizes, strides: _Sizes, padding: str, channels: int | None) -> TensorShape:
+    """Give the static shape of what windows over images, or volumes, give; `channels` None for as many as `x` has."""
     if x.shape.dims is None:
-        return TensorShape([None] * 4)
-    n, height, width, own = x.shape.as_list()
-    lengths: list[int | None] = []
-    for length, window, stride in ((height, size[0], strides[0]), (width, size[1], strides[1])):
-        if length is None:
-            lengths.append(None)
-        else:
-            lengths.append(-(-(length if padding == "SAME" else length - window + 1) // stride))
+        return TensorShape([None] * (2 + len(size)))
+    n, *space, own = x.shape.as_list()
+    lengths = [
+        None if length is None else -(-(length if padding == "SAME" else length - k + 1) // step)
+        for length, k, step in zip(space, size, strides, strict=True)
+    ]
     return TensorShape([n, *lengths, own if channels is None else channels])
 
 
@@ -226,7 +249,7 @@ def conv2d(
     size = (rows, columns)
 
     def evaluate(images: Any, kernels: Any) -> Any:
-        return convolve(images, kernels, _fit_of(images, size, steps, fit))
+        return convolve(images, kernels, _fit_of(images.shape, size, steps, fit))
 
     shape = output_shape(x, size, steps, fit, outputs)
     attrs = {"strides": steps, "padding": fit}
@@ -248,11 +271,9 @@ def images_gradient(
     def spread(g: Any, kernels: Any, wanted: Any) -> Any:
         shape = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
         size = kernels.shape[:2]
-        fit = Fit(
-            strides, margins(shape[1], size[0], strides[0], padding), margins(shape[2], size[1], strides[1], padding)
-        )
-        for at, around in ((1, fit.rows), (2, fit.columns)):
-            computed = (shape[at] + sum(around) - size[at - 1]) // strides[at - 1] + 1
+        fit = _fit_of(shape, size, strides, padding)
+        for at, outside in ((1, fit.rows), (2, fit.columns)):
+            computed = (shape[at] + sum(outside) - size[at - 1]) // strides[at - 1] + 1
             if computed != g.shape[at]:
                 raise InvalidArgumentError(
                     "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
@@ -271,9 +292,9 @@ def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, 
     size = int(like.shape[0]), int(like.shape[1])
 
     def multiply(x: Any, g: Any) -> Any:
-        return to_kernels(x, g, size, _fit_of(x, size, strides, padding))
+        return to_kernels(x, g, size, _fit_of(x.shape, size, strides, padding))
 
-    attrs = {"strides": strides, "padding": padding, "like": like}
+    attrs = {"strides": strides, "padding": padding}
     return Node("Conv2DBackpropFilter", (images, grad), multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
 
 
@@ -316,7 +337,7 @@ def max_pool(
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        return largest_of_windows(images, size, _fit_of(images, size, steps, fit))
+        return largest_of_windows(images, size, _fit_of(images.shape, size, steps, fit))
 
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
@@ -332,7 +353,7 @@ def _max_pool_gradient(node: Node, grad: Node) -> Any:
 
 def _max_pool_grad(grad: Node, x: Node, largest: Node, how: tuple[Any, Any, str]) -> Node:
     def share(g: Any, images: Any, maxima: Any) -> Any:
-        return share_of_windows(g, images, maxima, how[0], _fit_of(images, *how))
+        return share_of_windows(g, images, maxima, how[0], _fit_of(images.shape, *how))
 
     return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how})
 
@@ -341,10 +362,10 @@ def _max_pool_grad(grad: Node, x: Node, largest: Node, how: tuple[Any, Any, str]
 def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
     (of, x, largest), how = node.inputs, node.attrs["how"]
 
-    def means(values: Any, images: Any, maxima: Any) -> Any:
-        return collect(values, images, maxima, how[0], _fit_of(images, *how))
+    def mean(values: Any, images: Any, maxima: Any) -> Any:
+        return collect(values, images, maxima, how[0], _fit_of(images.shape, *how))
 
-    made = Node("MaxPoolGradGrad", (grad, x, largest), means, dtype=of.dtype, shape=of.shape, attrs={"how": how})
+    made = Node("MaxPoolGradGrad", (grad, x, largest), mean, dtype=of.dtype, shape=of.shape, attrs={"how": how})
     return made, None, None
 
 
@@ -378,18 +399,17 @@ def avg_pool(
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        total = np.sum(prepared(images, size, steps, fit, 0), axis=(3, 4))
-        inside = np.ones((1, *np.shape(images)[1:3], 1), images.dtype)
-        return total / np.sum(prepared(inside, size, steps, fit, 0), axis=(3, 4))
+        return means(images, size, steps, fit)
 
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     return Node("AvgPool", (x,), pool, name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
-@gradient_of("AvgPool")
+@gradient_of("AvgPool", "AvgPool3D")
 @composed
 def _avg_pool_gradient(node: Node) -> Node:
     (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
-    total, count = (reduce_sum(windows_of(one, *how), [3, 4]) for one in (x, ones(x)))
+    axes = range(1 + len(how[0]), 1 + 2 * len(how[0]))
+    total, count = (reduce_sum(windows_of(one, *how), list(axes)) for one in (x, inside(x)))
     return total / count

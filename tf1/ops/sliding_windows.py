@@ -67,10 +67,10 @@ def _inside(padded: Any, shape: tuple[int, ...], fit: Fit) -> Any:
     return padded[:, fit.rows[0] : fit.rows[0] + shape[1], fit.columns[0] : fit.columns[0] + shape[2]]
 
 
-def _windows(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Any:
-    """Give the windows as a view, [n, rows, columns, *size, channels]."""
-    windows = np.lib.stride_tricks.sliding_window_view(images, size, axis=(1, 2))
-    return np.moveaxis(windows[:, :: strides[0], :: strides[1]], 3, -1)
+def _windows(images: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Give the windows as a view, [n, *places, *size, channels]."""
+    windows = np.lib.stride_tricks.sliding_window_view(images, size, axis=tuple(range(1, 1 + len(size))))
+    return np.moveaxis(windows[(slice(None), *(slice(None, None, step) for step in strides))], 1 + len(size), -1)
 
 
 def _blocks(windows: Any) -> Iterator[tuple[slice, Any]]:
@@ -95,27 +95,27 @@ def _blocks(windows: Any) -> Iterator[tuple[slice, Any]]:
             yield slice(at, at + len(part)), block.reshape(rows, length)
 
 
-def patches(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Any:
-    """Give the windows of images as [n, rows, columns, *size, channels]."""
+def patches(images: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Give the windows of images, or of volumes, as [n, *places, *size, channels]."""
     return np.ascontiguousarray(_windows(images, size, strides))
 
 
-def overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shape: tuple[int, ...]) -> Any:
+def overlay(windows: Any, size: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """Add windows up where `patches` took them from."""
     out = np.zeros(shape, windows.dtype)
-    for (i, j), part in _parts(out, size, strides):
-        part += windows[:, :, :, i, j]
+    for place, part in _parts(out, size, strides):
+        part += windows[(*(slice(None),) * (1 + len(size)), *place)]
     return out
 
 
-def _parts(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Give for each place in a window what all windows have there: a view [n, rows, columns, channels]."""
-    ends = [length - window + 1 for length, window in zip(images.shape[1:3], size, strict=True)]
+def _parts(images: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Give for each place in a window what all windows have there: a view [n, *places, channels]."""
+    ends = [length - window + 1 for length, window in zip(images.shape[1:-1], size, strict=True)]
     if min(ends) < 1:
-        raise ValueError(f"Windows of {size} are larger than images of {images.shape[1:3]}")
-    for i in range(size[0]):
-        for j in range(size[1]):
-            yield (i, j), images[:, i : i + ends[0] : strides[0], j : j + ends[1] : strides[1]]
+        raise ValueError(f"Windows of {size} are larger than images of {images.shape[1:-1]}")
+    for place in np.ndindex(*size):
+        steps = (slice(at, at + end, step) for at, end, step in zip(place, ends, strides, strict=True))
+        yield place, images[(slice(None), *steps)]
 
 
 def _tiles(images: Any, kernels: tuple[int, ...], fit: Fit) -> Any:

@@ -7,7 +7,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,70 +19,18 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.array_ops import reshape, reshape_like
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
-from globalstep.tf1.ops.gradient_ops import ones
 from globalstep.tf1.ops.product_ops import matmul
-from globalstep.tf1.ops.reduction_ops import reduce_max, reduce_sum
+from globalstep.tf1.ops.reduction_ops import reduce_max
 
 __all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
 
 _Sizes = tuple[int, int, int]
-_SPACE = (1, 2, 3)
-
-
-def _cubes(volumes: Any, size: _Sizes, strides: _Sizes) -> Any:
-    """Give the windows of volumes [n, d, h, w, c] as [n, planes, rows, columns, *size, c]."""
-    windows = np.lib.stride_tricks.sliding_window_view(volumes, size, axis=_SPACE)
-    chosen = windows[:, :: strides[0], :: strides[1], :: strides[2]]
-    return np.ascontiguousarray(np.moveaxis(chosen, 4, -1))
-
-
-def _overlay(windows: Any, size: _Sizes, strides: _Sizes, shape: tuple[int, ...]) -> Any:
-    """Add windows up where `_cubes` took them from."""
-    out = np.zeros(shape, windows.dtype)
-    counts = windows.shape[1:4]
-    for i, j, k in np.ndindex(*size):
-        places = tuple(
-            slice(at, at + step * (count - 1) + 1, step)
-            for at, step, count in zip((i, j, k), strides, counts, strict=True)
-        )
-        out[(slice(None), *places)] += windows[:, :, :, :, i, j, k]
-    return out
 
 
 def _three(values: Any, what: str) -> _Sizes:
     """Take the three spatial sizes out of TensorFlow's five."""
     depth, height, width = conv_ops.spatial_sizes(values, what, 3)
     return depth, height, width
-
-
-def _last_order(values: Any) -> Any:
-    """Give five numbers for [batch, channels, *space] in the order with the channels last."""
-    if isinstance(values, Sequence) and len(values) == 5:
-        return [values[0], *values[2:], values[1]]
-    return values
-
-
-def _around(space: Sequence[int], size: _Sizes, strides: _Sizes, padding: str) -> list[tuple[int, int]]:
-    return [conv_ops.margins(n, k, step, padding) for n, k, step in zip(space, size, strides, strict=True)]
-
-
-def _prepared(volumes: Any, size: _Sizes, strides: _Sizes, padding: str, fill: float) -> Any:
-    """Give the windows of volumes, with `fill` put around them as the padding says; see `_cubes`."""
-    around = _around(np.shape(volumes)[1:4], size, strides, padding)
-    if any(a or b for a, b in around):
-        volumes = np.pad(volumes, [(0, 0), *around, (0, 0)], "constant", constant_values=fill)
-    return _cubes(volumes, size, strides)
-
-
-def _shape(x: Node, size: _Sizes, strides: _Sizes, padding: str, channels: int | None) -> TensorShape:
-    if x.shape.dims is None:
-        return TensorShape([None] * 5)
-    n, *space, own = x.shape.as_list()
-    lengths = [
-        None if length is None else -(-(length if padding == "SAME" else length - k + 1) // step)
-        for length, k, step in zip(space, size, strides, strict=True)
-    ]
-    return TensorShape([n, *lengths, own if channels is None else channels])
 
 
 def _size_of(w: Node) -> tuple[_Sizes, int | None, int | None]:
@@ -128,7 +76,7 @@ def conv3d(
         raise ValueError("conv3d with dilations is not supported.")
     if conv_ops.is_channels_first(data_format, 5):
         return conv_ops.to_channels_first(
-            conv3d(conv_ops.to_channels_last(x), w, _last_order(strides), padding, name=name)
+            conv3d(conv_ops.to_channels_last(x), w, conv_ops.last_order(strides), padding, name=name)
         )
     steps, fit = _three(strides, "strides"), conv_ops.checked_padding(padding)
     size, channels, outputs = _size_of(w)
@@ -136,13 +84,13 @@ def conv3d(
         raise ValueError(f"The volumes have {x.shape.as_list()[-1]} channels, the filters {channels}.")
 
     def convolve(volumes: Any, kernels: Any) -> Any:
-        windows = _prepared(volumes, size, steps, fit, 0)
+        windows = conv_ops.prepared(volumes, size, steps, fit, 0)
         lead = np.shape(windows)[:4]
         flat = np.reshape(windows, (int(np.prod(lead)), -1))
         return np.reshape(np.matmul(flat, np.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
     return Node(
-        "Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=_shape(x, size, steps, fit, outputs),
+        "Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=conv_ops.output_shape(x, size, steps, fit, outputs),
         attrs={"strides": steps, "padding": fit},
     )  # fmt: skip
 
@@ -151,51 +99,21 @@ def conv3d(
 @composed
 def _conv3d_gradient(node: Node) -> Node:
     x, w = node.inputs
-    (size, _, outputs), (steps, padding) = _size_of(w), _how(node)
-    windows = reshape(_windows_of(x, size, steps, padding), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
+    size, _, outputs = _size_of(w)
+    windows = reshape(_windows(x, node, size), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
     return reshape_like(matmul(windows, reshape(w, [-1, outputs])), node)
 
 
-def _how(node: Node) -> tuple[_Sizes, str]:
-    return node.attrs["strides"], node.attrs["padding"]
-
-
-def _windows_of(volumes: Node, size: _Sizes, strides: _Sizes, padding: str) -> Node:
-    """Give the node of `_prepared`, with zeros around the volumes."""
-    attrs = {"size": size, "strides": strides, "padding": padding}
-    return Node(
-        "Cubes",
-        (volumes,),
-        lambda x: _prepared(x, size, strides, padding, 0),
-        dtype=volumes.dtype,
-        shape=[None] * 8,
-        attrs=attrs,
-    )
-
-
-@gradient_of("Cubes")
-def _windows_gradient(node: Node, grad: Node) -> Any:
-    (volumes,), size = node.inputs, node.attrs["size"]
-    strides, padding = _how(node)
-
-    def lay(windows: Any, like: Any) -> Any:
-        return _laid_over(windows, like.shape, size, strides, padding)
-
-    return (
-        Node("LaidOverVolumes", (grad, volumes), lay, dtype=grad.dtype, shape=volumes.shape, attrs=dict(node.attrs)),
-    )
-
-
-@gradient_of("LaidOverVolumes")
-def _laid_over_gradient(node: Node, grad: Node) -> Any:
-    return _windows_of(grad, node.attrs["size"], *_how(node)), None
+def _windows(volumes: Node, node: Node, size: _Sizes) -> Node:
+    """Give windows of volumes that lie as those of a node do."""
+    return conv_ops.windows_of(volumes, size, node.attrs["strides"], node.attrs["padding"])
 
 
 @gradient_of("Conv3DBackpropInputV2")
 def _conv3d_transpose_gradient(node: Node, grad: Node) -> Any:
     x, w, _ = node.inputs
-    (size, _, inputs), how = _size_of(w), _how(node)
-    windows = reshape(_windows_of(grad, size, *how), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
+    size, _, inputs = _size_of(w)
+    windows = reshape(_windows(grad, node, size), [-1, int(np.prod([int(n) for n in w.shape[:-1]]))])
     to_x = reshape_like(matmul(windows, reshape(w, [-1, inputs])), x)
     return to_x, reshape_like(matmul(windows, reshape(x, [-1, inputs]), transpose_a=True), w), None
 
@@ -247,7 +165,7 @@ def conv3d_transpose(
 
     def spread(values: Any, kernels: Any, target: Any) -> Any:
         batch, *space, depth = (int(n) for n in np.asarray(target).reshape(-1))
-        around = _around(space, size, steps, fit)
+        around = conv_ops.around(space, size, steps, fit)
         wide = [n + sum(pair) for n, pair in zip(space, around, strict=True)]
         expected = [(n - k) // step + 1 for n, k, step in zip(wide, size, steps, strict=True)]
         if [batch, *expected] != list(np.shape(values)[:4]):
@@ -258,7 +176,7 @@ def conv3d_transpose(
         flat = np.reshape(values, (-1, np.shape(values)[-1]))
         each = np.matmul(flat, np.transpose(np.reshape(kernels, (-1, np.shape(kernels)[-1]))))
         windows = np.reshape(each, (*np.shape(values)[:4], *size, depth))
-        return _laid_over(windows, (batch, *space, depth), size, steps, fit)
+        return conv_ops.laid_over(windows, (batch, *space, depth), size, steps, fit)
 
     dims = sizes_of(sizes) or [None, None, None, None, outputs]
     return Node(
@@ -273,47 +191,23 @@ def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name
     x = require_float(op_type, as_node(value), "input")
     first = conv_ops.is_channels_first(data_format, 5)
     if first:
-        x, ksize, strides = conv_ops.to_channels_last(x), _last_order(ksize), _last_order(strides)
+        x, ksize, strides = conv_ops.to_channels_last(x), conv_ops.last_order(ksize), conv_ops.last_order(strides)
     size, steps, fit = _three(ksize, "ksize"), _three(strides, "strides"), conv_ops.checked_padding(padding)
-    shape = _shape(x, size, steps, fit, None)
+    shape = conv_ops.output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     made = Node(op_type, (x,), lambda v: fn(v, size, steps, fit), name=name, dtype=x.dtype, shape=shape, attrs=attrs)
     return conv_ops.to_channels_first(made) if first else made
 
 
 def _largest_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
-    windows = _prepared(volumes, size, strides, padding, -np.inf)
-    return windows.max(axis=(4, 5, 6))
-
-
-def _mean_of(volumes: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
-    total = np.sum(_prepared(volumes, size, strides, padding, 0), axis=(4, 5, 6))
-    inside = np.ones((1, *np.shape(volumes)[1:4], 1), volumes.dtype)
-    return total / np.sum(_prepared(inside, size, strides, padding, 0), axis=(4, 5, 6))
-
-
-def _laid_over(windows: Any, shape: tuple[int, ...], size: _Sizes, strides: _Sizes, padding: str) -> Any:
-    """Add windows up where `_prepared` took them from volumes of `shape`."""
-    around = _around(shape[1:4], size, strides, padding)
-    padded = (shape[0], *(n + sum(pair) for n, pair in zip(shape[1:4], around, strict=True)), shape[4])
-    whole = _overlay(windows, size, strides, padded)
-    inner = tuple(slice(low, low + n) for n, (low, _) in zip(shape[1:4], around, strict=True))
-    return whole[(slice(None), *inner)]
-
-
-@gradient_of("AvgPool3D")
-@composed
-def _avg_pool_gradient(node: Node) -> Node:
-    (x,), size = node.inputs, node.attrs["ksize"]
-    total, count = (reduce_sum(_windows_of(one, size, *_how(node)), [4, 5, 6]) for one in (x, ones(x)))
-    return total / count
+    return conv_ops.prepared(volumes, size, strides, padding, -np.inf).max(axis=(4, 5, 6))
 
 
 @gradient_of("MaxPool3D")
 @composed
 def _max_pool_gradient(node: Node) -> Node:
     (x,), size = node.inputs, node.attrs["ksize"]
-    windows, inside = (_windows_of(one, size, *_how(node)) for one in (x, ones(x)))
+    windows, inside = (_windows(one, node, size) for one in (x, conv_ops.inside(x)))
     lowest = np.asarray(np.finfo(x.dtype.as_numpy_dtype).min)
     return reduce_max(windows + (1.0 - inside) * lowest, [4, 5, 6])
 
@@ -343,5 +237,5 @@ def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> C
 
 max_pool3d = _pool("MaxPool3D", "max_pool3d", "Give the largest value of each window of volumes.", _largest_of)
 avg_pool3d = _pool(
-    "AvgPool3D", "avg_pool3d", "Give the mean of each window of volumes, of the elements inside.", _mean_of
+    "AvgPool3D", "avg_pool3d", "Give the mean of each window of volumes, of the elements inside.", conv_ops.means
 )
