@@ -16,6 +16,7 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_ints, static_value
+from globalstep.tf1.ops.gradient_ops import again, rearranges
 from globalstep.tf1.ops.random_ops import random_uniform
 
 __all__ = [
@@ -410,35 +411,10 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         return Node("RandomCrop", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(static))
 
 
-@gradient_of(
-    "CentralCrop", "CropToBoundingBox", "FlipImage", "PadToBoundingBox", "RandomCrop", "ResizeWithCropOrPad", "Rot90",
-    "TransposeImage",
-)  # fmt: skip
-def _moved_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    """Bring the gradient of each pixel back to where the pixel came from."""
-    move: Any = node.fn
-
-    def back(gradient: Any, x: Any, *arguments: Any) -> Any:
-        # Where each pixel comes from, counted from 1: 0 is none.
-        sources = move(np.arange(1, x.size + 1).reshape(x.shape), *arguments)
-        found = np.zeros(x.size + 1, x.dtype)
-        found[sources.reshape(-1)] = gradient.reshape(-1)
-        return found[1:].reshape(x.shape)
-
-    image, *others = node.inputs
-    moved = Node(
-        "MovedPixelsGrad", (grad, *node.inputs), back, dtype=image.dtype, shape=image.shape, attrs={"of": node}
-    )
-    return moved, *[None] * len(others)
-
-
-@gradient_of("MovedPixelsGrad")
-def _moved_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    of: Node = node.attrs["of"]
-    moved = Node(of.op_type, (grad, *of.inputs[1:]), of.fn, dtype=of.dtype, shape=of.shape)
-    return moved, *[None] * (len(node.inputs) - 1)
+rearranges("CentralCrop", "CropToBoundingBox", "FlipImage", "RandomCrop", "Rot90", "TransposeImage", views=True)
+rearranges("PadToBoundingBox", "ResizeWithCropOrPad")
 
 
 @gradient_of("RandomFlip")
 def _random_flip_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    return Node("RandomFlip", (grad, node.inputs[1]), node.fn, dtype=node.dtype, shape=node.shape), None
+    return again(node, (grad, node.inputs[1])), None

@@ -19,6 +19,7 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.images.geometry import image_node, pad_to_bounding_box, sizes_of_image
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_value
+from globalstep.tf1.ops.gradient_ops import again
 
 __all__ = [
     "ResizeMethod",
@@ -195,7 +196,7 @@ def _resize_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 @gradient_of("ResizeGrad")
 def _resize_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     of: Node = node.attrs["of"]
-    return Node(of.op_type, (grad, of.inputs[1]), of.fn, dtype=of.dtype, shape=of.shape, attrs=dict(of.attrs)), None
+    return again(of, (grad, of.inputs[1])), None
 
 
 def resize_bilinear(

@@ -17,7 +17,7 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementwise, normal_axes, sizes_of, static_ints
-from globalstep.tf1.ops.gradient_ops import sum_like
+from globalstep.tf1.ops.gradient_ops import passes, sum_like
 from globalstep.tf1.ops.primitives import broadcast
 
 __all__ = [
@@ -69,9 +69,8 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
     node = as_node(tensor)
 
     def check(value: Any) -> Any:
-        plain = value
-        if not np.all(np.isfinite(plain)):
-            what = "NaN" if np.any(np.isnan(plain)) else "Inf"
+        if not np.all(np.isfinite(value)):
+            what = "NaN" if np.any(np.isnan(value)) else "Inf"
             raise InvalidArgumentError(f"{message} : Tensor had {what} values ({node.name!r})")
         return value
 
@@ -192,7 +191,7 @@ def _reshaped_like(value: Any, like: Any) -> Any:
     return value.reshape(like.shape)
 
 
-@gradient_of("ExpandDims", "Reshape", "ReshapeLike", "Squeeze")
+@gradient_of("ExpandDims", "Reshape", "ReshapeLike", "Rows", "Squeeze")
 def _reshape_gradient(node: Node, grad: Node) -> Any:
     return reshape_like(grad, node.inputs[0]), *[None] * (len(node.inputs) - 1)
 
@@ -211,14 +210,12 @@ def _transpose_gradient(node: Node, grad: Node) -> Any:
     return (transpose(grad, None if order is None else [int(at) for at in np.argsort(order)]),)
 
 
+passes("CheckNumerics")
+
+
 @gradient_of("MatrixTranspose")
 def _matrix_transpose_gradient(node: Node, grad: Node) -> Any:
     return (matrix_transpose(grad),)
-
-
-@gradient_of("CheckNumerics")
-def _check_numerics_gradient(node: Node, grad: Node) -> Any:
-    return (grad,)
 
 
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:

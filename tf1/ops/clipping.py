@@ -110,7 +110,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 
 def _root_of_squares(values: Node, axes: Any) -> Node:
     """Give the 2-norm, with gradient 0 instead of infinity at 0."""
-    squares = reduce_sum(math_ops.square(values), None if axes is None else list(axes), axes is not None)
+    squares = reduce_sum(math_ops.square(values), axes, axes is not None)
     return Node("RootOfSquares", (squares,), np.sqrt, dtype=values.dtype, shape=squares.shape)
 
 

@@ -16,7 +16,9 @@ from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import MAX_STATIC, as_shape_node, is_node, operand_list, sizes_of
+from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.primitives import broadcast
+from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
     "constant",
@@ -293,18 +295,10 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
 
 @gradient_of("Fill")
 def _fill_gradient(node: Node, grad: Node) -> Any:
-    return None, Node("Sum", (grad,), _summed, dtype=grad.dtype, shape=[], attrs={"axis": None, "keepdims": False})
+    return None, reduce_sum(grad)
 
 
-def _summed(value: Any) -> Any:
-    return np.sum(value, dtype=value.dtype)
-
-
-@gradient_of("PlaceholderWithDefault")
-def _placeholder_gradient(node: Node, grad: Node) -> Any:
-    return (grad,)
-
-
+passes("PlaceholderWithDefault")
 no_gradient("LinSpace", "OnesLike", "Range", "ZerosLike")
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from globalstep.dtypes import as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.log_format import write_line
-from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import (
     GraphKeys,
     Node,
@@ -27,6 +26,7 @@ from globalstep.tf1.graph.graph import (
 )
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.ops.array_ops import identity
+from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
 
 __all__ = [
@@ -170,9 +170,7 @@ def Print(  # noqa: N802
     )  # fmt: skip
 
 
-@gradient_of("Print")
-def _print_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    return grad, *[None] * (len(node.inputs) - 1)
+passes("Print")
 
 
 def _summary(value: Any, summarize: int | None) -> str:

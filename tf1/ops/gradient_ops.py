@@ -14,13 +14,15 @@ from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.primitives import sum_to_shape
+from globalstep.tf1.ops.primitives import broadcast, sum_to_shape
 
 __all__ = [
     "add_terms",
+    "again",
     "broadcast_like",
     "is_ones",
     "ones",
+    "passes",
     "put_back",
     "rearranges",
     "sum_like",
@@ -85,21 +87,13 @@ def sum_like(gradient: Node, x: Node) -> Node:
             return gradient
         return Node("SumLike", (gradient,), lambda g: sum_to_shape(g, shape), dtype=gradient.dtype, shape=x.shape)
     return Node(
-        "SumLike",
-        (gradient, x),
-        lambda g, like: sum_to_shape(g, like.shape),
-        dtype=gradient.dtype,
-        shape=x.shape,
-        name="SumLike",
+        "SumLike", (gradient, x), lambda g, like: sum_to_shape(g, like.shape), dtype=gradient.dtype, shape=x.shape
     )
 
 
 def broadcast_like(x: Node, like: Node) -> Node:
     """Return a value broadcast to the shape of another one."""
-    return Node(
-        "BroadcastLike", (x, like), lambda v, other: np.array(np.broadcast_to(v, other.shape)), dtype=x.dtype,
-        shape=like.shape,
-    )  # fmt: skip
+    return Node("BroadcastLike", (x, like), lambda v, other: broadcast(v, other.shape), dtype=x.dtype, shape=like.shape)
 
 
 @gradient_of("SumLike")
@@ -140,6 +134,16 @@ def _sum(*values: Any) -> Any:
 @gradient_of("AddN")
 def _add_n_gradient(node: Node, grad: Node) -> Sequence[Node]:
     return [grad] * len(node.inputs)
+
+
+def passes(*op_types: str) -> None:
+    """Register the gradient of ops that give their first input as it is."""
+    gradient_of(*op_types)(lambda node, grad: (grad, *[None] * (len(node.inputs) - 1)))
+
+
+def again(of: Node, inputs: Sequence[Node]) -> Node:
+    """Return a node that does with other inputs what a node does."""
+    return Node(of.op_type, inputs, of.fn, dtype=of._dtype, shape=of.shape, attrs=dict(of.attrs))
 
 
 def rearranges(*op_types: str, data: Callable[[Node], Sequence[int]] | None = None, views: bool = False) -> None:
@@ -212,7 +216,7 @@ def _put_back_gradient(node: Node, grad: Any) -> list[Node | None]:
     inputs = list(node.inputs[len(present) :])
     for place, item in zip(node.attrs["places"], grad if isinstance(grad, list) else [grad], strict=False):
         inputs[place] = zeros(inputs[place]) if item is None else item
-    made = Node(of.op_type, inputs, of.fn, dtype=of._dtype, shape=of.shape, attrs=dict(of.attrs))
+    made = again(of, inputs)
     rest = [None] * (len(node.inputs) - len(present))
     if not node.attrs["several"]:
         return [made, *rest]

@@ -16,7 +16,6 @@ from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.array_ops import reshape_like
 from globalstep.tf1.ops.building import (
     as_shape_node,
     broadcast_shapes,
@@ -310,11 +309,6 @@ def _gather_gradient(node: Node, grad: Node) -> Any:
 
 def _row_ids(ids: Any) -> Any:
     return np.asarray(ids).reshape(-1).astype(np.int64)
-
-
-@gradient_of("Rows")
-def _rows_gradient(node: Node, grad: Node) -> Any:
-    return (reshape_like(grad, node.inputs[0]),)
 
 
 def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:

@@ -371,27 +371,17 @@ def dropout(
     )
 
 
-@gradient_of("Dropout")
+@gradient_of("Dropout", "DropoutGrad")
 def _dropout_gradient(node: Node, grad: Node) -> Any:
     x, keep, noise = node.inputs
     mask = math_ops.cast(math_ops.less(noise, keep), x.dtype)
     to_keep = unbroadcast(-(mask * grad) * x / math_ops.square(keep), keep, node)
-    return _dropout_grad(grad, keep, noise), to_keep, None
-
-
-def _dropout_grad(grad: Node, keep: Node, noise: Node) -> Node:
-    return Node("DropoutGrad", (grad, keep, noise), _thinned_gradient, dtype=grad.dtype, shape=grad.shape)
+    to_x = Node("DropoutGrad", (grad, keep, noise), _thinned_gradient, dtype=grad.dtype, shape=grad.shape)
+    return to_x, to_keep, None
 
 
 def _thinned_gradient(g: Any, keep: Any, noise: Any) -> Any:
     return (noise < keep) * g / keep
-
-
-@gradient_of("DropoutGrad")
-def _dropout_grad_gradient(node: Node, grad: Node) -> Any:
-    g, keep, noise = node.inputs
-    mask = math_ops.cast(math_ops.less(noise, keep), g.dtype)
-    return _dropout_grad(grad, keep, noise), unbroadcast(-(mask * grad) * g / math_ops.square(keep), keep, node), None
 
 
 class TopKV2(NamedTuple):

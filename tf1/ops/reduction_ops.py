@@ -268,10 +268,8 @@ def _spread_out(g: Any, shape: Any, dtype: Any, axes: tuple[int, ...] | None, me
 
 @gradient_of("Spread")
 def _spread_gradient(node: Node, grad: Node) -> Any:
-    axes = node.attrs["axis"]
     reduce = reduce_mean if node.attrs["mean"] else reduce_sum
-    total = reduce(grad, None if axes is None else list(axes), node.attrs["keepdims"])
-    return total, *[None] * (len(node.inputs) - 1)
+    return reduce(grad, node.attrs["axis"], node.attrs["keepdims"]), *[None] * (len(node.inputs) - 1)
 
 
 @gradient_of("Sum", "Mean")
@@ -281,12 +279,14 @@ def _sum_gradient(node: Node, grad: Node) -> Any:
 
 @gradient_of("Max", "Min")
 def _extreme_gradient(node: Node, grad: Node) -> Any:
-    """Equal maxima share the gradient evenly."""
-    (x,) = node.inputs
-    axes = node.attrs["axis"]
+    return (_to_extremes(node, grad, node.inputs[0]),)
+
+
+def _to_extremes(node: Node, grad: Node, x: Node) -> Node:
+    """Give the gradient at what a node is the largest or smallest of: equal ones share it evenly."""
     chosen = math_ops.cast(math_ops.equal(x, _spread(node, node)), x.dtype)
-    count = reduce_sum(chosen, None if axes is None else list(axes), node.attrs["keepdims"])
-    return (_spread(node, grad / count) * chosen,)
+    count = reduce_sum(chosen, node.attrs["axis"], node.attrs["keepdims"])
+    return _spread(node, grad / count) * chosen
 
 
 @gradient_of("Prod")
@@ -320,7 +320,6 @@ def _euclidean_norm_gradient(node: Node, grad: Node) -> Any:
 def _variance_of(node: Node) -> Node:
     (x,) = node.inputs
     axes = node.attrs["axis"]
-    axes = None if axes is None else list(axes)
     return reduce_mean(math_ops.square(x - reduce_mean(x, axes, True)), axes, node.attrs["keepdims"])
 
 
@@ -451,11 +450,7 @@ def _norm_gradient(node: Node, grad: Node) -> Any:
         return _euclidean_norm_gradient(node, grad)
     if order == 1:
         return (_spread(node, grad) * math_ops.sign(x),)
-    size = math_ops.abs(x)
-    chosen = math_ops.cast(math_ops.equal(size, _spread(node, node)), x.dtype)
-    axes = node.attrs["axis"]
-    count = reduce_sum(chosen, None if axes is None else list(axes), node.attrs["keepdims"])
-    return (_spread(node, grad / count) * chosen * math_ops.sign(x),)
+    return (_to_extremes(node, grad, math_ops.abs(x)) * math_ops.sign(x),)
 
 
 def bincount(

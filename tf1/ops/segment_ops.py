@@ -16,6 +16,7 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import static_value
+from globalstep.tf1.ops.gradient_ops import again
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
 __all__ = [
@@ -194,18 +195,22 @@ def _of_segments(values: Node, ids: Node, like: Node) -> Node:
     return Node("OfSegments", (values, ids, like), pick, dtype=values.dtype, shape=like.shape)
 
 
-@gradient_of("OfSegments")
-def _of_segments_gradient(node: Node, grad: Node) -> Any:
-    values, ids, _ = node.inputs
+def _sums_of_segments(values: Node, ids: Node, like: Node) -> Node:
+    """Give for each segment the sum of its rows: what `_of_segments` does, back."""
 
     def add_up(rows: Any, numbers: Any, of_segment: Any) -> Any:
         flat = np.asarray(numbers).reshape(-1)
         valid, shape = np.flatnonzero(flat >= 0), np.shape(of_segment)
         return scatter_rows(rows.reshape(flat.size, *shape[1:])[valid], flat[valid], shape)
 
-    # Also where the segments are sorted: their number is that of the values.
-    inputs = (grad, ids, values)
-    return Node("SumOfSegments", inputs, add_up, dtype=grad.dtype, shape=values.shape), None, None
+    # Also where the segments are sorted: their number is that of the rows of `like`.
+    return Node("SumOfSegments", (values, ids, like), add_up, dtype=values.dtype, shape=like.shape)
+
+
+@gradient_of("OfSegments")
+def _of_segments_gradient(node: Node, grad: Node) -> Any:
+    values, ids, _ = node.inputs
+    return _sums_of_segments(grad, ids, values), None, None
 
 
 @gradient_of("SumOfSegments")
@@ -231,7 +236,7 @@ def _segment_sum_gradient(node: Node, grad: Node) -> Any:
 
 @gradient_of("DivideByCounts")
 def _divide_by_counts_gradient(node: Node, grad: Node) -> Any:
-    return Node("DivideByCounts", (grad, node.inputs[1]), node.fn, dtype=grad.dtype, shape=grad.shape), None
+    return again(node, (grad, node.inputs[1])), None
 
 
 @gradient_of("SegmentMax", "SegmentMin", "UnsortedSegmentMax", "UnsortedSegmentMin")
@@ -239,8 +244,8 @@ def _segment_extreme_gradient(node: Node, grad: Node) -> Any:
     """Equal values of a segment share the gradient evenly."""
     rows, ids, *rest = node.inputs
     chosen = math_ops.cast(math_ops.equal(rows, _of_segments(node, ids, rows)), rows.dtype)
-    count, _, _ = _of_segments_gradient(_of_segments(node, ids, rows), chosen)
-    return chosen * _of_segments(math_ops.div_no_nan(grad, count), ids, rows), None, *[None] * len(rest)
+    share = math_ops.div_no_nan(grad, _sums_of_segments(chosen, ids, node))
+    return chosen * _of_segments(share, ids, rows), None, *[None] * len(rest)
 
 
 @gradient_of("SegmentProd", "UnsortedSegmentProd")
@@ -254,8 +259,7 @@ def _segment_product_gradient(node: Node, grad: Node) -> Any:
         zero = given == 0
         zeros = np.zeros(shape, np.int64)
         np.add.at(zeros, at, zero)
-        rest = np.ones(shape, given.dtype)
-        np.multiply.at(rest, at, np.where(zero, 1, given).astype(given.dtype))
+        rest = _product(np.where(zero, 1, given).astype(given.dtype), at, shape)
         factors = np.zeros((flat.size, *shape[1:]), given.dtype)
         factors[valid] = np.where(zeros[at] - zero == 0, rest[at] / np.where(zero, 1, given), 0)
         return factors.reshape(np.shape(values))

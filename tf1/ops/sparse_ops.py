@@ -172,22 +172,31 @@ def sparse_reduce_sum(
 
     def total(places: Any, filled: Any, shape: Any) -> Any:
         sizes = [int(size) for size in shape]
-        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
-        rest = [axis for axis in range(len(sizes)) if axis not in gone]
-        left = [sizes[axis] for axis in rest]
-        flat = (
-            np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
-        )
-        out = scatter_rows(filled, flat, (int(np.prod(left)),))
-        return np.reshape(out, [1 if axis in gone else size for axis, size in enumerate(sizes)] if keeps else left)
+        flat, count = _flat_places(places, sizes, axes)
+        return np.reshape(scatter_rows(filled, flat, (count,)), _sizes_left(sizes, axes, keeps))
 
-    dims = None
-    if sp_input.shape.dims is not None:
-        sizes = sp_input.shape.as_list()
-        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
-        dims = [1 if at in gone else size for at, size in enumerate(sizes) if keeps or at not in gone]
+    dims = None if sp_input.shape.dims is None else _sizes_left(sp_input.shape.as_list(), axes, keeps)
     return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(dims),
                 attrs={"axes": axes})  # fmt: skip
+
+
+def _gone(rank: int, axes: Sequence[int] | None) -> set[int]:
+    return set(range(rank)) if axes is None else {axis % rank for axis in axes}
+
+
+def _sizes_left(sizes: Sequence[Any], axes: Sequence[int] | None, keeps: bool) -> list[Any]:
+    """Give the sizes of what is summed over axes, all for None."""
+    gone = _gone(len(sizes), axes)
+    return [1 if axis in gone else size for axis, size in enumerate(sizes) if keeps or axis not in gone]
+
+
+def _flat_places(places: Any, sizes: Sequence[int], axes: Sequence[int] | None) -> tuple[Any, int]:
+    """Give the place in what is summed over axes to which each value goes, and how many places there are."""
+    gone = _gone(len(sizes), axes)
+    rest = [axis for axis in range(len(sizes)) if axis not in gone]
+    left = [sizes[axis] for axis in rest]
+    flat = np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
+    return flat, int(np.prod(left))
 
 
 @gradient_of("SparseReduceSum")
@@ -196,11 +205,7 @@ def _sparse_reduce_sum_gradient(node: Node, grad: Node) -> Any:
     axes = node.attrs["axes"]
 
     def pick(g: Any, at: Any, values: Any, sizes: Any) -> Any:
-        gone = set(range(len(sizes))) if axes is None else {axis % len(sizes) for axis in axes}
-        rest = [axis for axis in range(len(sizes)) if axis not in gone]
-        left = [int(sizes[axis]) for axis in rest]
-        flat = np.ravel_multi_index(tuple(at[:, axis] for axis in rest), left) if rest else np.zeros(len(at), int)
-        return g.reshape(-1)[flat]
+        return g.reshape(-1)[_flat_places(at, [int(size) for size in sizes], axes)[0]]
 
     inputs = (grad, places, filled, shape)
     return None, Node("SparseReduceSumGrad", inputs, pick, dtype=grad.dtype, shape=filled.shape), None
@@ -475,10 +480,9 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
     node = as_node(tensor)
 
     def find(whole: Any) -> Any:
-        plain = whole
-        places = np.argwhere(plain != ("" if plain.dtype == object else 0)).astype(np.int64)
-        flat = np.ravel_multi_index(tuple(places.T), plain.shape) if plain.ndim else np.zeros(len(places), int)
-        return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(plain.shape, np.int64)
+        places = np.argwhere(whole != ("" if whole.dtype == object else 0)).astype(np.int64)
+        flat = np.ravel_multi_index(tuple(places.T), whole.shape) if whole.ndim else np.zeros(len(places), int)
+        return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(whole.shape, np.int64)
 
     return _parts("DenseToSparse", (node,), find, node.dtype, node.shape.ndims)
 
