@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.math_ops import cast, maximum
@@ -78,7 +78,12 @@ def _forward(inputs: Any, lengths: Any, transitions: Any) -> list[Any]:
 
 
 def _log_norm(inputs: Any, lengths: Any, transitions: Any) -> Any:
-    return np.where(np.asarray(lengths) > 0, _summed(_forward(inputs, lengths, transitions)[-1], 1), 0)
+    return _log_norm_found(inputs, lengths, transitions)[0]
+
+
+def _log_norm_found(inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, list[Any]]:
+    alphas = _forward(inputs, lengths, transitions)
+    return np.where(np.asarray(lengths) > 0, _summed(alphas[-1], 1), 0), alphas
 
 
 def _softmax(values: Any) -> Any:
@@ -86,8 +91,8 @@ def _softmax(values: Any) -> Any:
     return parts / parts.sum(axis=1, keepdims=True)
 
 
-def _log_norm_back(gradient: Any, inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, Any]:
-    alphas, counts = _forward(inputs, lengths, transitions), _counts(lengths, inputs.shape[1])
+def _log_norm_back(gradient: Any, alphas: list[Any], inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, Any]:
+    counts = _counts(lengths, inputs.shape[1])
     of_inputs, of_transitions = np.zeros_like(inputs), np.zeros_like(transitions)
     flowing = _softmax(alphas[-1]) * np.where(np.asarray(lengths) > 0, gradient, 0)[:, None]
     for t in range(inputs.shape[1] - 1, 0, -1):
@@ -146,7 +151,8 @@ def _binary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 @gradient_of("CrfLogNorm")
 def _log_norm_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     inputs, _, scores = node.inputs
-    both = Node("CrfLogNormGrad", (grad, *node.inputs), _log_norm_back, attrs={"tuple": True})
+    kept = saved(node, _log_norm_found)
+    both = Node("CrfLogNormGrad", (grad, kept, *node.inputs), _log_norm_back, attrs={"tuple": True})
     of_inputs, of_scores = (tuple_item(both, at, dtype=x.dtype, shape=x.shape) for at, x in enumerate((inputs, scores)))
     return of_inputs, None, of_scores
 
