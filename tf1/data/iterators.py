@@ -191,7 +191,7 @@ class Iterator(Structured):
         parts = [part for kind in kinds for part in parts_of(kind)]
         node = Node(
             "IteratorGetNext", inputs, lambda *values: tuple(arrays_of(following(*values))), name=name, stateful=True,
-            attrs={"no_gradient": True, "tuple": True}, control_inputs=dataset.control_inputs if dataset else (),
+            attrs={"tuple": True}, control_inputs=dataset.control_inputs if dataset else (),
         )  # fmt: skip
         with name_scope(f"{node.op_name}/"):
             items = [

@@ -320,7 +320,7 @@ def _refuse(node: Node, why: str) -> None:
         )
 
     node.fn = refuse
-    node.attrs = {"no_gradient": True, "missing": why}
+    node.attrs = {"missing": why}
 
 
 def _absent(graph: Graph, name: str) -> Node:

@@ -135,9 +135,8 @@ class _Flow:
     ) -> None:
         self._xs, self._stops = xs, set(stops)
         self._graph = ys[0].graph
-        position = {node: at for at, node in enumerate(self._graph.nodes)}
         within = closure_of(ys, lambda node: () if node in self._stops else node.inputs)
-        self._ancestors = sorted(within, key=position.__getitem__)
+        self._ancestors = [node for node in self._graph.nodes if node in within]
         wanted = set(xs)
         self._carries: set[Node] = set()
         self.after: dict[Node, tuple[Node, ...]] = {}
@@ -151,11 +150,11 @@ class _Flow:
         for node in reversed(self._ancestors):
             if node in self.reached:
                 self.reached.update(self._inlets(node))
-        #: The nodes on the way that have no rule.
+        #: The nodes on the way that have no rule, or were imported without what computes them.
         self.missing = [
             node for node in reversed(self._ancestors)
             if node in self.reached and node.op_type != "TupleItem" and self._inlets(node)
-            and (rule_of(node) is None or node.attrs.get("no_gradient"))
+            and (rule_of(node) is None or "missing" in node.attrs)
         ]  # fmt: skip
         #: For each reached node the terms of its gradient; of a tuple, by the place of the item.
         self._terms: dict[Node, list[Any]] = {}
