@@ -35,7 +35,7 @@ class Step(NamedTuple):
     What takes neighbouring slots out of one tuple is one step too: its `out` is a slice of slots, its node the first.
     """
 
-    #: None where the executor does what the node says; see evaluation.
+    #: None where the executor does what the node says; see `evaluate`.
     fn: Any
     #: The only input; None where there are several or none.
     one: int | None

@@ -1,4 +1,4 @@
-"""Operands and declarations of a push; see `push_form` for the push itself.
+"""Operands and declarations of a push; see `run` for the push itself.
 
 Layer: tf1.
 """

@@ -419,7 +419,7 @@ class PlanRun:
 
     @np.errstate(all="ignore")
     def results(self) -> list[Any]:
-        """PlanRun, and give the value of each fetch; see Executor.run."""
+        """Run it, and give the value of each fetch; see Executor.run."""
         plan = self._plan
         carried = False
         try:

@@ -85,12 +85,9 @@ _OBJECTS = {
     ),
     "globalstep.wire.expressions:Expr": ("args", "name", "op", "value"),
 }
-_NAMED_TUPLES: tuple[str, ...] = ()
 _ENUMS = ("globalstep.wire.declarations:OpKind",)
 #: Classes that compute as functions do, without state.
 _CALLED = ("globalstep.tf1.rnn.fused:_Gru",)
-#: What a function of this package may have besides its code: its derivative.
-_OF_FUNCTIONS = ("vjp",)
 _BUILTINS = {kind.__name__: kind for kind in (bool, bytes, complex, float, int, object, str)}
 
 
@@ -160,10 +157,8 @@ class ValueWriter:
             written["defaults"] = [self.write(item) for item in function.__defaults__]
         if function.__kwdefaults__:
             written["kwdefaults"] = [[key, self.write(item)] for key, item in function.__kwdefaults__.items()]
-        if not set(function.__dict__) <= set(_OF_FUNCTIONS):
-            raise NotWritableError(f"{function.__qualname__} has attributes that a graph file does not hold")
         if function.__dict__:
-            written["attributes"] = [[key, self.write(item)] for key, item in function.__dict__.items()]
+            raise NotWritableError(f"{function.__qualname__} has attributes that a graph file does not hold")
         return written
 
     def _node(self, node: Node) -> Any:
@@ -172,12 +167,9 @@ class ValueWriter:
         return {"node": node.op_name}
 
     def _tuple(self, value: tuple[Any, ...]) -> Any:
-        items = [self.write(item) for item in value]
-        return (
-            {"tuple": items}
-            if type(value) is tuple
-            else {"named tuple": [_place_of(type(value), _NAMED_TUPLES), items]}
-        )
+        if type(value) is not tuple:
+            _place_of(type(value), ())
+        return {"tuple": [self.write(item) for item in value]}
 
     def _graph_itself(self, graph: Graph) -> Any:
         if graph is not self._graph:
@@ -318,10 +310,8 @@ class ValueReader:
             function.__defaults__ = tuple(self.read(item) for item in written["defaults"])
         if "kwdefaults" in written:
             function.__kwdefaults__ = {str(key): self.read(item) for key, item in written["kwdefaults"]}
-        for key, item in written.get("attributes", ()):
-            if key not in _OF_FUNCTIONS:
-                raise NotWritableError(f"{written['code']} has no {key!r}")
-            function.__dict__[key] = self.read(item)
+        if "attributes" in written:
+            raise NotWritableError(f"{written['code']} has no attributes")
         return function
 
     def _method(self, written: list[Any]) -> Any:
@@ -347,13 +337,6 @@ class ValueReader:
             object.__setattr__(value, "name", self._scope + value.name)
             value = self._counted[at] = self._shared.setdefault((kind, value.name), value)
         return value
-
-    def _named_tuple(self, written: list[Any]) -> Any:
-        kind = _class_named(written[0], _NAMED_TUPLES)
-        items = [self.read(item) for item in written[1]]
-        if len(items) != len(kind._fields):  # type: ignore[attr-defined]
-            raise NotWritableError(f"{written[0]} has {len(items)} values")
-        return tuple.__new__(kind, items)
 
     def _enum(self, written: list[Any]) -> Any:
         kind: Any = _class_named(written[0], _ENUMS)
@@ -420,7 +403,6 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "object": ValueReader._object,
     "node": lambda reader, content: reader._node_named(content),
     "tuple": lambda reader, content: tuple([reader.read(item) for item in content]),
-    "named tuple": ValueReader._named_tuple,
     "graph": lambda reader, content: reader._graph,
     "generator": ValueReader._generator,
     "array": lambda reader, content: _array_in({"array": content}),

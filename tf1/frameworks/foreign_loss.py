@@ -110,8 +110,9 @@ def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | 
         return plain(found) if g == 1 else tuple(part.dtype.type(g) * part for part in plain(found))
 
     # That it has no gradient itself is seen by the loss's own inputs, which are the last.
-    first = (saved(node, node.attrs["keep"]),) if is_ones(weight) else (saved(node, node.attrs["keep"]), weight)
-    found = Node("LossGrad", (*first, *node.inputs), plain if is_ones(weight) else scaled, attrs={"tuple": True})
+    kept = saved(node, node.attrs["keep"])
+    fn, first = (plain, (kept,)) if is_ones(weight) else (scaled, (kept, weight))
+    found = Node("LossGrad", (*first, *node.inputs), fn, attrs={"tuple": True})
     items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
     by_place = dict(zip(wanted, items, strict=True))
     return [by_place.get(at) for at in range(len(node.inputs))]

@@ -25,7 +25,7 @@ from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Body", "is_differentiable", "parameter", "raise_named", "uses_of"]
+__all__ = ["Body", "parameter", "raise_named", "uses_of"]
 
 
 def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
@@ -39,11 +39,6 @@ def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
 
     node = Node("LoopVariable", (), refuse, name=name, dtype=dtype, shape=shape)
     return node
-
-
-def is_differentiable(node: Node) -> bool:
-    """Return whether a gradient may come back to a node: it has one floating value."""
-    return not node.is_operation and node._dtype is not None and node.dtype.is_floating
 
 
 class Body:

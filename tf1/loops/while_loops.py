@@ -20,7 +20,7 @@ from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.loops.body import Body, is_differentiable, parameter, uses_of
+from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
 from globalstep.tf1.loops.tensor_array import TensorArray
 
@@ -321,7 +321,7 @@ def _flowing(body: Body, ends: Sequence[int], wanted: Collection[Node]) -> list[
     for _ in body.parameters:
         flowing |= {
             at for at, node in enumerate(body.parameters)
-            if is_differentiable(node) and any(node in reached[end] for end in flowing)
+            if node.dtype.is_floating and any(node in reached[end] for end in flowing)
         }  # fmt: skip
         depending |= {
             node for node, sources in zip(body.parameters, reached, strict=True)
