@@ -12,7 +12,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "Distribution strategies and their coordinator are absent": (
         r"[Dd]istribut(e|ion)_?([Cc]oordinator|Strategy|_test)|distribute\.Distr",
     ),
-    "Optimizers of contrib/opt that are absent: the PS tasks have their rules, of which these are none": (
+    "PS tasks have no rules of these optimizers of contrib/opt, which are absent": (
         r"contrib\.opt\.python\.training\.",
         r"(agn|drop_stale|elastic|model_average|external)_?\w*_test|ggt_test",
     ),
