@@ -35,3 +35,10 @@ class RecordingCluster:
 
     def __getattr__(self, name):
         return getattr(self.client, name)
+
+
+def recorded():
+    """Give a RecordingCluster for a test: what a fixture is made of."""
+    cluster = RecordingCluster()
+    yield cluster
+    cluster.close()

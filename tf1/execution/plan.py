@@ -32,7 +32,8 @@ EMPTY: Any = object()
 class Step(NamedTuple):
     """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`.
 
-    What takes neighbouring slots out of one tuple is one step too: its `out` is a slice of slots, its node the first.
+    What takes neighbouring slots out of one tuple is one step too, and so is what gives a node's value with what it
+    saves for the gradient: its `out` is a slice of slots, its node the first.
     """
 
     #: None where the executor does what the node says; see `evaluate`.

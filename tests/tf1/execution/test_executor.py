@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from recording_cluster import RecordingCluster
+from recording_cluster import recorded
 
 import globalstep as gs
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
@@ -28,11 +28,7 @@ def clock():
     return ManualClock()
 
 
-@pytest.fixture
-def cluster():
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
+cluster = pytest.fixture(recorded)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from recording_cluster import RecordingCluster
+from recording_cluster import recorded
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError, JobDoneError
@@ -24,11 +24,7 @@ def clock():
     return ManualClock()
 
 
-@pytest.fixture
-def cluster():
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
+cluster = pytest.fixture(recorded)
 
 
 @pytest.fixture

@@ -1,17 +1,11 @@
 """Fixtures of the tests of losses of other frameworks."""
 
 import pytest
-from recording_cluster import RecordingCluster
+from recording_cluster import recorded
 
 import globalstep as gs
 
-
-@pytest.fixture
-def cluster():
-    """Give PS tasks in this process that record what they are asked."""
-    recording = RecordingCluster()
-    yield recording
-    recording.close()
+cluster = pytest.fixture(recorded)
 
 
 @pytest.fixture

@@ -6,12 +6,6 @@ import pytest
 import globalstep as gs
 
 
-@pytest.fixture
-def session():
-    with gs.Session() as opened:
-        yield opened
-
-
 def test_a_function_gives_its_own_gradient(session):
     @gs.custom_gradient
     def both(x, y):
