@@ -46,12 +46,6 @@ class _Blas:
         self._asked = 0
         self._configured = 1
 
-    def threads(self) -> int:
-        if self._get is None:
-            return 1
-        with self._lock:
-            return self._configured if self._asked else max(int(self._get()), 1)
-
     def __enter__(self) -> int:
         """Let every product take one thread; gives how many threads were configured."""
         if self._get is None:

@@ -1,4 +1,4 @@
-"""Gradients: which nodes they go through, and their values.
+"""Gradients: the rules of ops, and the nodes that are made by them.
 
 Layer: tf1.
 """

@@ -25,7 +25,7 @@ from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Body", "parameter", "raise_named", "uses_of"]
+__all__ = ["Body", "parameter", "uses_of"]
 
 
 def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
@@ -96,7 +96,7 @@ class Body:
             frame, line = next(at for at in walk_tb(error.__traceback__) if at[0].f_code is function.__code__)
             node = self._lines()[line - 2][0]
             shapes = [np.shape(frame.f_locals[f"x{at}"]) for at in self._places(node.inputs)]
-            raise_named(error, node, shapes, self.place)
+            _raise_named(error, node, shapes, self.place)
 
     def _lines(self) -> list[tuple[Node, Node | None]]:
         """Return the nodes that are evaluated one by one, each with the node of what its function saves on the way."""
@@ -185,15 +185,8 @@ def _require_evaluable(node: Node, varying: bool) -> None:
         )
 
 
-def raise_named(error: Exception, node: Node, shapes: Sequence[Any], place: str) -> NoReturn:
-    """Raise the error of a node within a loop or a branch again, with the node's name, as a run does.
-
-    Args:
-        error: What was raised.
-        node: What raised it.
-        shapes: Those of its inputs.
-        place: "in a loop" or "in a branch".
-    """
+def _raise_named(error: Exception, node: Node, shapes: Sequence[Any], place: str) -> NoReturn:
+    """Raise the error of a node, whose inputs have these shapes, again, with the node's name, as a run does."""
     where = f", defined at {node.defined_at}" if node.defined_at else ""
     if isinstance(error, (ValueError, IndexError)) and not isinstance(error, GlobalStepError) and not node.stateful:
         raise InvalidArgumentError(

@@ -352,11 +352,15 @@ def _joined_pieces(gradient: FlowGradient, rows: Any, sizes: Any) -> Any:
     return joined
 
 
+def _joined(gradient: Node, like: Node, lengths: Node) -> Node:
+    """Return the gradient of rows that a flow's elements, of these lengths, were split from."""
+    inputs = (gradient, like, lengths)
+    return Node("TensorArraySplitGrad", inputs, _joined_pieces, dtype=like.dtype, shape=like.shape)
+
+
 @gradient_of("TensorArraySplit")
 def _split_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    _, rows, sizes = node.inputs
-    joined = Node("TensorArraySplitGrad", (grad, rows, sizes), _joined_pieces, dtype=rows.dtype, shape=rows.shape)
-    return None, joined, None
+    return None, _joined(grad, *node.inputs[1:]), None
 
 
 @gradient_of("TensorArraySplitGrad")
@@ -384,8 +388,7 @@ def _pieces(rows: Node, lengths: Node) -> Node:
 
 @gradient_of("TensorArrayConcatGrad")
 def _concat_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    rows, sizes = node.inputs
-    return Node("TensorArraySplitGrad", (grad, rows, sizes), _joined_pieces, dtype=rows.dtype, shape=rows.shape), None
+    return _joined(grad, *node.inputs), None
 
 
 def _place(at: Any, size: int, what: str) -> int:

@@ -386,20 +386,15 @@ def _tile_grad_gradient(node: Node, grad: Node) -> tuple[Node, None, None]:
 
 @gradient_of("PadV2")
 def _pad_gradient(node: Node, grad: Node) -> list[Node | None]:
-    widths, rest = node.attrs["paddings"], list(node.inputs[1:])
-    constant = node.attrs["mode"] == "CONSTANT"
+    if node.attrs["mode"] != "CONSTANT":
+        return put_back(node, grad)
+    widths, (value, *rest) = node.attrs["paddings"], node.inputs
 
     def cut(g: Any, given: Any = widths) -> Any:
         return g[tuple(slice(int(a), size - int(b)) for (a, b), size in zip(given, g.shape, strict=True))]
 
-    if constant:
-        value = node.inputs[0]
-        attrs = {"paddings": widths}
-        return [
-            Node("Unpad", (grad, *rest), cut, dtype=grad.dtype, shape=value.shape, attrs=attrs),
-            *[None] * len(rest),
-        ]
-    return put_back(node, grad)
+    inner = Node("Unpad", (grad, *rest), cut, dtype=grad.dtype, shape=value.shape, attrs={"paddings": widths})
+    return [inner, *[None] * len(rest)]
 
 
 @gradient_of("Unpad")
