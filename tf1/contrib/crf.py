@@ -14,6 +14,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.math_ops import cast, maximum
 from globalstep.tf1.variables.named_variables import get_variable
@@ -86,6 +87,9 @@ def _log_norm_found(inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, l
     return np.where(np.asarray(lengths) > 0, _summed(alphas[-1], 1), 0), alphas
 
 
+saving_kernel_of("CrfLogNorm")(lambda node: _log_norm_found)
+
+
 def _softmax(values: Any) -> Any:
     parts = np.exp(values - np.max(values, axis=1, keepdims=True))
     return parts / parts.sum(axis=1, keepdims=True)
@@ -151,7 +155,7 @@ def _binary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 @gradient_of("CrfLogNorm")
 def _log_norm_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     inputs, _, scores = node.inputs
-    kept = saved(node, _log_norm_found)
+    kept = saved(node)
     both = Node("CrfLogNormGrad", (grad, kept, *node.inputs), _log_norm_back, attrs={"tuple": True})
     of_inputs, of_scores = (tuple_item(both, at, dtype=x.dtype, shape=x.shape) for at, x in enumerate((inputs, scores)))
     return of_inputs, None, of_scores

@@ -14,6 +14,7 @@ from globalstep.tf1.execution.plan import EMPTY, Plan, Round, RowRead, Step
 from globalstep.tf1.execution.plan_joining import may_join, specs_of
 from globalstep.tf1.execution.plan_order import evaluation_order
 from globalstep.tf1.graph.graph import Node, closure_of
+from globalstep.tf1.graph.kernels import saving_function_of
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 
@@ -145,7 +146,7 @@ class _Planner:
         return {
             of: node
             for node in self.nodes
-            if "both" in node.attrs
+            if node.op_type == "Saved"
             and node not in self.fed
             and (of := node.attrs["of"]) in among
             and self.ready[of] <= self.ready[node]
@@ -275,7 +276,9 @@ class _Planner:
     def _with_saved(self, step: Step) -> Step:
         """Let a step give what its function saves, too, where the run needs that."""
         made = self.together.get(step.node)
-        return step if made is None else step._replace(fn=made.attrs["both"], out=slice(step.out, step.out + 2))
+        return (
+            step if made is None else step._replace(fn=saving_function_of(step.node), out=slice(step.out, step.out + 2))
+        )
 
 
 def _slots(out: Any) -> Sequence[int]:

@@ -9,7 +9,10 @@ Layer: tf1. Threads: graphs are read and built by one thread at a time.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +66,11 @@ DAMAGED = (
     *(SyntaxError, OverflowError, MemoryError),
 )
 _NOT_ATTRS = {"schedule"}
+#: Packages of the ops that a file may name.
+_KERNELS = (
+    *("contrib", "distributions", "feature_columns", "gradients", "graph", "images", "layers", "loops"),
+    *("metrics", "ops", "optimizers", "rnn", "text", "variables"),
+)
 _NAMES = {number: name for name, number in DATA_TYPES.items()}
 
 _NOT_OURS = (
@@ -103,7 +111,8 @@ def _payload(node: Node) -> dict[str, Any]:
             texts = node.attrs["value"].dtype == object and all(isinstance(i, str) for i in node.attrs["value"].flat)
             return {"const": "text" if texts else "value", "state": _state(node, writer, ("control_inputs",))}
         written: dict[str, Any] = {"class": kind, "state": _state(node, writer)}
-        written["fn"] = writer.write(node.fn)
+        if node.own_fn is not None:
+            written["fn"] = writer.write(node.own_fn)
         written["attrs"] = {name: writer.write(item) for name, item in node.attrs.items() if name not in _NOT_ATTRS}
     except NotWritableError as error:
         writer = ValueWriter(node.graph)
@@ -200,6 +209,7 @@ def import_nodes(
         shown = ", ".join(kinds[:5]) + (", ..." if len(kinds) > 5 else "")
         raise ValueError(_NOT_OURS.format(what=what, count=len(written.node), kinds=shown))
     ours = [node for node in written.node if PAYLOAD in node.attr]
+    _load_kernels()
     for node in ours:
         if scope + node.name in graph._by_name:
             raise ValueError(
@@ -223,6 +233,15 @@ def import_nodes(
         if isinstance(item, LookupTable):
             item.name = graph.names.unique(item.name)
     return reading.made, reading.shared
+
+
+@functools.cache
+def _load_kernels() -> None:
+    """Import the modules whose ops a file may name: each registers its kernels."""
+    for package in _KERNELS:
+        home = importlib.import_module(f"globalstep.tf1.{package}")
+        for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
+            importlib.import_module(module.name)
 
 
 def _use_name(graph: Graph, name: str) -> None:
@@ -261,7 +280,7 @@ class _GraphReading:
         node, payload = self.made[written.name], self._payloads[written.name]
         reader = ValueReader(self._graph, self._node, self.shared, self._scope)
         node.inputs, node.control_inputs, node.is_operation, node.stateful = (), (), False, False
-        node.fn, node.attrs, node._dtype, node._shape = None, {}, None, None
+        node.attrs, node._dtype, node._shape = {}, None, None
         for name, item in payload["state"].items():
             if name not in _STATE_OF[type(node)]:
                 raise NotWritableError(f"a {type(node).__name__} has no {name!r}")
@@ -286,7 +305,7 @@ class _GraphReading:
 
     def _fill_function(self, node: Node, payload: dict[str, Any], reader: ValueReader) -> None:
         try:
-            node.fn = reader.read(payload["fn"])
+            node.own_fn = reader.read(payload.get("fn"))
             node.attrs = {name: reader.read(item) for name, item in payload["attrs"].items()}
         except NotWritableError as error:
             _refuse(node, str(error))
@@ -305,7 +324,6 @@ class _GraphReading:
 def _fill_constant(node: Node, array: np.ndarray[Any, Any], texts: bool) -> None:
     if texts:
         array = np.array([item.decode() for item in array.reshape(-1)], object).reshape(array.shape)
-    node.fn = lambda: array
     node.attrs = {"value": array}
     node._dtype, node._shape = as_dtype(array.dtype), TensorShape(array.shape)
 
@@ -319,7 +337,7 @@ def _refuse(node: Node, why: str) -> None:
             "the graph in the program."
         )
 
-    node.fn = refuse
+    node.own_fn = refuse
     node.attrs = {"missing": why}
 
 

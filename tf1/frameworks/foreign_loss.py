@@ -19,6 +19,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.memory import seal
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.kernels import saving_kernel_of
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
@@ -94,6 +95,11 @@ def loss_node(
     return item, update_nodes
 
 
+@saving_kernel_of("JaxLoss", "PyLoss", "TorchLoss")
+def _keeping(node: Node) -> Any:
+    return node.attrs["keep"]
+
+
 @gradient_of("JaxLoss", "PyLoss", "TorchLoss")
 def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
     weight, wanted = grads[0], sorted(node.attrs["wanted"])
@@ -110,7 +116,7 @@ def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | 
         return plain(found) if g == 1 else tuple(part.dtype.type(g) * part for part in plain(found))
 
     # That it has no gradient itself is seen by the loss's own inputs, which are the last.
-    kept = saved(node, node.attrs["keep"])
+    kept = saved(node)
     fn, first = (plain, (kept,)) if is_ones(weight) else (scaled, (kept, weight))
     found = Node("LossGrad", (*first, *node.inputs), fn, attrs={"tuple": True})
     items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import kernel_of, saving_function_of
 
 __all__ = ["composed", "gradient_of", "has_no_gradient", "no_gradient", "rule_of", "saved"]
 
@@ -93,22 +94,28 @@ def composed(definition: Callable[[Node], Node | Sequence[Node | None]]) -> Rule
     return rule
 
 
-def saved(node: Node, fn: Callable[..., tuple[Any, Any]]) -> Node:
+def saved(node: Node) -> Node:
     """Return a node for what a kernel has found on its way, for the gradient's kernel.
 
-    A run evaluates both by one call of `fn` where it needs both, and by the node's own function where it does not.
+    A run evaluates both by one call where it needs both (`saving_kernel_of`), and by the node's own function where it
+    does not.
 
     Args:
         node: The node.
-        fn: Takes what the node's function takes. Returns its value, and what is saved: any object.
     """
     made = node.attrs.get("saved")
     if made is None:
         made = node.attrs["saved"] = Node(
-            "Saved", node.inputs, lambda *values: fn(*values)[1], name="Saved", attrs={"of": node, "both": fn},
-            stateful=node.stateful, control_inputs=node.control_inputs,
+            "Saved", node.inputs, name="Saved", attrs={"of": node}, stateful=node.stateful,
+            control_inputs=node.control_inputs,
         )  # fmt: skip
     return made
+
+
+@kernel_of("Saved")
+def _saved(node: Node) -> Callable[..., Any]:
+    both = saving_function_of(node.attrs["of"])
+    return lambda *values: both(*values)[1]
 
 
 no_gradient("Saved", "StopGradient")

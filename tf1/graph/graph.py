@@ -23,6 +23,7 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype, string_array
 from globalstep.tf1.graph.definition import describe_place, place_of_program
 from globalstep.tf1.graph.device import apply_device_scopes
 from globalstep.tf1.graph.graph_keys import GraphKeys
+from globalstep.tf1.graph.kernels import function_of, kernel_of
 from globalstep.tf1.graph.node_operators import Operators
 from globalstep.tf1.graph.shapes import Dimension, TensorShape
 
@@ -128,8 +129,9 @@ class Node(Operators):
     Args:
         op_type: Kind, in TensorFlow's spelling ("MatMul").
         inputs: Nodes whose values `fn` gets, in order.
-        fn: Function of the input values to the value. None for what the executor itself knows (placeholders,
-            Variables, mutations).
+        fn: A function of the program, from the input values to the value (`py_func`). Default: that of the kind's
+            kernel (`globalstep.tf1.graph.kernels`); none for what the executor itself knows (placeholders, Variables,
+            mutations).
         name: Wanted name; made unique in the graph and put under the current name scope.
             Default: `op_type`.
         dtype: Static dtype where known: nothing evaluates a node to find it out.
@@ -144,10 +146,13 @@ class Node(Operators):
     Attributes:
         op_name: Unique name in the graph, without ":0".
         device: Device string, "" for none, e.g. "/job:ps/task:1".
+        own_fn: The function of the program that computes it; None where a kernel does.
         is_read: Whether a file gave it: nothing of it is evaluated but in a run.
     """
 
     is_read = False
+    own_fn: Callable[..., Any] | None = None
+    _kernel_fn: Callable[..., Any] | None = None
     __array_priority__ = 1000  # numpy arrays leave `array + node` to us
     __array_ufunc__ = None  # the same, for ufuncs
 
@@ -174,7 +179,7 @@ class Node(Operators):
                 raise ValueError(f"Node {node.op_name!r} is not an element of this graph.")
         self.op_type = op_type
         self.inputs: tuple[Node, ...] = tuple(inputs)
-        self.fn = fn
+        self.own_fn = fn
         self.attrs: dict[str, Any] = attrs or {}
         self.is_operation = operation
         self.stateful = stateful
@@ -187,6 +192,15 @@ class Node(Operators):
         self.device = self.graph.device_for(self) if device is None else device
         self._place = place_of_program()
         self.graph.add_node(self)
+
+    @property
+    def fn(self) -> Callable[..., Any] | None:
+        """The function of the input values to the value; None for what only the executor knows."""
+        if self.own_fn is not None:
+            return self.own_fn
+        if self._kernel_fn is None:
+            self._kernel_fn = function_of(self)
+        return self._kernel_fn
 
     @property
     def defined_at(self) -> str:
@@ -555,8 +569,13 @@ def as_node(value: Any, dtype: DTypeLike | None = None, name: str | None = None)
         ]
         return stack(parts)
     array = constant_array(value, dtype)
-    return Node("Const", (), lambda: array, name=name or "Const", dtype=array.dtype, shape=array.shape,
-                attrs={"value": array})  # fmt: skip
+    return Node("Const", name=name or "Const", dtype=array.dtype, shape=array.shape, attrs={"value": array})
+
+
+@kernel_of("Const")
+def _constant(node: Node) -> Callable[[], Any]:
+    value = node.attrs["value"]
+    return lambda: value
 
 
 def tuple_item(
@@ -575,9 +594,14 @@ def tuple_item(
         A node.
     """
     return Node(
-        "TupleItem", (node,), itemgetter(index), name=name or node.op_name.rsplit("/", 1)[-1], dtype=dtype,
-        shape=shape, attrs={"index": index},
+        "TupleItem", (node,), name=name or node.op_name.rsplit("/", 1)[-1], dtype=dtype, shape=shape,
+        attrs={"index": index},
     )  # fmt: skip
+
+
+@kernel_of("TupleItem")
+def _item(node: Node) -> Callable[[Any], Any]:
+    return itemgetter(node.attrs["index"])
 
 
 def _holds_node(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import OfValues
 
@@ -70,8 +71,8 @@ class IndexedSlices(OfValues):
         shape = self._known_shape()
         values, indices = as_node(self.values), as_node(self.indices)
         return Node(
-            "UnsortedSegmentSum", (values, indices), lambda rows, ids: _scatter(rows, ids, shape),
-            name=f"{values.op_name.split('/')[-1]}_dense", dtype=values.dtype, shape=shape,
+            "ScatterRows", (values, indices), name=f"{values.op_name.split('/')[-1]}_dense", dtype=values.dtype,
+            shape=shape,
         )  # fmt: skip
 
     def _known_shape(self) -> tuple[int, ...]:
@@ -85,6 +86,12 @@ class IndexedSlices(OfValues):
 
     def __repr__(self) -> str:
         return f"IndexedSlices(indices={self.indices!r}, values={self.values!r}, dense_shape={self.dense_shape!r})"
+
+
+@kernel_of("ScatterRows")
+def _scatter_rows(node: Node) -> Any:
+    shape = tuple(int(size) for size in node.shape)
+    return lambda rows, ids: _scatter(rows, ids, shape)
 
 
 def _scatter(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import GlobalStepError, InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, closure_of
+from globalstep.tf1.graph.kernels import saving_function_of
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
@@ -118,7 +119,7 @@ class Body:
             if node.op_type == "TupleItem":
                 text.append(f" x{places[node]} = x{places[node.inputs[0]]}[{int(node.attrs['index'])}]")
                 continue
-            names[f"f{at}"] = node.fn if saved is None else saved.attrs["both"]
+            names[f"f{at}"] = node.fn if saved is None else saving_function_of(node)
             target = f"x{places[node]}" if saved is None else f"x{places[node]}, x{places[saved]}"
             text.append(f" {target} = f{at}({', '.join(f'x{places[source]}' for source in node.inputs)})")
         text.append(f" return [{', '.join(f'x{places[node]}' for node in self.results)}]")

@@ -19,6 +19,7 @@ from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
@@ -247,18 +248,28 @@ def _loop_node(loop: Loop, initial: Sequence[Node], limit: Node | None) -> Node:
     bodies = (loop.condition, loop.body)
     has_effects = any(body.has_effects for body in bodies)
     node = Node(
-        "While", (*initial, *loop.captures, *(() if limit is None else (limit,))), loop.evaluate, name="While",
-        attrs={"tuple": True, "wanted": set()}, stateful=has_effects,
+        "While", (*initial, *loop.captures, *(() if limit is None else (limit,))), name="While",
+        attrs={"loop": loop, "tuple": True, "wanted": set()}, stateful=has_effects,
         control_inputs=tuple(source for body in bodies for source in body.control_inputs),
     )  # fmt: skip
     # Made here, so that it is outside of branches in which gradients are asked for.
-    saved(node, loop.evaluate_keeping)
+    saved(node)
     return node
+
+
+@kernel_of("While")
+def _while(node: Node) -> Any:
+    return node.attrs["loop"].evaluate
+
+
+@saving_kernel_of("While")
+def _while_saving(node: Node) -> Any:
+    return node.attrs["loop"].evaluate_keeping
 
 
 @gradient_of("While")
 def _while_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Any]:
-    loop: Loop = node.attrs["saved"].attrs["both"].__self__
+    loop: Loop = node.attrs["loop"]
     body, graph = loop.body, node.graph
     ends = [*grads, *[None] * (len(body.parameters) - len(grads))]
     wanted = {node.inputs[at] if at >= len(ends) else body.parameters[at] for at in node.attrs["wanted"]}

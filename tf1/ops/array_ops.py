@@ -14,6 +14,7 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementwise, normal_axes, sizes_of, static_ints
@@ -52,12 +53,15 @@ def identity(input: Any, name: str | None = None) -> Node:
     Returns:
         A node of the same dtype and shape.
     """
-    return elementwise("Identity", as_node(input), lambda value: value, name)
+    return elementwise("Identity", as_node(input), name)
 
 
 def stop_gradient(input: Any, name: str | None = None) -> Node:
     """Give the value as it is, taken as a constant by `gs.gradients`."""
-    return elementwise("StopGradient", as_node(input), lambda value: value, name, stops_gradient=True)
+    return elementwise("StopGradient", as_node(input), name, stops_gradient=True)
+
+
+computes("StopGradient", lambda value: value)
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
@@ -66,15 +70,20 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
     Raises:
         InvalidArgumentError: In the run: "`message` : Tensor had NaN values".
     """
-    node = as_node(tensor)
+    return elementwise("CheckNumerics", as_node(tensor), name, message=message)
+
+
+@kernel_of("CheckNumerics")
+def _check_numerics(node: Node) -> Any:
+    message, name = node.attrs["message"], node.inputs[0].name
 
     def check(value: Any) -> Any:
         if not np.all(np.isfinite(value)):
             what = "NaN" if np.any(np.isnan(value)) else "Inf"
-            raise InvalidArgumentError(f"{message} : Tensor had {what} values ({node.name!r})")
+            raise InvalidArgumentError(f"{message} : Tensor had {what} values ({name!r})")
         return value
 
-    return elementwise("CheckNumerics", node, check, name)
+    return check
 
 
 def verify_tensor_all_finite(

@@ -13,6 +13,7 @@ import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
 __all__ = [
@@ -150,31 +151,31 @@ def _aligned(x: TensorShape, y: TensorShape) -> list[tuple[int | None, int | Non
     return list(zip([1] * (rank - len(a)) + a, [1] * (rank - len(b)) + b, strict=True))
 
 
-def elementwise(
-    op_type: str, x: Node, fn: Callable[..., Any], name: str | None, dtype: DTypeLike | None = None, **attrs: Any
-) -> Node:
+def elementwise(op_type: str, x: Node, name: str | None, dtype: DTypeLike | None = None, **attrs: Any) -> Node:
     """Make a node of the shape of `x`, and of its dtype unless another is given."""
-    return Node(op_type, (x,), fn, name=name, dtype=dtype or x.dtype, shape=x.shape, attrs=attrs)
+    return Node(op_type, (x,), name=name, dtype=dtype or x.dtype, shape=x.shape, attrs=attrs)
+
+
+computes("Identity", lambda value: value)
 
 
 def pairwise(
     op_type: str,
     x: Any,
     y: Any,
-    fn: Callable[..., Any],
     name: str | None,
     dtype: DTypeLike | None = None,
     names: tuple[str, str] = ("x", "y"),
-    large: Callable[..., Any] | None = None,
     **attrs: Any,
 ) -> Node:
     """Make a node of two operands of one dtype that broadcast."""
     a, b = operands(op_type, x, y, names)
-    shape = broadcast_shapes(op_type, a, b)
-    if large is not None:
-        count = shape.num_elements()
-        fn = large if count is None or count >= _LARGE else fn
-    return Node(op_type, (a, b), fn, name=name, dtype=dtype or a.dtype, shape=shape, attrs=attrs)
+    return Node(op_type, (a, b), name=name, dtype=dtype or a.dtype, shape=broadcast_shapes(op_type, a, b), attrs=attrs)
+
+
+def _is_small(node: Node) -> bool:
+    count = node.shape.num_elements()
+    return count is not None and count < _LARGE
 
 
 def _document(function: Any, name: str, first_line: str, arguments: str) -> None:
@@ -214,8 +215,9 @@ def unary(
         node = as_node(x)
         if floats:
             require_float(op_type, node)
-        return elementwise(op_type, node, fn, name, dtype, **attrs)
+        return elementwise(op_type, node, name, dtype, **attrs)
 
+    computes(op_type, fn)
     kind = "Floating node or array" if floats else "Node or array"
     _document(function, name, first_line, f"        x: {kind} of any shape.\n")
     return function
@@ -237,8 +239,9 @@ def binary(
     """
 
     def function(x: Any, y: Any, name: str | None = None) -> Node:
-        return pairwise(op_type, x, y, fn, name, dtype, large=large, **attrs)
+        return pairwise(op_type, x, y, name, dtype, **attrs)
 
+    kernel_of(op_type)(lambda node: fn if large is None or _is_small(node) else large)
     arguments = (
         "        x: Node or array of any shape.\n"
         "        y: Another of the same dtype, of a shape that broadcasts with that of `x`.\n"

@@ -13,6 +13,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.products import in_parts
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient, saved
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, stop_gradient
@@ -110,15 +111,22 @@ def softmax_cross_entropy_with_logits_v2(
     )
 
 
-# TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
-@gradient_of("SoftmaxCrossEntropyWithLogits")
-def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
-    scores, labels = node.inputs
+@saving_kernel_of("SoftmaxCrossEntropyWithLogits")
+def _cross_entropy_saving(node: Node) -> Any:
     axis = node.attrs["axis"]
 
     def find(x: Any, wanted: Any) -> tuple[Any, Any]:
         logs = _log_softmax(x, axis)
         return -np.sum(wanted * logs, axis=axis), logs
+
+    return find
+
+
+# TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
+@gradient_of("SoftmaxCrossEntropyWithLogits")
+def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
+    scores, labels = node.inputs
+    axis = node.attrs["axis"]
 
     def to_scores(g: Any, x: Any, wanted: Any, logs: Any) -> Any:
         return np.expand_dims(g, axis) * (np.exp(logs) - wanted)
@@ -126,7 +134,7 @@ def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
     def to_labels(g: Any, x: Any, logs: Any) -> Any:
         return -np.expand_dims(g, axis) * logs
 
-    logs, attrs = saved(node, find), {"axis": axis}
+    logs, attrs = saved(node), {"axis": axis}
     return (
         Node(
             "SoftmaxCrossEntropyGrad", (grad, scores, labels, logs), to_scores, dtype=scores.dtype, shape=scores.shape,
@@ -260,7 +268,7 @@ def sparse_softmax_cross_entropy_with_logits(
 @gradient_of("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_cross_entropy_gradient(node: Node, grad: Node) -> Any:
     scores, labels = node.inputs
-    inputs = (grad, scores, labels, saved(node, _sparse_found))
+    inputs = (grad, scores, labels, saved(node))
     return Node("SparseSoftmaxCrossEntropyGrad", inputs, _sparse_back, dtype=scores.dtype, shape=scores.shape), None
 
 
@@ -268,6 +276,9 @@ def _sparse_found(logits: Any, labels: Any) -> tuple[Any, Any]:
     _check_classes(logits, labels)
     losses, *rest = _sparse_parts(logits, labels)
     return losses, rest
+
+
+saving_kernel_of("SparseSoftmaxCrossEntropyWithLogits")(lambda node: _sparse_found)
 
 
 # It is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
@@ -331,7 +342,7 @@ def sigmoid_cross_entropy_with_logits(
 @gradient_of("SigmoidCrossEntropyWithLogits")
 def _sigmoid_cross_entropy_gradient(node: Node, grad: Node) -> Any:
     x, z = node.inputs
-    inputs = (grad, x, z, saved(node, _logistic_found))
+    inputs = (grad, x, z, saved(node))
     to_x = Node("SigmoidCrossEntropyGrad", inputs, _logistic_back, dtype=x.dtype, shape=node.shape)
     return unbroadcast(to_x, x, z), unbroadcast(-grad * x, z, x)
 
@@ -339,6 +350,9 @@ def _sigmoid_cross_entropy_gradient(node: Node, grad: Node) -> Any:
 def _logistic_found(scores: Any, labels: Any) -> tuple[Any, Any]:
     logs = np.logaddexp(scores, 0)
     return logs - scores * labels, logs
+
+
+saving_kernel_of("SigmoidCrossEntropyWithLogits")(lambda node: _logistic_found)
 
 
 def _logistic_back(g: Any, scores: Any, labels: Any, logs: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.primitives import broadcast, sum_to_shape
 
@@ -41,8 +42,13 @@ def _filled(like: Node, number: int, op_type: str) -> Node:
         made = as_node(np.full([int(size) for size in like.shape], number, kind))
         made.attrs["filled"] = number
         return made
-    fill = np.ones_like if number else np.zeros_like
-    return Node(op_type, (like,), lambda x: fill(x, kind), dtype=like.dtype, shape=like.shape)
+    return Node(op_type, (like,), dtype=like.dtype, shape=like.shape)
+
+
+@kernel_of("OnesLike", "ZerosLike")
+def _filling(node: Node) -> Any:
+    fill, dtype = np.ones_like if node.op_type == "OnesLike" else np.zeros_like, node.dtype.as_numpy_dtype
+    return lambda x: fill(x, dtype)
 
 
 def ones(like: Node) -> Node:
@@ -82,18 +88,26 @@ def unbroadcast(gradient: Node, x: Node, other: Node) -> Node:
 def sum_like(gradient: Node, x: Node) -> Node:
     """Return a gradient summed over the axes along which `x` was broadcast."""
     if x.shape.is_fully_defined():
-        shape = tuple(int(size) for size in x.shape)
         if gradient.shape.is_fully_defined() and gradient.shape == x.shape:
             return gradient
-        return Node("SumLike", (gradient,), lambda g: sum_to_shape(g, shape), dtype=gradient.dtype, shape=x.shape)
-    return Node(
-        "SumLike", (gradient, x), lambda g, like: sum_to_shape(g, like.shape), dtype=gradient.dtype, shape=x.shape
-    )
+        return Node("SumLike", (gradient,), dtype=gradient.dtype, shape=x.shape)
+    return Node("SumLike", (gradient, x), dtype=gradient.dtype, shape=x.shape)
+
+
+@kernel_of("SumLike")
+def _sum_like(node: Node) -> Any:
+    if len(node.inputs) == 2:
+        return lambda g, like: sum_to_shape(g, like.shape)
+    shape = tuple(int(size) for size in node.shape)
+    return lambda g: sum_to_shape(g, shape)
 
 
 def broadcast_like(x: Node, like: Node) -> Node:
     """Return a value broadcast to the shape of another one."""
-    return Node("BroadcastLike", (x, like), lambda v, other: broadcast(v, other.shape), dtype=x.dtype, shape=like.shape)
+    return Node("BroadcastLike", (x, like), dtype=x.dtype, shape=like.shape)
+
+
+computes("BroadcastLike", lambda v, other: broadcast(v, other.shape))
 
 
 @gradient_of("SumLike")
@@ -118,13 +132,20 @@ def sum_of_slices(terms: Sequence[IndexedSlices]) -> IndexedSlices:
 
 def _joined(parts: Sequence[Node]) -> Node:
     shape = TensorShape([None, *parts[0].shape.as_list()[1:]])
-    return Node("ConcatRows", parts, lambda *rows: np.concatenate(rows), dtype=parts[0].dtype, shape=shape)
+    return Node("ConcatRows", parts, dtype=parts[0].dtype, shape=shape)
+
+
+computes("ConcatRows", lambda *rows: np.concatenate(rows))
 
 
 def add_terms(terms: Sequence[Node], like: Node, name: str | None = None) -> Node:
     """Return the sum of nodes of one dtype and shape."""
-    add = np.add if len(terms) == 2 else _sum
-    return Node("AddN", terms, add, name=name, dtype=like.dtype, shape=like.shape)
+    return Node("AddN", terms, name=name, dtype=like.dtype, shape=like.shape)
+
+
+@kernel_of("AddN")
+def _add_n(node: Node) -> Any:
+    return np.add if len(node.inputs) == 2 else _sum
 
 
 def _sum(*values: Any) -> Any:
@@ -143,7 +164,7 @@ def passes(*op_types: str) -> None:
 
 def again(of: Node, inputs: Sequence[Node]) -> Node:
     """Return a node that does with other inputs what a node does."""
-    return Node(of.op_type, inputs, of.fn, dtype=of._dtype, shape=of.shape, attrs=dict(of.attrs))
+    return Node(of.op_type, inputs, of.own_fn, dtype=of._dtype, shape=of.shape, attrs=dict(of.attrs))
 
 
 def rearranges(*op_types: str, data: Callable[[Node], Sequence[int]] | None = None, views: bool = False) -> None:
@@ -164,8 +185,23 @@ def put_back(node: Node, grad: Any, places: tuple[int, ...] = (0,), views: bool 
     """Return the gradients of one node as `rearranges` describes them."""
     items = grad if isinstance(grad, list) else [grad]
     present = tuple(at for at, item in enumerate(items) if item is not None)
-    fn: Any = node.fn
-    count, several = len(present), isinstance(grad, list)
+    attrs = {"of": node, "present": present, "several": isinstance(grad, list), "places": places, "views": views}
+    kinds = [(node.inputs[place].dtype, node.inputs[place].shape) for place in places]
+    result: list[Node | None] = [None] * len(node.inputs)
+    inputs = (*(items[at] for at in present), *node.inputs)
+    if len(places) == 1:
+        result[places[0]] = Node("PutBack", inputs, dtype=kinds[0][0], shape=kinds[0][1], attrs=attrs)
+        return result
+    made = Node("PutBack", inputs, attrs={**attrs, "tuple": True})
+    for at, (place, (dtype, shape)) in enumerate(zip(places, kinds, strict=True)):
+        result[place] = tuple_item(made, at, dtype=dtype, shape=shape)
+    return result
+
+
+@kernel_of("PutBack")
+def _put_back(node: Node) -> Any:
+    present, several, places, views = (node.attrs[part] for part in ("present", "several", "places", "views"))
+    fn, count = node.attrs["of"].fn, len(present)
 
     def put(*values: Any) -> Any:
         grads, inputs = values[:count], list(values[count:])
@@ -179,17 +215,7 @@ def put_back(node: Node, grad: Any, places: tuple[int, ...] = (0,), views: bool 
                 return out
         return _by_places(fn, present if several else None, places, grads, inputs)
 
-    attrs = {"of": node, "present": present, "several": several, "places": places}
-    kinds = [(node.inputs[place].dtype, node.inputs[place].shape) for place in places]
-    result: list[Node | None] = [None] * len(node.inputs)
-    inputs = (*(items[at] for at in present), *node.inputs)
-    if len(places) == 1:
-        result[places[0]] = Node("PutBack", inputs, put, dtype=kinds[0][0], shape=kinds[0][1], attrs=attrs)
-        return result
-    made = Node("PutBack", inputs, put, attrs={**attrs, "tuple": True})
-    for at, (place, (dtype, shape)) in enumerate(zip(places, kinds, strict=True)):
-        result[place] = tuple_item(made, at, dtype=dtype, shape=shape)
-    return result
+    return put
 
 
 def _by_places(fn: Any, present: Any, places: Sequence[int], grads: Sequence[Any], inputs: list[Any]) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
     as_shape_node,
@@ -304,7 +305,13 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
         )
     node = as_node(tensor)
     axes = normal_axes(axis, node)
-    return elementwise("ReverseV2", node, lambda value: np.flip(value, axes), name, axis=axes)
+    return elementwise("ReverseV2", node, name, axis=axes)
+
+
+@kernel_of("ReverseV2")
+def _reverse(node: Node) -> Any:
+    axes = node.attrs["axis"]
+    return lambda value: np.flip(value, axes)
 
 
 reverse_v2 = reverse

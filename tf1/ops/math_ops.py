@@ -14,6 +14,7 @@ from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
 from globalstep.tf1.ops.gradient_ops import add_terms, is_ones, unbroadcast
 
@@ -165,7 +166,7 @@ multiply = binary("multiply", "Mul", np.multiply, "Multiply two values, element 
 realdiv = binary("realdiv", "RealDiv", np.true_divide, "Divide floating values.")
 floordiv = binary("floordiv", "FloorDiv", np.floor_divide, "Divide and round down.")
 floormod = binary("floormod", "FloorMod", np.mod, "Give the remainder that has the sign of `y`.")
-mod = binary("mod", "FloorMod", np.mod, "Give the remainder that has the sign of `y`.")
+mod = floormod
 truncatediv = binary("truncatediv", "TruncateDiv", _truncated_quotient, "Divide and round to 0.")
 truncatemod = binary(
     "truncatemod",
@@ -193,13 +194,19 @@ def round(x: Any, name: str | None = None) -> Node:
     """Round to the nearest integer, halves to even; integers stay as they are."""
     node = as_node(x)
     if node.dtype.is_integer:
-        return elementwise("Identity", node, lambda v: v, name)
-    return elementwise("Round", node, np.rint, name)
+        return elementwise("Identity", node, name)
+    return elementwise("Round", node, name)
+
+
+computes("Round", np.rint)
 
 
 def atan2(y: Any, x: Any, name: str | None = None) -> Node:
     """Give the angle of the points (x, y), between -pi and pi."""
-    return pairwise("Atan2", y, x, np.arctan2, name, names=("y", "x"))
+    return pairwise("Atan2", y, x, name, names=("y", "x"))
+
+
+computes("Atan2", np.arctan2)
 
 
 def truediv(x: Any, y: Any, name: str | None = None) -> Node:
@@ -217,7 +224,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Node:
     if a.dtype.is_integer:
         wide = "float32" if np.dtype(a.dtype.as_numpy_dtype).itemsize <= 2 else "float64"
         a, b = cast(a, wide), cast(b, wide)
-    return pairwise("RealDiv", a, b, np.true_divide, name)
+    return realdiv(a, b, name)
 
 
 def divide(x: Any, y: Any, name: str | None = None) -> Node:
@@ -227,10 +234,12 @@ def divide(x: Any, y: Any, name: str | None = None) -> Node:
 
 def div(x: Any, y: Any, name: str | None = None) -> Node:
     """Divide; integers give integers, rounded towards 0 (TensorFlow's older division)."""
-    a, b = operands("Div", x, y)
-    if a.dtype.is_integer:
-        return pairwise("Div", a, b, _truncated_quotient, name)
-    return pairwise("Div", a, b, np.true_divide, name)
+    return pairwise("Div", x, y, name)
+
+
+@kernel_of("Div")
+def _div(node: Node) -> Any:
+    return _truncated_quotient if node.dtype.is_integer else np.true_divide
 
 
 def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
@@ -249,12 +258,13 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     node, wanted = as_node(x), as_dtype(dtype)
     if node.dtype == wanted:
         return node
-    dtype_of_kind = np.dtype(wanted.as_numpy_dtype)
+    return elementwise("Cast", node, name, wanted)
 
-    def convert(value: Any) -> Any:
-        return np.array(value, dtype_of_kind)
 
-    return elementwise("Cast", node, convert, name, wanted)
+@kernel_of("Cast")
+def _cast(node: Node) -> Any:
+    dtype = np.dtype(node.dtype.as_numpy_dtype)
+    return lambda value: np.array(value, dtype)
 
 
 def saturate_cast(value: Any, dtype: DTypeLike, name: str | None = None) -> Node:
@@ -388,13 +398,16 @@ def _squared_difference_gradient(node: Node, grad: Node) -> Any:
 def _pow_gradient(node: Node, grad: Node) -> Any:
     x, y = node.inputs
     # The gradient at the exponent is 0 where the base is not positive.
-    logs = elementwise("LogIfPositive", x, _log_if_positive, None)
+    logs = elementwise("LogIfPositive", x, None)
     return unbroadcast(grad * y * pow(x, y - 1.0), x, y), unbroadcast(grad * node * logs, y, x)
 
 
 def _log_if_positive(x: Any) -> Any:
     positive = np.greater(x, 0)
     return np.where(positive, np.log(np.where(positive, x, np.ones_like(x))), np.zeros_like(x))
+
+
+computes("LogIfPositive", _log_if_positive)
 
 
 @gradient_of("LogIfPositive")
@@ -413,14 +426,15 @@ def _choice_gradient(node: Node, grad: Node) -> Any:
 
 def masked(value: Node, condition: Node, holds: bool = True) -> Node:
     """Give a value where a condition holds (or where it does not), and 0 elsewhere."""
-    none = np.zeros((), value.dtype.as_numpy_dtype)
+    return Node("Masked", (value, condition), dtype=value.dtype, shape=value.shape, attrs={"holds": holds})
 
-    def where_it_holds(v: Any, c: Any) -> Any:
-        return np.where(c, v, none) if holds else np.where(c, none, v)
 
-    return Node(
-        "Masked", (value, condition), where_it_holds, dtype=value.dtype, shape=value.shape, attrs={"holds": holds}
-    )
+@kernel_of("Masked")
+def _masked(node: Node) -> Any:
+    none = np.zeros((), node.dtype.as_numpy_dtype)
+    if node.attrs["holds"]:
+        return lambda value, condition: np.where(condition, value, none)
+    return lambda value, condition: np.where(condition, none, value)
 
 
 @gradient_of("Masked")
@@ -471,23 +485,17 @@ _of_one("Tanh", lambda g, x, y: tanh_grad(y, g))
 
 def sigmoid_grad(value: Node, grad: Node) -> Node:
     """Give the gradient at x, where `value` is sigmoid(x) and `grad` its gradient."""
-    return Node("SigmoidGrad", (value, grad), _sigmoid_grad, dtype=value.dtype, shape=value.shape)
+    return Node("SigmoidGrad", (value, grad), dtype=value.dtype, shape=value.shape)
 
 
-def _sigmoid_grad(value: Any, g: Any) -> Any:
-    return g * value * (1 - value)
-
-
+computes("SigmoidGrad", lambda value, g: g * value * (1 - value))
 gradient_of("SigmoidGrad")(composed(lambda node: node.inputs[1] * node.inputs[0] * (1.0 - node.inputs[0])))
 
 
 def tanh_grad(value: Node, grad: Node) -> Node:
     """Give the gradient at x, where `value` is tanh(x) and `grad` its gradient."""
-    return Node("TanhGrad", (value, grad), _tanh_grad, dtype=value.dtype, shape=value.shape)
+    return Node("TanhGrad", (value, grad), dtype=value.dtype, shape=value.shape)
 
 
-def _tanh_grad(value: Any, g: Any) -> Any:
-    return g * (1 - value * value)
-
-
+computes("TanhGrad", lambda value, g: g * (1 - value * value))
 gradient_of("TanhGrad")(composed(lambda node: node.inputs[1] * (1.0 - square(node.inputs[0]))))

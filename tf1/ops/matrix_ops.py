@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, matrix_transpose
 from globalstep.tf1.ops.building import operands, pairwise, require_float
@@ -246,12 +247,15 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
 
 def cross(a: Any, b: Any, name: str | None = None) -> Node:
     """Give the cross products of vectors [..., 3]."""
+    return pairwise("Cross", a, b, name, names=("a", "b"))
 
-    def multiply(x: Any, y: Any) -> Any:
-        after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
-        return x[..., after] * y[..., before] - x[..., before] * y[..., after]
 
-    return pairwise("Cross", a, b, multiply, name, names=("a", "b"))
+def _cross(x: Any, y: Any) -> Any:
+    after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
+    return x[..., after] * y[..., before] - x[..., before] * y[..., after]
+
+
+computes("Cross", _cross)
 
 
 rearranges("Diag", "DiagPart", "MatrixBandPart", "MatrixDiag", "MatrixDiagPart")

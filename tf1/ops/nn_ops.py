@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -67,7 +68,10 @@ def _relu_of(x: Any) -> Any:
 def relu(features: Any, name: str | None = None) -> Node:
     """Give max(features, 0); the gradient at 0 is 0."""
     node = as_node(features)
-    return elementwise("Relu", node, _relu_of, name or "Relu")
+    return elementwise("Relu", node, name or "Relu")
+
+
+computes("Relu", _relu_of)
 
 
 @gradient_of("Relu")
@@ -76,11 +80,10 @@ def _relu_gradient(node: Node, grad: Node) -> Any:
 
 
 def _relu_grad(grad: Node, value: Node) -> Node:
-    return Node("ReluGrad", (grad, value), _passed_above_zero, dtype=grad.dtype, shape=value.shape)
+    return Node("ReluGrad", (grad, value), dtype=grad.dtype, shape=value.shape)
 
 
-def _passed_above_zero(g: Any, value: Any) -> Any:
-    return products.elementwise(_where_above_zero, g, value)
+computes("ReluGrad", lambda g, value: products.elementwise(_where_above_zero, g, value))
 
 
 @gradient_of("ReluGrad")
@@ -90,10 +93,13 @@ def _relu_grad_gradient(node: Node, grad: Node) -> Any:
 
 def relu6(features: Any, name: str | None = None) -> Node:
     """Give min(max(features, 0), 6)."""
-    node = as_node(features)
-    six = np.asarray(6, node.dtype.as_numpy_dtype)
+    return elementwise("Relu6", as_node(features), name or "Relu6")
 
-    return elementwise("Relu6", node, lambda x: np.minimum(_relu_of(x), six), name or "Relu6")
+
+@kernel_of("Relu6")
+def _relu6(node: Node) -> Any:
+    six = np.asarray(6, node.dtype.as_numpy_dtype)
+    return lambda x: np.minimum(_relu_of(x), six)
 
 
 @gradient_of("Relu6")
@@ -111,11 +117,14 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Node:
 def elu(features: Any, name: str | None = None) -> Node:
     """Give features where positive and exp(features) - 1 elsewhere."""
     node = require_float("Elu", as_node(features), "features")
+    return elementwise("Elu", node, name or "Elu")
 
-    def evaluate(x: Any) -> Any:
-        return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
 
-    return elementwise("Elu", node, evaluate, name or "Elu")
+def _elu(x: Any) -> Any:
+    return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
+
+
+computes("Elu", _elu)
 
 
 @gradient_of("Elu")
@@ -129,12 +138,15 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 def selu(features: Any, name: str | None = None) -> Node:
     """Give the self-normalizing exponential linear unit (Klambauer et al. 2017)."""
     node = require_float("Selu", as_node(features), "features")
+    return elementwise("Selu", node, name or "Selu")
 
-    def evaluate(x: Any) -> Any:
-        below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
-        return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
 
-    return elementwise("Selu", node, evaluate, name or "Selu")
+def _selu(x: Any) -> Any:
+    below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
+    return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
+
+
+computes("Selu", _selu)
 
 
 @gradient_of("Selu")
@@ -147,7 +159,13 @@ def _selu_gradient(node: Node, grad: Node) -> Any:
 def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
     """Give features where positive and alpha * features elsewhere."""
     node = as_node(features)
-    return elementwise("LeakyRelu", node, lambda x: np.maximum(alpha * x, x), name or "LeakyRelu", alpha=alpha)
+    return elementwise("LeakyRelu", node, name or "LeakyRelu", alpha=alpha)
+
+
+@kernel_of("LeakyRelu")
+def _leaky_relu(node: Node) -> Any:
+    alpha = node.attrs["alpha"]
+    return lambda x: np.maximum(alpha * x, x)
 
 
 @gradient_of("LeakyRelu")
@@ -159,7 +177,10 @@ def _leaky_relu_gradient(node: Node) -> Node:
 def softplus(features: Any, name: str | None = None) -> Node:
     """Give log(exp(features) + 1)."""
     node = require_float("Softplus", as_node(features), "features")
-    return elementwise("Softplus", node, lambda x: np.logaddexp(x, 0), name or "Softplus")
+    return elementwise("Softplus", node, name or "Softplus")
+
+
+computes("Softplus", lambda x: np.logaddexp(x, 0))
 
 
 @gradient_of("Softplus")
@@ -170,7 +191,10 @@ def _softplus_gradient(node: Node, grad: Node) -> Any:
 def softsign(features: Any, name: str | None = None) -> Node:
     """Give features / (abs(features) + 1)."""
     node = require_float("Softsign", as_node(features), "features")
-    return elementwise("Softsign", node, lambda x: x / (1 + np.abs(x)), name or "Softsign")
+    return elementwise("Softsign", node, name or "Softsign")
+
+
+computes("Softsign", lambda x: x / (1 + np.abs(x)))
 
 
 @gradient_of("Softsign")
@@ -192,11 +216,6 @@ def _one_axis(axis: Any, dim: Any, node: Node) -> int:
     return normal_axes(place, node)[0]
 
 
-def _softmax(x: Any, axis: int) -> Any:
-    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    return powers / np.sum(powers, axis=axis, keepdims=True)
-
-
 def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
     """Give exp(logits) / sum(exp(logits)) along an axis.
 
@@ -211,17 +230,30 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     """
     node = require_float("Softmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("Softmax", node, lambda x: _softmax(x, place), name or "Softmax", axis=place)
+    return elementwise("Softmax", node, name or "Softmax", axis=place)
+
+
+@kernel_of("Softmax")
+def _softmax(node: Node) -> Any:
+    axis = node.attrs["axis"]
+
+    def softmax_of(x: Any) -> Any:
+        powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+        return powers / np.sum(powers, axis=axis, keepdims=True)
+
+    return softmax_of
 
 
 @gradient_of("Softmax")
 def _softmax_gradient(node: Node, grad: Node) -> Any:
+    attrs = {"axis": node.attrs["axis"]}
+    return (Node("SoftmaxGrad", (grad, node), dtype=node.dtype, shape=node.shape, attrs=attrs),)
+
+
+@kernel_of("SoftmaxGrad")
+def _softmax_grad(node: Node) -> Any:
     axis = node.attrs["axis"]
-
-    def back(g: Any, value: Any) -> Any:
-        return (g - np.sum(g * value, axis=axis, keepdims=True)) * value
-
-    return (Node("SoftmaxGrad", (grad, node), back, dtype=node.dtype, shape=node.shape, attrs={"axis": axis}),)
+    return lambda g, value: (g - np.sum(g * value, axis=axis, keepdims=True)) * value
 
 
 @gradient_of("SoftmaxGrad")
@@ -243,14 +275,13 @@ def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, d
     return log_softmax_of(node, place, name)
 
 
-def _half_of_squares(x: Any) -> Any:
-    return np.sum(x * x) / 2
-
-
 def l2_loss(t: Any, name: str | None = None) -> Node:
     """Give sum(t^2) / 2."""
     node = require_float("L2Loss", as_node(t), "t")
-    return Node("L2Loss", (node,), _half_of_squares, name=name or "L2Loss", dtype=node.dtype, shape=[])
+    return Node("L2Loss", (node,), name=name or "L2Loss", dtype=node.dtype, shape=[])
+
+
+computes("L2Loss", lambda x: np.sum(x * x) / 2)
 
 
 @gradient_of("L2Loss")

@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.dtypes import as_dtype
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
@@ -67,10 +68,13 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     """
     node, order = as_node(values), _checked_direction(direction)
     (place,) = normal_axes(axis, node)
-    return elementwise(
-        "Sort", node, lambda v: np.take_along_axis(v, _order(v, place, order), place), name or "sort", axis=place,
-        direction=order,
-    )  # fmt: skip
+    return elementwise("Sort", node, name or "sort", axis=place, direction=order)
+
+
+@kernel_of("Sort")
+def _sort(node: Node) -> Any:
+    place, order = node.attrs["axis"], node.attrs["direction"]
+    return lambda v: np.take_along_axis(v, _order(v, place, order), place)
 
 
 @gradient_of("Sort")
@@ -86,9 +90,14 @@ def argsort(
     node, order = as_node(values), _checked_direction(direction)
     (place,) = normal_axes(axis, node)
     return elementwise(
-        "ArgSort", node, lambda v: _order(v, place, order).astype(np.int32), name or "argsort", "int32",
-        axis=place, stops_gradient=True,
+        "ArgSort", node, name or "argsort", "int32", axis=place, direction=order, stops_gradient=True
     )  # fmt: skip
+
+
+@kernel_of("ArgSort")
+def _argsort(node: Node) -> Any:
+    place, order = node.attrs["axis"], node.attrs["direction"]
+    return lambda v: _order(v, place, order).astype(np.int32)
 
 
 class UniqueWithCounts(NamedTuple):
@@ -289,6 +298,12 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
     """
     node = as_node(x)
     (place,) = normal_axes(axis, node)
+    return elementwise("Cumprod", node, name, axis=place, exclusive=exclusive, reverse=reverse)
+
+
+@kernel_of("Cumprod")
+def _cumprod(node: Node) -> Any:
+    place, exclusive, reverse = (node.attrs[part] for part in ("axis", "exclusive", "reverse"))
 
     def running(value: Any) -> Any:
         turned = np.flip(value, place) if reverse else value
@@ -299,7 +314,7 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
         total = np.cumprod(turned, axis=place, dtype=value.dtype)
         return np.flip(total, place) if reverse else total
 
-    return elementwise("Cumprod", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
+    return running
 
 
 @gradient_of("Cumprod")

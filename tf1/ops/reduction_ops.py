@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
@@ -400,6 +401,12 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
     """
     node = as_node(x)
     (place,) = normal_axes(axis, node)
+    return elementwise("Cumsum", node, name, axis=place, exclusive=exclusive, reverse=reverse)
+
+
+@kernel_of("Cumsum")
+def _cumsum(node: Node) -> Any:
+    place, exclusive, reverse = (node.attrs[part] for part in ("axis", "exclusive", "reverse"))
 
     def running(value: Any) -> Any:
         turned = np.flip(value, place) if reverse else value
@@ -407,7 +414,7 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
         total = total - turned if exclusive else total
         return np.flip(total, place) if reverse else total
 
-    return elementwise("Cumsum", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
+    return running
 
 
 @gradient_of("Cumsum")

@@ -219,10 +219,12 @@ def _sum_of_segments_gradient(node: Node, grad: Node) -> Any:
     return _of_segments(grad, ids, rows), None, None
 
 
-@gradient_of("SegmentSum", "UnsortedSegmentSum", "SegmentMean", "UnsortedSegmentMean", "UnsortedSegmentSqrtN")
+@gradient_of(
+    "ScatterRows", "SegmentSum", "UnsortedSegmentSum", "SegmentMean", "UnsortedSegmentMean", "UnsortedSegmentSqrtN"
+)
 def _segment_sum_gradient(node: Node, grad: Node) -> Any:
     rows, ids, *rest = node.inputs
-    if not node.op_type.endswith("Sum"):
+    if node.op_type.endswith(("Mean", "SqrtN")):
         root = node.op_type.endswith("SqrtN")
 
         def divide(g: Any, numbers: Any) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from globalstep.tf1.execution.products import matmul, one_thread_each
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
 __all__ = ["SequenceRun", "gru_sequence", "mask_of", "run_fused", "sigmoid_in_place", "tanh_sequence"]
@@ -83,6 +84,11 @@ def run_fused(
     return outputs, last
 
 
+@saving_kernel_of("RecurrentSequence")
+def _keeping(node: Node) -> Any:
+    return node.attrs["keep"]
+
+
 @gradient_of("RecurrentSequence")
 def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
     count, has_lengths = node.attrs["states"], node.attrs["lengths"]
@@ -96,7 +102,7 @@ def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Nod
         return tuple(part.astype(dtype, copy=False) for part, dtype in zip(parts, dtypes, strict=True))
 
     # A second gradient finds its way by the sequence's own inputs, which are the last.
-    inputs = [saved(node, node.attrs["keep"]), *(grad for grad in grads if grad is not None), *node.inputs]
+    inputs = [saved(node), *(grad for grad in grads if grad is not None), *node.inputs]
     gradient = Node("RecurrentSequenceGrad", inputs, back, attrs={"tuple": True})
     items = [
         tuple_item(gradient, at, dtype=source.dtype, shape=source.shape)

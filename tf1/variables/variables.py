@@ -294,8 +294,8 @@ def _guarded(value: Node) -> Node:
         elif type(node) is Node and any(source in made for source in node.inputs):
             inputs, name = [made.get(source, source) for source in node.inputs], node.op_name.rpartition("/")[2]
             made[node] = Node(
-                node.op_type, inputs, node.fn, name=name, dtype=node.dtype, shape=node.shape, attrs=dict(node.attrs),
-                stateful=node.stateful, control_inputs=node.control_inputs,
+                node.op_type, inputs, node.own_fn, name=name, dtype=node.dtype, shape=node.shape,
+                attrs=dict(node.attrs), stateful=node.stateful, control_inputs=node.control_inputs,
             )  # fmt: skip
     return made.get(value, value)
 
