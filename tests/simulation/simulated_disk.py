@@ -97,12 +97,7 @@ class _Files(LogFiles):
         self._paths: dict[int, Path] = {}
 
     def create(self, path: Path) -> int:
-        return self._opened(super().create(path), path)
-
-    def open(self, path: Path) -> int:
-        return self._opened(super().open(path), path)
-
-    def _opened(self, file: int, path: Path) -> int:
+        file = super().create(path)
         self._paths[file] = path
         return file
 

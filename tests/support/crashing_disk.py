@@ -480,12 +480,6 @@ class CrashingFiles(LogFiles):
         self._open[file] = self.disk.made(path)
         return file
 
-    def open(self, path: Path) -> int:
-        self.moves.move("open")
-        file = super().open(path)
-        self._open[file] = self.disk.inode(path)
-        return file
-
     def write(self, file: int, buffers: Sequence[memoryview]) -> int:
         data = b"".join(bytes(buffer) for buffer in buffers)
         offset = os.lseek(file, 0, os.SEEK_CUR)

@@ -43,9 +43,6 @@ class LossyDisk(LogFiles):
     def create(self, path):
         return self._opened(super().create(path), self._named.setdefault(path, _Held()))
 
-    def open(self, path):
-        return self._opened(super().open(path), self._named[path])
-
     def lock(self, path):
         return self._opened(super().lock(path), _Held())
 
