@@ -170,8 +170,8 @@ def tells_listeners() -> bool:
         return False
 
 
-def tcp_sockets(port: int, listening: bool) -> Iterator[tuple[str, int, str]]:
-    """Yield the local address, the user and the inode of each TCP socket of this machine with a local port.
+def _tcp_sockets(port: int, listening: bool) -> Iterator[tuple[str, int]]:
+    """Yield the local address and the user of each TCP socket of this machine with a local port.
 
     Addresses of IPv4 in those of IPv6 are given as the former: both are one socket, as it is seen from either end.
     """
@@ -183,7 +183,7 @@ def tcp_sockets(port: int, listening: bool) -> Iterator[tuple[str, int, str]]:
                 if int(number, 16) == port and (words[3] == _LISTENS) == listening:
                     # Words of four bytes in the machine's order.
                     parts = (int(at[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(at), 8))
-                    yield _plain(socket.inet_ntop(family, b"".join(parts))), int(words[7]), words[9]
+                    yield _plain(socket.inet_ntop(family, b"".join(parts))), int(words[7])
 
 
 def _plain(address: str) -> str:
@@ -198,6 +198,6 @@ def _find(family: int, host: str, port: int, listening: bool) -> int | None:
         return None
     if listening:
         wanted |= {"0.0.0.0", "::"}
-    uids = {uid for at, uid, _ in tcp_sockets(port, listening) if at in wanted}
+    uids = {uid for at, uid in _tcp_sockets(port, listening) if at in wanted}
     # Two sockets with one address, of different users: the owner cannot be determined.
     return uids.pop() if len(uids) == 1 else None
