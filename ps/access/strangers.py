@@ -61,7 +61,6 @@ class Strangers:
         self._most = most
         # Oldest first.
         self._held: dict[int, Stranger] = {}
-        self._hosts: Counter[str] = Counter()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ)
 
@@ -76,11 +75,11 @@ class Strangers:
             host: Where it comes from.
         """
         if len(self._held) >= self._most:
-            most = max(self._hosts.values())
-            self._close(next(one for one in self._held.values() if self._hosts[one.host] == most))
+            hosts = Counter(one.host for one in self._held.values())
+            most = max(hosts.values())
+            self._close(next(one for one in self._held.values() if hosts[one.host] == most))
         connection.setblocking(False)
         self._held[connection.fileno()] = Stranger(connection, host, self._clock.monotonic() + self._secs)
-        self._hosts[host] += 1
         self._selector.register(connection, selectors.EVENT_READ)
 
     def ready(self) -> tuple[bool, list[Stranger]]:
@@ -118,10 +117,8 @@ class Strangers:
             if claims and len(stranger.shown) == CLAIM_BYTES:
                 more = self._answer(stranger.shown) or b""
                 connection.sendall(more)
-                # The strangers of its host, however many, do not make it go any more.
-                self._hosts -= Counter([stranger.host])
+                # It is counted apart: the strangers of its host, however many, do not make it go any more.
                 stranger.host += ", with a token"
-                self._hosts[stranger.host] += 1
         except BlockingIOError:
             return False
         except OSError:
@@ -137,7 +134,6 @@ class Strangers:
     def _forget(self, stranger: Stranger) -> None:
         self._selector.unregister(stranger.connection)
         del self._held[stranger.connection.fileno()]
-        self._hosts -= Counter([stranger.host])
 
     def _close(self, stranger: Stranger) -> None:
         self._forget(stranger)
