@@ -201,7 +201,7 @@ class Journal:
             known_clients = 0
             position = self._first
             if after_index > self._begin_index:
-                position += first_after(np.frombuffer(bytes(self._records), RECORD_DTYPE), after_index)
+                position += first_after(np.frombuffer(self._records, RECORD_DTYPE), after_index)
         first = min(max(position, self._first), self._end)
         at = (first - self._first) * RECORD.size
         size = min(max_records or _MAX_PART_RECORDS, _MAX_PART_RECORDS) * RECORD.size
