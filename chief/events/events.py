@@ -32,7 +32,7 @@ _FULL_RETRY_SECS = 10.0
 
 
 class EventFileWriter:
-    """Appends events to a file, each of which is handed to the file system at once. Thread-safe.
+    """Appends events to a file, and hands each to the file system at once. Thread-safe.
 
     The file is made, with its first event, at once, and again where it was deleted. A full disk ends no training:
     events are dropped, with a warning, until there is room, and go to a new file from then on. A writer that is never
@@ -134,7 +134,6 @@ class EventFileWriter:
             while (file := self._claim(self._storage.join(self._logdir, name))) is None:
                 name, count = f"{stem}.{os.getpid()}.{count}{self._suffix}", count + 1
             self.path, self._file = self._storage.join(self._logdir, name), file
-            weakref.finalize(self, file.close)
             try:
                 first = Event(wall_time=self._clock.time(), file_version=_FILE_VERSION)
                 file.write(encode_record(first.SerializeToString()))
@@ -143,6 +142,7 @@ class EventFileWriter:
                 with contextlib.suppress(OSError):
                     self._storage.delete(self.path)
                 raise
+            weakref.finalize(self, file.close)
             if self._next_try is not None:
                 self._next_try = None
                 _log.warning("There is room for events again: they go to %s.", self.path)
