@@ -158,7 +158,7 @@ _SCRIPTS = "/app/job"
 _RUN = "/run/globalstep"
 
 _HEAD = """\
-# {made}
+# Written by globalstep compose.
 # Settings, here or in a file .env beside this one: GLOBALSTEP_IMAGE, GLOBALSTEP_SCRIPTS, GLOBALSTEP_RUN_TOKEN,
 # GLOBALSTEP_RUN.
 # Two runs on one machine need project names of their own: --project-name {project}
@@ -192,20 +192,17 @@ volumes:
 """
 
 
-def compose_file(
-    args: argparse.Namespace, scripts: str, project: str, made: str = "Written by globalstep compose."
-) -> str:
+def compose_file(args: argparse.Namespace, scripts: str, project: str) -> str:
     """Write the file: a service for each task, so that each has a name that others find it by.
 
     Args:
         args: The subcommand's.
         scripts: Folder of the script on this machine, which containers see as a volume.
         project: The run's name: containers, network and volume bear it, so that no other run's are met.
-        made: What the first line says.
     """
     sizes = {"ps": args.ps, **job_sizes(args)}
     cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in sizes.items()}
-    text = _HEAD.format(made=made, run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
+    text = _HEAD.format(run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
     for name, count in sizes.items():
         command = (
             ["python", "-m", "globalstep.ps", f"--tcp-port={_TCP_PORT}"]
