@@ -20,10 +20,7 @@ _SUBCOMMANDS = {
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify, import and export checkpoints"),
     "compose": ("globalstep.deploy.compose", "run a training script as containers of docker compose"),
     "launch": ("globalstep.deploy.launch.launch", "run a training script as PS, workers and chief on this machine"),
-    "status": (
-        "globalstep.deploy.status.cli",
-        "where a running cluster stands: steps, rates, workers, PS tasks",
-    ),
+    "status": ("globalstep.deploy.status.cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
     "runs": ("globalstep.deploy.status.runs_cli", "which runs of this user are alive on this machine, and how far"),
     "replay": ("globalstep.deploy.replay", "play a run's log again, up to any step; find the first NaN"),
     "ray": ("globalstep.deploy.ray.job", "run a training script as actors of a Ray cluster"),

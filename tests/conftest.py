@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: too. Tests of the default say so.
 SPREAD = "spread_above=0"
 os.environ[RUN_POLICY_VARIABLE] = SPREAD
-# What is compiled is kept, assertions as pytest writes them anew included, here and by processes that tests start:
-# without that a run begins with ten seconds of compiling.
+# Python keeps what it compiles, and pytest the assertions that it writes anew, here and in processes that tests start:
+# else a run begins with ten seconds of compiling.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _JOIN_SECS = 5.0
@@ -97,7 +97,7 @@ def pytest_collection():
 
 
 def pytest_collection_finish():
-    """Have it pass over the objects of collection, of which there are millions.
+    """Have the collector of garbage pass over the millions of objects that collection has made.
 
     Tests that ask whether something is let go of have it collect all, and it does so by itself as well.
     """

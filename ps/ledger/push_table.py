@@ -212,7 +212,7 @@ class PushTable:
 
     @classmethod
     def load(cls, dumped: Mapping[str, Any]) -> PushTable:
-        """Make a table from what `copied` gave.
+        """Make a table from what JSON has; see `copied`.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: If it is none.

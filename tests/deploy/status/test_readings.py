@@ -45,7 +45,7 @@ def drawn(reading, draw=draw_status):
     return console.export_text()
 
 
-#: The end of the line of a worker, and of the two PS tasks: what is of late.
+#: How the lines of a worker and of the two PS tasks end: with what has changed since the earlier reading.
 WORKER, FIRST, SECOND = r"worker:0 +80 +%s +0 s", r"a:1 \* .* 3 +%s$", r"b:2 .* 3 +%s$"
 
 
