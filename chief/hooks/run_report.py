@@ -27,17 +27,12 @@ from globalstep.chief.sessions.run_joining import files_of
 from globalstep.chief.sessions.run_model import GlobalStep, RunSession, step_now
 from globalstep.errors import OpError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.log_format import CONCLUSION_MARK, ERASE_LINE, PROGRESS_MARK, is_terminal, write_line
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
-from globalstep.runtime.log_format import is_terminal, write_line
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
 
-
-#: Starts a line that the launcher shows as progress instead of as output.
-PROGRESS_PREFIX = "\x1eprogress "
-#: Starts a line for the launcher alone: where the run has ended, as JSON.
-CONCLUSION_PREFIX = "\x1econclusion "
 
 PROGRESS_VARIABLE = "GLOBALSTEP_PROGRESS"
 _LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
@@ -45,8 +40,6 @@ _LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
 _log = logging.getLogger("globalstep.progress")
 _log.setLevel(logging.INFO)
 
-# Begins a line of a terminal anew.
-_ERASE_LINE = "\r\x1b[K"
 _NOTHING_KEPT = "without a run_dir, or checkpoint_dir, nothing is kept"
 _LIVE_SECS = 1.0
 _PLAIN_SECS = 10.0
@@ -175,7 +168,7 @@ class RunReport(SessionRunHook):
         if self._launched:
             secs = self._clock.monotonic() - self._began_at
             conclusion = {"step": step, "steps": step - self._first_step, "secs": secs, "checkpoint": newest or ""}
-            write_line(sys.stdout, f"{CONCLUSION_PREFIX}{json.dumps(conclusion)}")
+            write_line(sys.stdout, f"{CONCLUSION_MARK}{json.dumps(conclusion)}")
 
     def _conclusion(self, step: int, newest: str | None, stopped: bool, failed: type[BaseException] | None) -> str:
         last_step = self._last_step()
@@ -230,15 +223,15 @@ class RunReport(SessionRunHook):
         if self._live:
             # The cursor goes back, so that what the program prints is written over the line.
             shown = line[: shutil.get_terminal_size().columns - 1]
-            write_line(self._stream, f"{_ERASE_LINE}{shown}\r", end="")
+            write_line(self._stream, f"{ERASE_LINE}{shown}\r", end="")
         elif self._launched:
-            write_line(sys.stdout, f"{PROGRESS_PREFIX}{line}")
+            write_line(sys.stdout, f"{PROGRESS_MARK}{line}")
         else:
             self._say(line)
 
     def _say(self, text: str) -> None:
         if self._live:
-            write_line(self._stream, f"{_ERASE_LINE}{text}")
+            write_line(self._stream, f"{ERASE_LINE}{text}")
         elif logging.getLogger("globalstep").isEnabledFor(logging.WARNING):
             _log.info("%s", text)
 

@@ -11,15 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.runtime.log_format import is_terminal, time_stamp, write_line
+from globalstep.runtime.log_format import ERASE_LINE, PROGRESS_MARK, is_terminal, time_stamp, write_line
 from globalstep.wire.names import printable
 
-#: A line that starts with this is progress; the rest of it is the text to show (see RunReport).
-PROGRESS_MARK = "\x1eprogress "
-#: A line that starts with this says, as JSON, where a chief's run has ended (see RunReport).
-CONCLUSION_MARK = "\x1econclusion "
 _COLOURS = {"chief": "32", "worker": "36", "ps": "35", "evaluator": "33"}
-_CLEAR_LINE = "\r\x1b[K"
 
 
 class Console:
@@ -102,7 +97,7 @@ class Console:
             # A line wider than the terminal would wrap, and then could not be drawn over.
             columns = shutil.get_terminal_size().columns - len(f"[{task}] ") - 1
             self._progress = f"{self._prefix(task)} {text[:columns]}"
-            write_line(self._stream, _CLEAR_LINE + self._progress, end="")
+            write_line(self._stream, ERASE_LINE + self._progress, end="")
             return
         now = self._clock.monotonic()
         if self._last_plain is None or now - self._last_plain >= self._progress_secs:
@@ -112,7 +107,7 @@ class Console:
 
     def _write(self, text: str) -> None:
         if self._live and self._progress:
-            write_line(self._stream, f"{_CLEAR_LINE}{text}\n{self._progress}", end="")
+            write_line(self._stream, f"{ERASE_LINE}{text}\n{self._progress}", end="")
         else:
             write_line(self._stream, text)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import IO
 
 from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
-from globalstep.deploy.launch.console import CONCLUSION_MARK, PROGRESS_MARK, Console
+from globalstep.deploy.launch.console import Console
 from globalstep.deploy.status.view import duration
+from globalstep.runtime.log_format import CONCLUSION_MARK, PROGRESS_MARK
 
 _TAIL_LINES = 20
 #: How often a launcher looks whether those that are left wait in vain.

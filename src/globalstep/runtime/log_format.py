@@ -23,6 +23,10 @@ from globalstep.errors import InvalidArgumentError
 
 FORMATS = ("text", "timed", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
+#: Start lines of a task that are for its launcher: the progress to show, and, as JSON, where the run has ended.
+PROGRESS_MARK, CONCLUSION_MARK = "\x1eprogress ", "\x1econclusion "
+#: Begins a line of a terminal anew.
+ERASE_LINE = "\r\x1b[K"
 _TEXT = "%(levelname)s:globalstep:%(message)s"
 #: What ends a line, or speaks to a terminal; in a traceback its own ends of lines are none of these.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")

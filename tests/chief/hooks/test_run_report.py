@@ -6,8 +6,9 @@ import json
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.hooks.run_report import CONCLUSION_PREFIX, PROGRESS_PREFIX, progress_line
+from globalstep.chief.hooks.run_report import progress_line
 from globalstep.runtime.clock import ManualClock
+from globalstep.runtime.log_format import CONCLUSION_MARK, PROGRESS_MARK
 from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.hooks.step import StopAtStepHook
 from globalstep.tf1.ops.summaries import SummaryWriterCache
@@ -167,10 +168,10 @@ def test_the_launcher_shows_the_line(monkeypatch, capsys):
     monkeypatch.setenv("GLOBALSTEP_LAUNCH", "1")
     train(3)
     out = capsys.readouterr().out.split("\n")
-    assert out.pop(-2).startswith(CONCLUSION_PREFIX)
+    assert out.pop(-2).startswith(CONCLUSION_MARK)
     assert out == [
-        f"{PROGRESS_PREFIX}step 2/3  1.0 steps/s  loss -2.000  eta 1.0 s",
-        f"{PROGRESS_PREFIX}step 3/3  1.0 steps/s  loss -4.000",
+        f"{PROGRESS_MARK}step 2/3  1.0 steps/s  loss -2.000  eta 1.0 s",
+        f"{PROGRESS_MARK}step 3/3  1.0 steps/s  loss -4.000",
         "",
     ]
 
@@ -199,7 +200,7 @@ def test_a_graph_without_a_global_step_is_trained_in_silence(caplog):
 def test_under_a_launcher_it_says_for_its_summary_where_it_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GLOBALSTEP_LAUNCH", "1")
     train(30, checkpoint_dir=str(tmp_path))
-    (line,) = [line for line in capsys.readouterr().out.split("\n") if line.startswith(CONCLUSION_PREFIX)]
-    found = json.loads(line.removeprefix(CONCLUSION_PREFIX))
+    (line,) = [line for line in capsys.readouterr().out.split("\n") if line.startswith(CONCLUSION_MARK)]
+    found = json.loads(line.removeprefix(CONCLUSION_MARK))
     assert (found["step"], found["steps"], found["checkpoint"]) == (30, 30, str(tmp_path / "model.ckpt-30"))
     assert found["secs"] > 0
