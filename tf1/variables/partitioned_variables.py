@@ -19,6 +19,7 @@ from globalstep.cluster.program import WholePart
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.variables.variables import Variable
 
 __all__ = [
@@ -108,13 +109,8 @@ class PartitionedVariable:
     def as_tensor(self) -> Node:
         """Give the whole as a node."""
         if self._whole is None:
-            axis, parts = self.axis, tuple(self._variable_list)
             with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.name_scope(None):
-                self._whole = Node(
-                    "ConcatV2", parts, lambda *values: np.concatenate(values, axis=axis),
-                    name=f"{self._name}/ConcatPartitions/concat", dtype=self._dtype, shape=self._shape,
-                    attrs={"axis": axis},
-                )  # fmt: skip
+                self._whole = concat(self._variable_list, self.axis, f"{self._name}/ConcatPartitions/concat")
         return self._whole
 
     def __node__(self) -> Node:
