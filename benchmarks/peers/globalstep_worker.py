@@ -139,30 +139,18 @@ class GlobalstepWorker:
     def _embedding_step(self, case: Case, client: ClusterClient, optimizer: str) -> Any:
         batches = iter(_Cycle(id_batches(case, self._index)))
         rows = np.zeros((EMBEDDING_IDS, EMBEDDING_WIDTH), np.float32)
-        laps, count = self._laps, case.ps
+        laps = self._laps
         increments, uses = [Increment(STEP)], [OptimizerUse(optimizer)]
 
         def step() -> None:
             ids = next(batches)
             laps.start()
-            if count == 1:
-                parts = [(f"{_TABLE}_0", ids, slice(None))]
-            else:
-                mine = [np.flatnonzero(ids % count == at) for at in range(count)]
-                parts = [(f"{_TABLE}_{at}", ids[mine[at]] // count, mine[at]) for at in range(count)]
-            found = client.pull([Read(table, part) for table, part, _ in parts], "rows")
-            if count > 1:
-                values = np.empty_like(rows)
-                for (_, _, places), value in zip(parts, found, strict=True):
-                    values[places] = value
+            client.pull([Read(_TABLE, ids)], "rows")
             laps.lap("decode")
             rows.fill(1.0)
             laps.lap("gradient")
-            ops = [
-                Op(OpKind.APPLY, table, rows[places], indices=part, optimizer=optimizer)
-                for table, part, places in parts
-            ]
-            _accepted(client.push(Push(ops, increments, uses, layout="step")))
+            op = Op(OpKind.APPLY, _TABLE, rows, indices=ids, optimizer=optimizer)
+            _accepted(client.push(Push([op], increments, uses, layout="step")))
             laps.lap("decode")
 
         return step
@@ -194,8 +182,7 @@ class GlobalstepWorker:
             names = list(shapes(case))
             return dict(zip(names, client.pull([Read(name) for name in names]), strict=True)), count
         if case.kind == "embedding":
-            hot = Read(f"{_TABLE}_{HOT_ID % case.ps}", np.array([HOT_ID // case.ps]))
-            return {"row": client.pull([hot])[0]}, count
+            return {"row": client.pull([Read(_TABLE, np.array([HOT_ID]))])[0]}, count
         return {}, count
 
     def pushed(self, steps: int) -> int:
@@ -262,16 +249,12 @@ class Program:
             self.initializer = gs.global_variables_initializer()
 
     def _embedding(self, case: Case) -> list[tuple[Any, Any]]:
-        tables = [
-            gs.get_variable(
-                f"{_TABLE}_{at}", [case.size // case.ps, EMBEDDING_WIDTH], initializer=gs.zeros_initializer()
-            )
-            for at in range(case.ps)
-        ]
+        # One table, whose rows globalstep divides among the PS tasks.
+        table = gs.get_variable(_TABLE, [case.size, EMBEDDING_WIDTH], initializer=gs.zeros_initializer())
         self.ids = gs.placeholder(gs.int64, [EMBEDDING_IDS])
-        rows = gs.nn.embedding_lookup(tables, self.ids, partition_strategy="mod")
+        rows = gs.nn.embedding_lookup(table, self.ids)
         ones = gs.fill([EMBEDDING_IDS, EMBEDDING_WIDTH], gs.cast(rows[0, 0] < _MUCH, gs.float32))
-        return list(zip(gs.gradients([rows], tables, grad_ys=[ones]), tables, strict=True))
+        return [(gs.gradients([rows], [table], grad_ys=[ones])[0], table)]
 
     def _network(self) -> Any:
         names = ("hidden/weights", "hidden/biases", "weights", "biases")

@@ -247,8 +247,10 @@ def check_indices(indices: Array, decl: VariableDecl) -> None:
     if indices.size and indices.view(np.uint64).max() >= decl.shape[0]:
         low, high = int(indices.min()), int(indices.max())
         wrong = low if low < 0 else high
+        # The first part of a split table is asked for the rows that are nobody's: the program knows the whole.
+        name, rows = (decl.whole, decl.whole_rows) if decl.whole else (decl.name, decl.shape[0])
         raise InvalidArgumentError(
-            f"Row id {wrong} is not in [0, {decl.shape[0]}) for Variable {decl.name!r} of shape {list(decl.shape)}."
+            f"Row id {wrong} is not in [0, {rows}) for Variable {name!r} of shape {[rows, *decl.shape[1:]]}."
         )
 
 

@@ -174,6 +174,9 @@ class RowMerging:
         if known is not None and np.array_equal(known[0], ids):
             return known[1]
         groups: RowGroups = _kernels().group_rows(ids)
+        decl = self._variables.get(name)
+        if decl is not None and decl.parts and groups.repeats:
+            groups = groups.sorted()  # so that each part's rows lie side by side
         # The program may write other ids into its array.
         self._known[name] = (ids.copy(), groups)
         return groups

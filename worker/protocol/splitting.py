@@ -9,6 +9,7 @@ Layer: worker. Threads: a Splitter belongs to one client, whose lock it is used 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,8 @@ __all__ = ["Join", "Splitter", "part_name", "split_declaration", "split_optimize
 Array = npt.NDArray[Any]
 #: Takes the values of the parts' reads, in order, and gives that of the whole's.
 Join = Callable[[Iterator[Array]], Array]
+#: The places of a part's rows among all: a mask, or a span where they lie side by side.
+_Mine = npt.NDArray[np.bool_] | slice
 
 
 def part_name(whole: str, number: int) -> str:
@@ -171,15 +174,17 @@ class Splitter:
 
     def _split_sparse(self, op: Op, ranges: Sequence[RowRange]) -> Iterator[Op]:
         assert op.indices is not None
-        for number, mine in enumerate(_owned(op.indices, ranges)):
-            # The first part is always there, so that a sparse change of no rows still names its Variable.
-            if number == 0 or mine.any():
-                yield replace(
-                    op,
-                    variable=part_name(op.variable, number),
-                    indices=op.indices[mine] - ranges[number].first,
-                    value=None if op.value is None else op.value[mine],
-                )
+        if op.value is not None and op.value.shape[:1] != op.indices.shape:
+            # As it is to the first part, which refuses it and says why.
+            yield replace(op, variable=part_name(op.variable, 0))
+            return
+        for number, mine in _owned(op.indices, ranges):
+            yield replace(
+                op,
+                variable=part_name(op.variable, number),
+                indices=op.indices[mine] - ranges[number].first,
+                value=None if op.value is None else op.value[mine],
+            )
 
     def split_reads(self, reads: Sequence[Read]) -> tuple[list[Read], list[Join]]:
         """Give reads in terms of parts, and for each of the given ones how to put its value together."""
@@ -195,11 +200,10 @@ class Splitter:
                 joins.append(self._join_dense(len(ranges)))
             else:
                 owned = _owned(read.indices, ranges)
-                asked = [number for number, mine in enumerate(owned) if number == 0 or mine.any()]
-                for number in asked:
-                    rows = read.indices[owned[number]] - ranges[number].first
+                for number, mine in owned:
+                    rows = read.indices[mine] - ranges[number].first
                     out.append(Read(part_name(read.variable, number), rows))
-                joins.append(self._join_sparse([owned[number] for number in asked]))
+                joins.append(self._join_sparse(len(read.indices), [mine for _, mine in owned]))
         return out, joins
 
     def _join_dense(self, count: int) -> Join:
@@ -211,10 +215,10 @@ class Splitter:
 
         return join
 
-    def _join_sparse(self, owned: Sequence[npt.NDArray[np.bool_]]) -> Join:
+    def _join_sparse(self, count: int, owned: Sequence[_Mine]) -> Join:
         def join(values: Iterator[Array]) -> Array:
             found = [next(values) for _ in owned]
-            shape = (len(owned[0]), *found[0].shape[1:])
+            shape = (count, *found[0].shape[1:])
             nbytes = sum(value.nbytes for value in found)
             rows: Array = self._memory.take(nbytes).view(found[0].dtype).reshape(shape)
             for mine, value in zip(owned, found, strict=True):
@@ -224,8 +228,18 @@ class Splitter:
         return join
 
 
-def _owned(indices: Array, ranges: Sequence[RowRange]) -> list[npt.NDArray[np.bool_]]:
-    """Say for each part which of the ids are its own; ids out of range are the first's, which refuses them."""
-    at = np.searchsorted([rows.first for rows in ranges[1:]], indices, side="right")
+def _owned(indices: Array, ranges: Sequence[RowRange]) -> list[tuple[int, _Mine]]:
+    """Return the parts that own some of the ids, each with the places of those.
+
+    The first part is always among them, so that a sparse change of no rows still names its Variable. Ids out of range
+    are the first part's, which refuses them.
+    """
+    firsts = [rows.first for rows in ranges[1:]]
+    if indices.size and indices[0] >= 0 and indices[-1] < ranges[-1].end and np.all(indices[:-1] <= indices[1:]):
+        ends = [0, *np.searchsorted(indices, firsts).tolist(), indices.size]
+        spans = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+        return [(number, span) for number, span in enumerate(spans) if number == 0 or span.start < span.stop]
+    at = np.searchsorted(firsts, indices, side="right")
     at[(indices < 0) | (indices >= ranges[-1].end)] = 0
-    return [at == number for number in range(len(ranges))]
+    masks = [at == number for number in range(len(ranges))]
+    return [(number, mask) for number, mask in enumerate(masks) if number == 0 or mask.any()]

@@ -25,7 +25,7 @@ class RowGroups:
     """Which of some ids are equal.
 
     Attributes:
-        ids: int64 [m]: each id once, in the order in which they first come.
+        ids: int64 [m]: each id once, in the order in which they first come, or sorted.
         of: int64 [n]: ids[of[i]] is the i-th id.
     """
 
@@ -36,6 +36,13 @@ class RowGroups:
     def repeats(self) -> bool:
         """Whether an id comes twice."""
         return self.ids.size < self.of.size
+
+    def sorted(self) -> RowGroups:
+        """Return the same groups with the ids in ascending order."""
+        order = np.argsort(self.ids)
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size)
+        return RowGroups(self.ids[order], place[self.of])
 
 
 @kernel
@@ -55,12 +62,11 @@ def _group(ids: Array, table: Array, shift: Any, factor: Any, found: Array, of: 
 
 
 @kernel
-def _sum(rows: Array, of: Array, out: Array) -> None:
-    seen = 0
+def _sum(rows: Array, of: Array, seen: Array, out: Array) -> None:
     for i in range(of.size):
         total = out[of[i]]
-        if of[i] == seen:
-            seen += 1
+        if not seen[of[i]]:
+            seen[of[i]] = 1
             for column in range(total.size):
                 total[column] = rows[i, column]
         else:
@@ -97,7 +103,7 @@ def sum_rows(groups: RowGroups, rows: Array, out: Array) -> None:
         rows: [n, width], of a dtype that numba knows.
         out: [m, width]; overwritten with the sums, in the order of `groups.ids`.
     """
-    _sum(read_only(rows), read_only(groups.of), out)
+    _sum(read_only(rows), read_only(groups.of), np.zeros(len(out), np.uint8), out)
 
 
 def expand_rows(groups: RowGroups, rows: Array, out: Array) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.local import LocalPS
-from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, RowRange, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.worker.client.client import ClusterClient
 
@@ -16,17 +16,19 @@ IDS = np.random.default_rng(0).integers(0, ROWS, NAMED)
 UNIQUE = len(np.unique(IDS))
 
 
-@pytest.fixture
-def client():
-    with_ps = ClusterClient(LocalPS(1).transports())
+@pytest.fixture(params=[1, 2], ids=["one table", "a table in two parts"])
+def client(request):
+    with_ps = ClusterClient(LocalPS(request.param).transports())
     yield with_ps
     with_ps.close()
 
 
 def declared(client, kind="gradient_descent", dtype="float32", shape=(ROWS, WIDTH)):
     slots = ("table/accumulator",) if kind == "adagrad" else ()
-    decls = [VariableDecl("table", dtype, shape, trainable=True)]
-    decls += [VariableDecl(name, dtype, shape, primary="table", optimizer="o", slot="accumulator") for name in slots]
+    parts = (RowRange(0, 0, ROWS // 3), RowRange(1, ROWS // 3, ROWS)) if client.shards == 2 else ()
+    decls = [VariableDecl("table", dtype, shape, trainable=True, parts=parts)]
+    like = {"primary": "table", "optimizer": "o", "slot": "accumulator", "parts": parts}
+    decls += [VariableDecl(name, dtype, shape, **like) for name in slots]
     optimizer = OptimizerDecl("o", kind, {"learning_rate": constant(0.5)}, {"table": slots})
     client.declare(decls, [optimizer] if np.dtype(dtype).kind == "f" else [])
     start = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
