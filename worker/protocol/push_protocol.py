@@ -160,6 +160,7 @@ class PushProtocol:
             wanted: A push that changes nothing.
             known: How such reads divide, where the caller has found that already.
         """
+        known = known or self.messages.known(wanted)
         parts = self.messages.split(wanted) if known is None else known.parts
         # Values of one shard are consistent by themselves.
         asked = sorted({*parts, self.run.sequencer}) if len(parts) > 1 else []

@@ -60,6 +60,21 @@ def test_a_pull_fetches_each_row_once(client):
     assert sent <= UNIQUE * 8
 
 
+def test_reads_that_are_laid_out_alike_are_told_once(client):
+    start, told = declared(client), []
+
+    def watch(send):
+        return lambda request, pieces: told.append(request.pull) or send(request, pieces)
+
+    for transport in client.run.transports:
+        transport.send = watch(transport.send)
+    for ids in (IDS, IDS[::-1], IDS[:3000]):
+        told.clear()
+        np.testing.assert_array_equal(client.pull([Read("table", ids)], "rows")[0], start[ids])
+        assert all(pull.layout for pull in told)
+        assert all(bool(pull.reads) == (ids is IDS) for pull in told)
+
+
 def test_lookups_of_one_variable_in_one_cut_share_their_rows(client):
     start = declared(client)
     half = NAMED // 2
