@@ -48,7 +48,7 @@ def decode(message: pb.Entry) -> Entry:
         kind,
         codec.decode_push_id(message.push),
         message.previous,
-        tuple(HyperValues(item.optimizer, item.after_increment, dict(item.hypers)) for item in message.uses),
+        tuple([HyperValues(item.optimizer, item.after_increment, dict(item.hypers)) for item in message.uses]),
         message.signature,
         AggregatePlace(message.step, message.contributions, message.unit) if message.step else None,
     )

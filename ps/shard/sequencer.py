@@ -188,7 +188,7 @@ class Sequencer:
         push, others, is_push = event.push, event.others, event.kind is EntryKind.PUSH
         if others:
             self.raise_floors(now, event.floors)
-            if any(not 0 <= shard < now.shards or shard == now.shard for shard in others):
+            if min(others) < 0 or max(others) >= now.shards or now.shard in others:
                 raise InvalidArgumentError(
                     f"A push to PS tasks {list(others)} besides the sequencer, {now.shard}, of {now.shards} tasks."
                 )

@@ -185,9 +185,10 @@ class Shard:
             self._prepare_memory([event.push])
 
     def _prepare_snapshots(self, event: events.Commit | events.Applied) -> None:
-        snapshots = [entry.push for entry in event.entries if entry.kind is EntryKind.SNAPSHOT]
-        if snapshots:
-            self._prepare_memory(snapshots)
+        for entry in event.entries:
+            if entry.kind is EntryKind.SNAPSHOT:
+                self._prepare_memory([one.push for one in event.entries if one.kind is EntryKind.SNAPSHOT])
+                break
 
     def _prepare_memory(self, snapshots: Sequence[PushId]) -> None:
         """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""
@@ -269,7 +270,7 @@ class Shard:
         push, entries = event.push, event.entries
         now.check(event.incarnation, push.client)
         # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
-        refused = push in now.staged and all(entry.push != push for entry in entries)
+        refused = push in now.staged and push not in [entry.push for entry in entries]
         self._applier.apply_entries(now, push, entries, (push,) if refused else ())
         answer = self._applier.answer(now, push)
         answer.signature = now.signer.floor(now.shard, answer.applied)

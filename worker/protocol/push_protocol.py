@@ -185,9 +185,14 @@ class PushProtocol:
     def _are_consistent(self, shards: Iterable[int], replies: Mapping[int, Message]) -> bool:
         """Whether the values of several shards are of one moment: no push came between."""
         sequencer = self.run.sequencer
-        pulled = {shard: message.reply.pull for shard, message in replies.items() if message.reply is not None}
-        last = pulled[sequencer].last
-        return all(at == sequencer or (at in last and pulled[at].applied == last[at]) for at in shards)
+        decided = replies[sequencer].reply
+        assert decided is not None
+        for shard in shards:
+            reply = replies[shard].reply
+            assert reply is not None
+            if shard != sequencer and decided.pull.last.get(shard) != reply.pull.applied:
+                return False
+        return True
 
     def _pulling(
         self, wanted: Push, parts: Mapping[int, Part], cut_with: Sequence[int] = (), afresh: bool = False
@@ -315,7 +320,7 @@ class PushProtocol:
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
         """Push to several participants: stage at the others, have the sequencer decide, tell the others."""
         sequencer, began = self.run.sequencer, self.clock.monotonic()
-        others = [shard for shard in parts if shard != sequencer]
+        others = sorted(parts.keys() - {sequencer})
         try:
             try:
                 taken = self.call({shard: self._staging(push_id, push, shard, parts[shard]) for shard in others}, False)
@@ -421,14 +426,14 @@ class PushProtocol:
     def commit(self, push_id: PushId, decided: Message, others: Sequence[int]) -> dict[int, Message]:
         """Tell the participants besides the sequencer what was decided; gives their replies."""
         assert decided.reply is not None
-        pending = {item.shard: item.entries for item in decided.reply.push.pending}
-        requests: dict[int, tuple[pb.Request, Sequence[memoryview]]] = {}
+        requests: dict[int, _Sent] = {}
         for shard in others:
             request = pb.Request()
             request.commit.incarnation = self.run.incarnation
             request.commit.id.client, request.commit.id.sequence = push_id.client, push_id.sequence
-            request.commit.entries.extend(pending.get(shard, ()))
-            requests[shard] = (request, ())
+            requests[shard] = request, ()
+        for item in decided.reply.push.pending:
+            requests[item.shard][0].commit.entries.extend(item.entries)
         replies = self.call(requests)
         for shard, reply in replies.items():
             assert reply.reply is not None
@@ -459,5 +464,8 @@ def _applied_of(shard: int, answer: Any, sent: float, answered: float) -> list[A
 
 
 def _not_finite_in(staged: Iterable[Message]) -> str:
-    """Give the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
-    return next((m.reply.stage.not_finite for m in staged if m.reply is not None and m.reply.stage.not_finite), "")
+    """Return the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
+    for message in staged:
+        if message.reply is not None and message.reply.stage.not_finite:
+            return message.reply.stage.not_finite
+    return ""

@@ -248,9 +248,9 @@ class SocketConnection(Connection):
         except OSError as error:
             raise UnavailableError(f"{self._label}: {error}") from None
 
-    def _data_of(self, message: SocketMessage) -> memoryview:
-        """Give the bytes of a reply's tensors, which are not to be written to."""
-        return message.data.toreadonly()
+    def _placed(self, message: SocketMessage, place: Place) -> memoryview:
+        """Return the bytes of a reply's tensors that lie in shared memory, which are not to be written to."""
+        raise InvalidArgumentError("it speaks of shared memory, and there is none")
 
     def _wait_for_space(self) -> None:
         """Wait until more can be sent, or read a reply that may be in the way. Caller holds _sending.
@@ -270,7 +270,8 @@ class SocketConnection(Connection):
             message = self._incoming.receive()
             if message is None:
                 raise UnavailableError(f"{self._label} ended the connection.")
-            return Message(message.call, None, pb.Reply.FromString(message.head), self._data_of(message))
+            data = message.data.toreadonly() if message.place is None else self._placed(message, message.place)
+            return Message(message.call, None, pb.Reply.FromString(message.head), data)
         except (OSError, DecodeError, InvalidArgumentError) as error:
             raise UnavailableError(f"{self._label}: {error}") from None
 

@@ -354,7 +354,10 @@ class GrpcTransport:
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
         """See transports.Transport. Opens a new connection if the last one broke."""
-        return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
+        connection = self._connection
+        if connection is None or connection.broken is not None:
+            connection = self._connect(connection)
+        return connection.send(request, pieces, self._clock.monotonic() + CALL_SECS)
 
     def tell(self, request: pb.Request) -> None:
         """See transports.Transport."""

@@ -154,11 +154,8 @@ class SharedConnection(SocketConnection):
         if load.ends is not None and reply is not None:
             self._pool.release(load.ends)
 
-    def _data_of(self, message: SocketMessage) -> memoryview:
-        """See SocketConnection: give the bytes of a reply's tensors, which are not to be written to."""
-        place = message.place
-        if place is None:
-            return message.data.toreadonly()
+    def _placed(self, message: SocketMessage, place: Place) -> memoryview:
+        """See SocketConnection."""
         if place.new_bytes:
             descriptor = self._incoming.descriptor()
             try:

@@ -301,14 +301,52 @@ class Incoming:
         """
         begun = self._begun
         if begun is None:
-            begun = self._begun = self._beginning()
-            if begun is None:
+            # A header, a place, and the head if it is there, out of the buffer.
+            buffer, begin = self._buffer, self._begin
+            held = self._end - begin
+            if held < _HEADER_BYTES:
                 return None
+            magic, head_bytes, call, nbytes = HEADER.unpack_from(buffer, begin)
+            place: Place | None = None
+            size, follows = _HEADER_BYTES, nbytes
+            if magic != MAGIC:
+                if not (self._shares and magic == PLACED_MAGIC):
+                    raise InvalidArgumentError("What comes on this connection is not a message of globalstep.")
+                size += _PLACE_BYTES
+                if held < size:
+                    return None
+                block, offered, dropped, offset, new_bytes = PLACE.unpack_from(buffer, begin + _HEADER_BYTES)
+                count = offered + dropped
+                if count > MOST_NUMBERS:
+                    raise InvalidArgumentError(f"A message names {count} blocks; {MOST_NUMBERS} are the most.")
+                numbers: tuple[int, ...] = ()
+                if count:
+                    if held < size + 4 * count:
+                        return None
+                    numbers = struct.unpack_from(f"<{count}I", buffer, begin + size)
+                    size += 4 * count
+                place = Place(block, offset, numbers[:offered], numbers[offered:], new_bytes)
+                if block:
+                    follows = 0
+            if nbytes > self._limit_bytes or head_bytes > _HEAD_LIMIT_BYTES:
+                raise ResourceExhaustedError(
+                    f"A message with {nbytes} bytes of tensors and {head_bytes} bytes of names is over the limits of "
+                    f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
+                )
+            begin += size
+            self._head_bytes, self._data_bytes = head_bytes, follows
+            claim = self._pool.claim(head_bytes * PARSED_BYTES) if head_bytes >= COUNTED_HEAD_BYTES else None
+            end, head = begin + head_bytes, b""
+            self._wants_head = end > self._end
+            if not self._wants_head:
+                head, begin = bytes(buffer[begin:end]), end
+            self._begin = begin
+            begun = self._begun = SocketMessage(call, head, _NOTHING, nbytes, place, None, claim)
         if self._wants_head:
-            head = self._head(self._head_bytes)
-            if head is None:
+            head_of_it = self._head(self._head_bytes)
+            if head_of_it is None:
                 return None
-            begun.head, self._wants_head = head, False
+            begun.head, self._wants_head = head_of_it, False
         if self._data_bytes and not self._has_data(begun, patient):
             return None
         self._begun = None
@@ -359,51 +397,6 @@ class Incoming:
         self._begun = self._target = None
         while self._descriptors:
             os.close(self._descriptors.popleft())
-
-    def _beginning(self) -> SocketMessage | None:
-        """Take a header, a place, and the head if it is there, out of the buffer, if they have come."""
-        buffer, begin = self._buffer, self._begin
-        held = self._end - begin
-        if held < _HEADER_BYTES:
-            return None
-        magic, head_bytes, call, nbytes = HEADER.unpack_from(buffer, begin)
-        place: Place | None = None
-        size, follows = _HEADER_BYTES, nbytes
-        if magic != MAGIC:
-            if not (self._shares and magic == PLACED_MAGIC):
-                raise InvalidArgumentError("What comes on this connection is not a message of globalstep.")
-            size += _PLACE_BYTES
-            if held < size:
-                return None
-            block, offered, dropped, offset, new_bytes = PLACE.unpack_from(buffer, begin + _HEADER_BYTES)
-            count = offered + dropped
-            if count > MOST_NUMBERS:
-                raise InvalidArgumentError(f"A message names {count} blocks; {MOST_NUMBERS} are the most.")
-            numbers: tuple[int, ...] = ()
-            if count:
-                if held < size + 4 * count:
-                    return None
-                numbers = struct.unpack_from(f"<{count}I", buffer, begin + size)
-                size += 4 * count
-            place = Place(block, offset, numbers[:offered], numbers[offered:], new_bytes)
-            if block:
-                follows = 0
-        if nbytes > self._limit_bytes or head_bytes > _HEAD_LIMIT_BYTES:
-            raise ResourceExhaustedError(
-                f"A message with {nbytes} bytes of tensors and {head_bytes} bytes of names is over the limits of "
-                f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
-            )
-        begin += size
-        self._head_bytes, self._data_bytes = head_bytes, follows
-        claim = self._pool.claim(head_bytes * PARSED_BYTES) if head_bytes >= COUNTED_HEAD_BYTES else None
-        end, head = begin + head_bytes, b""
-        if end <= self._end:
-            head, begin = bytes(buffer[begin:end]), end
-            self._wants_head = False
-        else:
-            self._wants_head = True
-        self._begin = begin
-        return SocketMessage(call, head, _NOTHING, nbytes, place, None, claim)
 
     def _head(self, nbytes: int) -> bytes | None:
         """Take so many bytes, if they have come."""

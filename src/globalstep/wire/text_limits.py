@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -32,9 +32,6 @@ TEXT_CHARACTERS = 256
 PATH_CHARACTERS = 4096
 #: Most bytes of a signature, a key or a token.
 SECRET_BYTES = 256
-
-#: Refuses what a field of a message has.
-_Look = Callable[[Any], None]
 
 
 class _Check(Protocol):
@@ -154,8 +151,29 @@ DATA = {"BeginRequest.ledger", "QueueRequest.elements"}
 _GOOD: dict[_Check, set[str]] = {check_id: GOOD_IDS, check_name_if_any: GOOD_NAMES}
 _NONE_GOOD: set[str] = set()
 
-#: What looks at each field of a kind of message that has texts, by name; by the message's class, once one has come.
-_LOOKS: dict[type[Any], dict[str, tuple[set[str] | None, _Look]]] = {}
+
+#: What the value of a field with texts is.
+_TEXT, _TEXTS, _MESSAGE, _MESSAGES = "text", "texts", "message", "messages"
+
+
+class _Field(NamedTuple):
+    """How the texts of a field are checked.
+
+    Attributes:
+        holds: What its value is; a map is the texts of its keys.
+        check: Refuses one text.
+        good: Texts that need no check any more.
+        values: Of a map, what checks a value; `_MESSAGES` where they are messages, None where they have no texts.
+    """
+
+    holds: str
+    check: Callable[[Any], None]
+    good: set[str]
+    values: Callable[[Any], None] | str | None = None
+
+
+#: Class of a message, once one has come -> its fields that have texts, by name.
+_FIELDS: dict[type[Any], dict[str, _Field]] = {}
 
 
 def check_texts(message: Any) -> None:
@@ -164,79 +182,74 @@ def check_texts(message: Any) -> None:
     Raises:
         InvalidArgumentError: If it has one; the error names the field.
     """
-    kind = type(message)
-    looks = _LOOKS.get(kind)
-    if looks is None:
-        looks = _LOOKS[kind] = looks_of(message.DESCRIPTOR)
-    for field, value in message.ListFields():
-        look = looks.get(field.name)
-        if look is not None and (look[0] is None or value not in look[0]):
-            look[1](value)
+    waiting = [message]
+    while waiting:
+        message = waiting.pop()
+        fields = _FIELDS.get(type(message))
+        if fields is None:
+            fields = _FIELDS[type(message)] = fields_of(message.DESCRIPTOR)
+        for descriptor, value in message.ListFields():
+            field = fields.get(descriptor.name)
+            if field is None:
+                continue
+            holds, check, good, values = field
+            if holds is _TEXT:
+                if value not in good:
+                    check(value)
+            elif holds is _MESSAGE:
+                waiting.append(value)
+            elif holds is _MESSAGES:
+                waiting.extend(value)
+            else:  # texts, or the keys of a map
+                for text in value:
+                    if text not in good:
+                        check(text)
+                if values is _MESSAGES:
+                    waiting.extend(value.values())
+                elif callable(values):
+                    for text in value.values():
+                        values(text)
 
 
-def looks_of(kind: Descriptor) -> dict[str, tuple[set[str] | None, _Look]]:
-    """Give what looks at the values of a kind of message's fields that are texts, or have some, by name.
-
-    Returns:
-        Name -> the values that need no look any more, if there may be some; and what looks at the others.
+def fields_of(kind: Descriptor) -> dict[str, _Field]:
+    """Return the fields of a kind of message that are texts, or have some, by name.
 
     Raises:
         KeyError: If the table has no limit for one.
     """
-    looks = {field: _look_at(field) for field in kind.fields}
-    return {
-        field.name: (None if field.message_type or _is_repeated(field) else _good_of(field), look)
-        for field, look in looks.items()
-        if look is not None
-    }
+    fields = {field.name: _field_of(field) for field in kind.fields}
+    return {name: field for name, field in fields.items() if field is not None}
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
-    # `is_repeated` came with protobuf 6.31, which has warned of `label` since.
-    found: bool = field.is_repeated if hasattr(field, "is_repeated") else field.label == 3  # type: ignore[attr-defined]
-    return found
-
-
-def _look_at(field: FieldDescriptor) -> _Look | None:
-    """Give what looks at the value of a field; None for a field without texts."""
+def _field_of(field: FieldDescriptor) -> _Field | None:
+    """Return how the texts of a field are checked; None for a field without."""
     inner = field.message_type
-    check = _check_of(field)
+    # `is_repeated` came with protobuf 6.31, which has warned of `label` since.
+    is_repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == 3  # type: ignore[attr-defined]
     if inner is not None and inner.GetOptions().map_entry:
-        of_keys, of_values = (_check_of(inner.fields_by_name[part]) for part in ("key", "value"))
-        good = _good_of(inner.fields_by_name["key"])
+        key, value = (inner.fields_by_name[part] for part in ("key", "value"))
+        values = _MESSAGES if value.message_type is not None else _check_of(value)
+        check = _check_of(key)
+        return None if check is values is None else _Field(_TEXTS, check or _no_check, _good_of(key), values)
+    if inner is not None:
+        return _Field(_MESSAGES if is_repeated else _MESSAGE, _no_check, _NONE_GOOD)
+    check = _check_of(field)
+    return None if check is None else _Field(_TEXTS if is_repeated else _TEXT, check, _good_of(field))
 
-        def look_at_items(items: Any) -> None:
-            for key in items:
-                if of_keys is not None and key not in good:
-                    of_keys(key)
-                if of_values is not None:
-                    of_values(items[key])
 
-        return look_at_items if of_keys or of_values else None
-    if check is None or not _is_repeated(field):
-        return check
-
-    def look_at_each(values: Any) -> None:
-        for value in values:
-            check(value)
-
-    return look_at_each
+def _no_check(value: Any) -> None:
+    pass
 
 
 def _good_of(field: FieldDescriptor) -> set[str]:
-    """Give the texts that need no look any more as values of a field."""
+    """Return the texts that need no check any more as values of a field."""
     limit = LIMITS.get(field.full_name.removeprefix("globalstep.v1."))
     return _NONE_GOOD if limit is None else _GOOD.get(limit, _NONE_GOOD)
 
 
 def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:
-    """Give the check of one value of a field; None where it has no text."""
-    if field.message_type is not None:
-        return check_texts
+    """Return the check of one value of a field; None where it has no text."""
     if field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
         return None
     name = field.full_name.removeprefix("globalstep.v1.")
-    if name in DATA:
-        return None
-    limit = LIMITS[name]
-    return partial(limit, field=name)
+    return None if name in DATA else partial(LIMITS[name], field=name)
