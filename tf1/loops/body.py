@@ -7,7 +7,8 @@ Variables that it reads, constants, nodes made before) is captured: the loop's n
 The gradient of a body is a body too. `uses_of` finds what it needs of the body that it is the gradient of: of each
 evaluation, that is kept.
 
-Layer: tf1. Threads: a Body is not changed by use, but for the function that is made when it is first evaluated.
+Layer: tf1. Threads: a Body is not changed by use, but for the function that is made when it is first evaluated; that
+of a branch is added to by the thread that builds the graph.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import GlobalStepError, InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, closure_of
-from globalstep.tf1.graph.kernels import saving_function_of
+from globalstep.tf1.graph.kernels import kernel_of, saving_function_of
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
@@ -31,15 +32,18 @@ __all__ = ["Body", "parameter", "uses_of"]
 
 def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
     """Make a node that stands for a value that each evaluation of a body gets."""
+    return Node("LoopVariable", name=name, dtype=dtype, shape=shape)
 
-    def refuse() -> Any:
+
+@kernel_of("LoopVariable")
+def _loop_variable(node: Node) -> Callable[[], NoReturn]:
+    def refuse() -> NoReturn:
         raise InvalidArgumentError(
             f"{node.op_name!r} has a value only inside of the loop that it is part of: return what depends on it from "
             "the loop's body, and fetch what the loop gives."
         )
 
-    node = Node("LoopVariable", (), refuse, name=name, dtype=dtype, shape=shape)
-    return node
+    return refuse
 
 
 class Body:
@@ -87,6 +91,15 @@ class Body:
             )
         )  # fmt: skip
         self.has_effects = any(node.stateful and not node.attrs.get("stops_gradient") for node in self.nodes)
+
+    def give(self, node: Node) -> int:
+        """Have the body of a branch give a node of it too, or what a function of it saves; return the place."""
+        if node not in self.results:
+            if node not in self.nodes and node not in self.parameters:
+                self.nodes.append(node)
+            self.results.append(node)
+            self._function = None
+        return self.results.index(node)
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
         """Give the results for the values of the parameters and captures."""

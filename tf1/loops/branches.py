@@ -19,6 +19,7 @@ import numpy as np
 from globalstep.tf1.gradients.gradients import flow_back
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import Body, parameter, uses_of
@@ -96,10 +97,12 @@ class _Branch:
         exported = self._exported(own)
         captures = dict.fromkeys(source for node in steps for source in _sources(node) if source not in own)
         controls = dict.fromkeys(before for step in steps for before in self._controls(step))
-        stage = Stage(steps, list(captures), self._expected, self._inner)
-        self._stages[level] = stage.node(self._condition, map(self._value, captures), tuple(controls))
+        self._stages[level] = stage = _stage(
+            self._condition, map(self._value, captures), tuple(controls), nodes=steps, captures=list(captures),
+            expected=self._expected, branch=self._inner,
+        )  # fmt: skip
         for inner, is_ids in exported.items():
-            self._given[inner] = stage.export(inner, _dead(inner, is_ids))
+            self._given[inner] = _export(stage, inner, _dead(inner, is_ids))
 
     def _exported(self, own: set[Node]) -> dict[Node, bool]:
         """Return the nodes of a stage that others need, and whether each holds the ids of rows to look up."""
@@ -137,110 +140,88 @@ class _Branch:
         """Give ids from outside of the branch where it is taken, else none."""
         if ids.shape.ndims == 0:
             return ids
-        expected, nothing = self._expected, _dead(ids, True)
         shape = TensorShape(None if ids.shape.dims is None else [None] * len(ids.shape.as_list()))
-        return Node(
-            "Switch", (self._condition, ids),
-            lambda holds, named: named if bool(holds) is expected else nothing,
-            name="branch_ids", dtype=ids.dtype, shape=shape, attrs={"stops_gradient": True},
-        )  # fmt: skip
+        attrs = {"expected": self._expected, "dead": _dead(ids, True), "stops_gradient": True}
+        return Node("Switch", (self._condition, ids), name="branch_ids", dtype=ids.dtype, shape=shape, attrs=attrs)
 
 
-class Stage:
-    """The nodes of a branch that are evaluated together.
+@kernel_of("Switch")
+def _switch(node: Node) -> Any:
+    expected, nothing = node.attrs["expected"], node.attrs["dead"]
+    return lambda holds, named: named if bool(holds) is expected else nothing
+
+
+def _stage(
+    condition: Node, inputs: Iterable[Node], controls: Sequence[Node], *, nodes: Sequence[Node],
+    captures: Sequence[Node], expected: bool, branch: Sequence[Node],
+) -> Node:  # fmt: skip
+    """Make the node that evaluates nodes of a branch together, and gives the tuple of what is exported.
 
     Args:
+        condition: Boolean scalar.
+        inputs: What has the values of the captures outside of the branch.
+        controls: What must have run before it.
         nodes: Its nodes, in order.
-        captures: The nodes that these use besides each other. What else has their values outside of the branch stands
-            at the same places among the inputs of the stage's node.
+        captures: The nodes that these use besides each other.
         expected: What the condition is where the branch is taken.
         branch: All nodes of the branch.
-
-    Attributes:
-        exported: The nodes whose values it gives.
-        dead: What it gives for each of them where the branch is not taken: an array, or the place of a capture like
-            which zeros are given.
-        captures: As given.
-        expected: As given.
-        branch: As given.
     """
+    body = Body(captures, [], nodes, "in a branch")
+    # Where the branch is not taken, `dead` has what it gives for each value: an array, or the place of a capture like
+    # which zeros are given.
+    attrs = {"body": body, "values": body.results, "dead": [], "expected": expected, "branch": list(branch)}
+    return Node(
+        "Branch", (condition, *inputs), name="branch", attrs={**attrs, "tuple": True, "wanted": set()},
+        stateful=body.has_effects, control_inputs=controls,
+    )  # fmt: skip
 
-    _body: Body | None = None
 
-    def __init__(
-        self, nodes: Sequence[Node], captures: Sequence[Node], expected: bool, branch: Sequence[Node]
-    ) -> None:  # fmt: skip
-        self.captures, self.expected, self.branch = list(captures), expected, list(branch)
-        self.exported: list[Node] = []
-        self.dead: list[Any] = []
-        self._nodes = list(nodes)
-        self._node: Any = None
+def _export(stage: Node, inner: Node, dead: Any) -> Node:
+    """Return the node that has the value of a node of a stage, or of what its function saves, outside of it."""
+    if inner not in stage.attrs["values"]:
+        stage.attrs["dead"].append(dead)
+    at = stage.attrs["body"].give(inner)
+    return tuple_item(stage, at, name="branch_value", dtype=inner._dtype, shape=inner._shape)
 
-    def node(self, condition: Node, inputs: Iterable[Node], controls: Sequence[Node]) -> Node:
-        """Make the node that gives the tuple of what is exported."""
-        self._node = Node(
-            "Branch", (condition, *inputs), self.evaluate, name="branch",
-            attrs={"tuple": True, "values": self.exported, "stage": self, "wanted": set()},
-            stateful=any(step.stateful and not step.attrs.get("stops_gradient") for step in self._nodes),
-            control_inputs=controls,
-        )  # fmt: skip
-        return self._node  # type: ignore[no-any-return]
 
-    def export(self, inner: Node, dead: Any) -> Node:
-        """Return the node that has the value of a node of the stage outside of it.
+@kernel_of("Branch")
+def _branch(node: Node) -> Any:
+    body, dead, expected = (node.attrs[name] for name in ("body", "dead", "expected"))
 
-        Args:
-            inner: It, or a node of what its function saves.
-            dead: See the attribute.
-        """
-        if inner not in self.exported:
-            if inner not in self._nodes and inner not in self.captures:
-                self._nodes.append(inner)
-            self.exported.append(inner)
-            self.dead.append(dead)
-            self._body = None
-        return tuple_item(
-            self._node, self.exported.index(inner), name="branch_value", dtype=inner._dtype, shape=inner._shape
-        )
-
-    def evaluate(self, holds: Any, *values: Any) -> tuple[Any, ...]:
-        """Return what is exported, from the condition and the values of the captures."""
-        if bool(holds) is not self.expected:
-            return tuple(zeros_of(values[dead]) if type(dead) is int else dead for dead in self.dead)
-        # Another thread may be building on.
-        body = self._body or Body(self.captures, self.exported, self._nodes, "in a branch")
-        self._body = body
+    def evaluate(holds: Any, *values: Any) -> tuple[Any, ...]:
+        if bool(holds) is not expected:
+            return tuple(zeros_of(values[one]) if type(one) is int else one for one in dead)
         return tuple(body.evaluate(values))
 
-    def backward(self, grads: Sequence[Node | None]) -> Sequence[Node | None]:
-        """Return the gradients of the captures from those of what is exported."""
-        node, graph = self._node, self._node.graph
-        ends = [(inner, grad) for inner, grad in zip(self.exported, grads, strict=False) if grad is not None]
-        start = len(graph.nodes)
-        weights = {parameter(inner.dtype, inner.shape): grad for inner, grad in ends}
-        xs = [self.captures[at - 1] for at in sorted(node.attrs["wanted"])]
-        node.attrs["wanted"].clear()
-        parts = flow_back([inner for inner, _ in ends], xs, list(weights), self.captures)
-        # The rows of a gradient become a part of all of it: a branch that is not taken has as many.
-        found = {x: as_node(part) for x, part in zip(xs, parts, strict=True) if part is not None}
-        used, made = uses_of(list(found.values()), graph.nodes[start:], set(self._nodes))
-        outside = dict(zip(self.captures, node.inputs[1:], strict=True)) | weights
-        values = {inner: self.export(inner, _dead(inner, False)) for inner in used}
-        own = set(made)
-        sources = [source for inner in made for source in inner.inputs if source not in own]
-        captures = list(dict.fromkeys((*sources, *weights, *found)))
-        stage = Stage(made, captures, self.expected, [*self.branch, *made])
-        known = {*self.branch, *own}
-        controls = dict.fromkeys(before for inner in made for before in inner.control_inputs if before not in known)
-        inputs = [values[inner] if inner in values else outside.get(inner, inner) for inner in captures]
-        stage.node(node.inputs[0], inputs, tuple(controls))
-        by_capture = {x: stage.export(part, captures.index(x)) for x, part in found.items()}
-        return [by_capture.get(inner) for inner in self.captures]
+    return evaluate
 
 
 @gradient_of("Branch")
 def _branch_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
-    return [None, *node.attrs["stage"].backward(grads)]
+    body, graph, branch = node.attrs["body"], node.graph, node.attrs["branch"]
+    ends = [(inner, grad) for inner, grad in zip(body.results, grads, strict=False) if grad is not None]
+    start = len(graph.nodes)
+    weights = {parameter(inner.dtype, inner.shape): grad for inner, grad in ends}
+    xs = [body.parameters[at - 1] for at in sorted(node.attrs["wanted"])]
+    node.attrs["wanted"].clear()
+    parts = flow_back([inner for inner, _ in ends], xs, list(weights), body.parameters)
+    # The rows of a gradient become a part of all of it: a branch that is not taken has as many.
+    found = {x: as_node(part) for x, part in zip(xs, parts, strict=True) if part is not None}
+    used, made = uses_of(list(found.values()), graph.nodes[start:], set(body.nodes))
+    outside = dict(zip(body.parameters, node.inputs[1:], strict=True)) | weights
+    values = {inner: _export(node, inner, _dead(inner, False)) for inner in used}
+    own = set(made)
+    sources = [source for inner in made for source in inner.inputs if source not in own]
+    captures = list(dict.fromkeys((*sources, *weights, *found)))
+    known = {*branch, *own}
+    controls = dict.fromkeys(before for inner in made for before in inner.control_inputs if before not in known)
+    inputs = [values[inner] if inner in values else outside.get(inner, inner) for inner in captures]
+    stage = _stage(
+        node.inputs[0], inputs, tuple(controls), nodes=made, captures=captures, expected=node.attrs["expected"],
+        branch=[*branch, *made],
+    )  # fmt: skip
+    by_capture = {x: _export(stage, part, captures.index(x)) for x, part in found.items()}
+    return [None, *(by_capture.get(inner) for inner in body.parameters)]
 
 
 def _sources(node: Node) -> tuple[Node, ...]:

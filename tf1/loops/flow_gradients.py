@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.gradients.registry import gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
 __all__ = ["FlowGradient", "gradient_at", "gradient_of_elements", "without", "zeros", "zeros_of"]
@@ -46,7 +47,11 @@ def zeros_of(value: Any) -> Any:
 
 def zeros(like: Node) -> Node:
     """Return zeros like a node, whose value may be a flow."""
-    return Node("ZerosLike", (like,), zeros_of, dtype=like.dtype, shape=like.shape)
+    return Node("FlowZeros", (like,), name="ZerosLike", dtype=like.dtype, shape=like.shape)
+
+
+computes("FlowZeros", zeros_of)
+no_gradient("FlowZeros")
 
 
 def _places(at: Any) -> Iterable[int]:
@@ -96,8 +101,7 @@ def gradient_of_elements(gradient: Node, at: Node | None, one: bool) -> Node:
         one: Whether it is one.
     """
     inputs = (gradient,) if at is None else (gradient, at)
-    return Node("FlowPut", inputs, _put_one if one else _put_rows, dtype="float32", shape=TensorShape(None),
-                attrs={"one": one})  # fmt: skip
+    return Node("FlowPut", inputs, dtype="float32", shape=TensorShape(None), attrs={"one": one})
 
 
 def gradient_at(gradient: Node, like: Node, at: Node | None, one: bool) -> Node:
@@ -110,13 +114,17 @@ def gradient_at(gradient: Node, like: Node, at: Node | None, one: bool) -> Node:
         one: Whether it is one.
     """
     inputs = (gradient, like) if at is None else (gradient, like, at)
-    return Node("FlowTake", inputs, _take_one if one else _take_rows, dtype=like.dtype, shape=like.shape,
-                attrs={"one": one})  # fmt: skip
+    return Node("FlowTake", inputs, dtype=like.dtype, shape=like.shape, attrs={"one": one})
 
 
 def without(gradient: Node, at: Node) -> Node:
     """Return the gradient of a flow before elements were put at these places."""
-    return Node("FlowWithout", (gradient, at), _without, dtype="float32", shape=TensorShape(None))
+    return Node("FlowWithout", (gradient, at), dtype="float32", shape=TensorShape(None))
+
+
+kernel_of("FlowPut")(lambda node: _put_one if node.attrs["one"] else _put_rows)
+kernel_of("FlowTake")(lambda node: _take_one if node.attrs["one"] else _take_rows)
+computes("FlowWithout", _without)
 
 
 @gradient_of("FlowPut")

@@ -8,7 +8,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.flow_gradients import FlowGradient, gradient_at, gradient_of_elements, without
 from globalstep.tf1.ops.building import static_value
@@ -71,7 +72,7 @@ class TensorArray:
         self._count = None if size is None or self._dynamic else static_value(size)
         if flow is None and handle is not None:
             flow = handle
-        self.flow: Node = self._start(as_node(size), name or "TensorArray") if flow is None else flow
+        self.flow: Node = self._flow_node("TensorArray", (as_node(size),), name) if flow is None else flow
 
     @property
     def dtype(self) -> DType:
@@ -97,13 +98,12 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """Give the array itself, as of now."""
-        return self.with_flow(self._flow_node("Identity", (self.flow,), lambda flow: flow))
+        return self.with_flow(self._flow_node("Identity", (self.flow,), None))
 
     def size(self, name: str | None = None) -> Node:
         """Give the number of elements."""
         return Node(
-            "TensorArraySize", (self.flow,), lambda flow: np.int32(len(flow)), name=name or "TensorArraySize",
-            dtype="int32", shape=[], attrs={"stops_gradient": True},
+            "TensorArraySize", (self.flow,), name=name, dtype="int32", shape=[], attrs={"stops_gradient": True}
         )  # fmt: skip
 
     def close(self, name: str | None = None) -> Node:
@@ -120,13 +120,7 @@ class TensorArray:
         Returns:
             A node; zeros for an element that was not written.
         """
-        default = self._default()
-
-        def pick(flow: Any, at: Any) -> Any:
-            place = _place(at, len(flow), "read from")
-            return default(flow) if flow[place] is None else flow[place]
-
-        return self._value_node("TensorArrayRead", (self.flow, as_node(index)), pick, name)
+        return self._value_node("TensorArrayRead", (as_node(index),), self.element_shape, name)
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """Set an element.
@@ -144,38 +138,20 @@ class TensorArray:
         """
         node = self._element(value)
         self._merge(node.shape)
-        dynamic, same = self._dynamic, self._infer
-
-        def put(flow: Any, at: Any, element: Any) -> Any:
-            wanted = int(at)
-            if dynamic and wanted >= len(flow):
-                flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
-            place = _place(at, len(flow), "write to")
-            if flow[place] is not None:
-                raise InvalidArgumentError(
-                    f"Could not write to TensorArray index {place} because it has already been written to."
-                )
-            if same:
-                _require_same_shape(flow, place, element)
-            written = flow.copy()
-            written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
-            return written
-
         inputs = (self.flow, as_node(index), node)
-        return self.with_flow(self._flow_node("TensorArrayWrite", inputs, put, name))
+        return self.with_flow(
+            self._flow_node("TensorArrayWrite", inputs, name, dynamic=self._dynamic, infer=self._infer)
+        )
 
     def stack(self, name: str | None = None) -> Node:
         """Give all elements as one array, whose first dimension is the array's."""
-        return self._gathered("TensorArrayStack", (), lambda flow: range(len(flow)), name, self._count)
+        return self._value_node("TensorArrayStack", (), self._rows(self._count), name)
 
     def gather(self, indices: Any, name: str | None = None) -> Node:
         """Give some elements as one array."""
         ids = as_node(indices)
         count = ids.shape.as_list()[0] if ids.shape.ndims else None
-        return self._gathered(
-            "TensorArrayGather", (ids,),
-            lambda flow, at: [_place(i, len(flow), "read from") for i in np.asarray(at).reshape(-1)], name, count,
-        )  # fmt: skip
+        return self._value_node("TensorArrayGather", (ids,), self._rows(count), name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """Set all elements to the rows of `value`; its first dimension gives their number."""
@@ -183,68 +159,27 @@ class TensorArray:
         if node.shape.dims is not None:
             self._merge(node.shape[1:])
             self._count = node.shape.as_list()[0] if self._count is None and not self._dynamic else self._count
-        dynamic = self._dynamic
-
-        def put(flow: Any, rows: Any) -> Any:
-            if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
-                raise InvalidArgumentError(
-                    f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
-                )
-            return _flow_of(rows)
-
-        return self.with_flow(
-            self._flow_node("TensorArrayUnstack", (self.flow, node), put, name or "TensorArrayUnstack")
-        )
+        return self.with_flow(self._flow_node("TensorArrayUnstack", (self.flow, node), name, dynamic=self._dynamic))
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
         """Set the elements `indices` to the rows of `value`."""
         node, ids = self._element(value), as_node(indices)
         if node.shape.dims is not None:
             self._merge(node.shape[1:])
-        dynamic = self._dynamic
-
-        def put(flow: Any, at: Any, rows: Any) -> Any:
-            places = [int(i) for i in np.asarray(at).reshape(-1)]
-            longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
-            written = np.full(longest, None, object)
-            written[: len(flow)] = flow
-            for place, row in zip(places, rows, strict=True):
-                written[_place(place, longest, "write to")] = row
-            return written
-
         return self.with_flow(
-            self._flow_node("TensorArrayScatter", (self.flow, ids, node), put, name or "TensorArrayScatter")
+            self._flow_node("TensorArrayScatter", (self.flow, ids, node), name, dynamic=self._dynamic)
         )
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """Set the elements to pieces of `value`, of `lengths` rows."""
-        node, counts = self._element(value), as_node(lengths)
-
-        def put(flow: Any, rows: Any, sizes: Any) -> Any:
-            return _flow_of(np.split(rows, np.cumsum(sizes)[:-1]))
-
-        return self.with_flow(
-            self._flow_node("TensorArraySplit", (self.flow, node, counts), put, name or "TensorArraySplit")
-        )
+        inputs = (self.flow, self._element(value), as_node(lengths))
+        return self.with_flow(self._flow_node("TensorArraySplit", inputs, name))
 
     def concat(self, name: str | None = None) -> Node:
         """Give the elements joined along their first dimension."""
-
-        def join(flow: Any) -> Any:
-            return np.concatenate(list(flow))
-
         shape = self.element_shape
         rows = TensorShape(None) if not shape.ndims else TensorShape([None, *shape.as_list()[1:]])
-        return Node(
-            "TensorArrayConcat", (self.flow,), join, name=name or "TensorArrayConcat",
-            dtype=self._dtype, shape=rows,
-        )  # fmt: skip
-
-    def _start(self, size: Node, name: str) -> Node:
-        def make(count: Any) -> Any:
-            return np.full(int(count), None, object)
-
-        return Node("TensorArray", (size,), make, name=name, dtype="float32", shape=TensorShape(None))
+        return Node("TensorArrayConcat", (self.flow,), name=name, dtype=self._dtype, shape=rows)
 
     def _element(self, value: Any) -> Node:
         node = as_node(value) if isinstance(value, Node) or hasattr(value, "__node__") else as_node(value, self._dtype)
@@ -266,48 +201,111 @@ class TensorArray:
             sizes = zip(merged.as_list(), shape.as_list(), strict=True)
             self._shape[0] = TensorShape([n if m is None else m for m, n in sizes])
 
-    def _default(self) -> Callable[[Any], Any]:
-        """Give the function that makes zeros in place of an element that was not written."""
-        shapes, dtype = self._shape, self._dtype
+    def _rows(self, count: Any) -> TensorShape:
+        """Return the static shape of so many elements."""
+        if self.element_shape.dims is None:
+            return TensorShape(None)
+        return TensorShape([None if count is None else int(count), *self.element_shape.as_list()])
 
-        def zeros(flow: Any) -> Any:
-            written = next((element for element in flow if element is not None), None)
-            if written is not None:
-                return np.zeros_like(written)
-            if shapes[0].is_fully_defined():
-                return np.zeros(shapes[0].as_list(), dtype.as_numpy_dtype)
-            raise InvalidArgumentError(
-                "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
-            )
+    def _flow_node(self, kind: str, inputs: Sequence[Node], name: str | None, **attrs: Any) -> Node:
+        return Node(kind, inputs, name=name, dtype="float32", shape=TensorShape(None), attrs=attrs)
 
-        return zeros
+    def _value_node(self, kind: str, at: Sequence[Node], shape: TensorShape, name: str | None) -> Node:
+        # A write that comes later may still tell the shape of an element.
+        attrs = {"element_shape": self._shape}
+        return Node(kind, (self.flow, *at), name=name, dtype=self._dtype, shape=shape, attrs=attrs)
 
-    def _gathered(
-        self, kind: str, inputs: Sequence[Node], places: Callable[..., Sequence[int]], name: str | None, count: Any
-    ) -> Node:
-        default, shapes, dtype = self._default(), self._shape, self._dtype
 
-        def join(flow: Any, *at: Any) -> Any:
-            wanted = places(flow, *at)
-            if not len(wanted):
-                sizes = [0] * (0 if shapes[0].ndims is None else shapes[0].ndims)
-                dims = [n or 0 for n in shapes[0].as_list()] if sizes else sizes
-                return np.zeros((0, *dims), dtype.as_numpy_dtype)
-            return np.stack([default(flow) if flow[place] is None else flow[place] for place in wanted])
+computes("TensorArray", lambda count: np.full(int(count), None, object))
+computes("TensorArraySize", lambda flow: np.int32(len(flow)))
+computes("TensorArraySplit", lambda flow, rows, sizes: _flow_of(_split(rows, sizes)))
+computes("TensorArrayConcat", lambda flow: np.concatenate(list(flow)))
+computes("TensorArrayLengths", lambda flow: np.array([len(element) for element in flow]))
+computes("TensorArrayConcatGrad", lambda gradient, sizes: FlowGradient(dict(enumerate(_split(gradient, sizes)))))
 
-        rows = None if count is None else int(count)
-        shape = (
-            TensorShape(None) if self.element_shape.dims is None else TensorShape([rows, *self.element_shape.as_list()])
+
+def _split(rows: Any, sizes: Any) -> list[Any]:
+    return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+@kernel_of("TensorArrayRead", "TensorArrayStack", "TensorArrayGather")
+def _taking(node: Node) -> Any:
+    shapes, dtype = node.attrs["element_shape"], node.dtype.as_numpy_dtype
+
+    def default(flow: Any) -> Any:
+        """Make zeros in place of an element that was not written."""
+        written = next((element for element in flow if element is not None), None)
+        if written is not None:
+            return np.zeros_like(written)
+        if shapes[0].is_fully_defined():
+            return np.zeros(shapes[0].as_list(), dtype)
+        raise InvalidArgumentError(
+            "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
         )
-        return Node(
-            kind, (self.flow, *inputs), join, name=name or kind, dtype=self._dtype, shape=shape
-        )  # fmt: skip
 
-    def _flow_node(self, kind: str, inputs: Sequence[Node], fn: Callable[..., Any], name: str | None = None) -> Node:
-        return Node(kind, inputs, fn, name=name or kind, dtype="float32", shape=TensorShape(None))
+    def pick(flow: Any, at: Any) -> Any:
+        place = _place(at, len(flow), "read from")
+        return default(flow) if flow[place] is None else flow[place]
 
-    def _value_node(self, kind: str, inputs: Sequence[Node], fn: Callable[..., Any], name: str | None) -> Node:
-        return Node(kind, inputs, fn, name=name or kind, dtype=self._dtype, shape=self.element_shape)
+    def join(flow: Any, at: Any = None) -> Any:
+        wanted = range(len(flow)) if at is None else np.asarray(at).reshape(-1)
+        if not len(wanted):
+            return np.zeros((0, *(n or 0 for n in (shapes[0].as_list() if shapes[0].ndims else ()))), dtype)
+        return np.stack([pick(flow, place) for place in wanted])
+
+    return pick if node.op_type == "TensorArrayRead" else join
+
+
+@kernel_of("TensorArrayWrite")
+def _writing(node: Node) -> Any:
+    dynamic, same = node.attrs["dynamic"], node.attrs["infer"]
+
+    def put(flow: Any, at: Any, element: Any) -> Any:
+        wanted = int(at)
+        if dynamic and wanted >= len(flow):
+            flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
+        place = _place(at, len(flow), "write to")
+        if flow[place] is not None:
+            raise InvalidArgumentError(
+                f"Could not write to TensorArray index {place} because it has already been written to."
+            )
+        if same:
+            _require_same_shape(flow, place, element)
+        written = flow.copy()
+        written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
+        return written
+
+    return put
+
+
+@kernel_of("TensorArrayUnstack")
+def _unstacking(node: Node) -> Any:
+    dynamic = node.attrs["dynamic"]
+
+    def put(flow: Any, rows: Any) -> Any:
+        if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
+            raise InvalidArgumentError(
+                f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
+            )
+        return _flow_of(rows)
+
+    return put
+
+
+@kernel_of("TensorArrayScatter")
+def _scattering(node: Node) -> Any:
+    dynamic = node.attrs["dynamic"]
+
+    def put(flow: Any, at: Any, rows: Any) -> Any:
+        places = [int(i) for i in np.asarray(at).reshape(-1)]
+        longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
+        written = np.full(longest, None, object)
+        written[: len(flow)] = flow
+        for place, row in zip(places, rows, strict=True):
+            written[_place(place, longest, "write to")] = row
+        return written
+
+    return put
 
 
 def _flow_of(elements: Sequence[Any]) -> Any:
@@ -352,10 +350,13 @@ def _joined_pieces(gradient: FlowGradient, rows: Any, sizes: Any) -> Any:
     return joined
 
 
+computes("TensorArraySplitGrad", _joined_pieces)
+
+
 def _joined(gradient: Node, like: Node, lengths: Node) -> Node:
     """Return the gradient of rows that a flow's elements, of these lengths, were split from."""
     inputs = (gradient, like, lengths)
-    return Node("TensorArraySplitGrad", inputs, _joined_pieces, dtype=like.dtype, shape=like.shape)
+    return Node("TensorArraySplitGrad", inputs, dtype=like.dtype, shape=like.shape)
 
 
 @gradient_of("TensorArraySplit")
@@ -370,20 +371,13 @@ def _split_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 
 @gradient_of("TensorArrayConcat")
 def _concat_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    lengths = Node(
-        "TensorArrayLengths", node.inputs, lambda flow: np.array([len(element) for element in flow]), dtype="int64",
-        shape=[None],
-    )  # fmt: skip
+    lengths = Node("TensorArrayLengths", node.inputs, dtype="int64", shape=[None])
     return (_pieces(grad, lengths),)
 
 
 def _pieces(rows: Node, lengths: Node) -> Node:
     """Return the gradient of a flow whose elements, of these lengths, were joined."""
-
-    def split(gradient: Any, sizes: Any) -> FlowGradient:
-        return FlowGradient(dict(enumerate(np.split(gradient, np.cumsum(sizes)[:-1]))))
-
-    return Node("TensorArrayConcatGrad", (rows, lengths), split, dtype="float32", shape=TensorShape(None))
+    return Node("TensorArrayConcatGrad", (rows, lengths), dtype="float32", shape=TensorShape(None))
 
 
 @gradient_of("TensorArrayConcatGrad")

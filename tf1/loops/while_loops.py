@@ -100,8 +100,7 @@ def while_loop(
         for node, shape, first in zip(results, shapes, initial, strict=True):
             _require_shape(node, shape, first)
         within = initial[0].graph.nodes[start:]
-        loop = Loop(Body(parameters, [condition], within), Body(parameters, results, within), limit is not None)
-        node = _loop_node(loop, initial, limit)
+        node = _loop_node(Body(parameters, [condition], within), Body(parameters, results, within), initial, limit)
         exits = [
             tuple_item(node, at, name="Exit", dtype=first.dtype, shape=shape)
             for at, (first, shape) in enumerate(zip(initial, shapes, strict=True))
@@ -190,87 +189,74 @@ def _require_shape(node: Node, shape: TensorShape, first: Node) -> None:
         )
 
 
-class Loop:
-    """How a loop is evaluated.
+def _loop_node(condition: Body, body: Body, initial: Sequence[Node], limit: Node | None) -> Node:
+    """Make the node whose value is the tuple of the loop variables at the end, and what keeps what gradients need.
 
-    Args:
-        condition: Gives whether there is one more iteration.
-        body: Gives the loop variables after one.
-        is_limited: Whether the last input is the largest number of iterations.
-
-    Attributes:
-        captures: What both use from outside: the inputs after the first values of the loop variables.
-        kept: The nodes of the body whose values gradients need from every iteration.
+    Its attribute `kept` has the nodes of the body whose values gradients need from every iteration; the body `keeping`
+    gives these, too.
     """
-
-    def __init__(self, condition: Body, body: Body, is_limited: bool) -> None:
-        self.condition, self.body, self.is_limited = condition, body, is_limited
-        self.captures = list(dict.fromkeys((*condition.captures, *body.captures)))
-        self.kept: list[Node] = []
-        #: The body that gives what is kept, too.
-        self.keeping = body
-
-    def keep(self, nodes: Sequence[Node]) -> None:
-        """Keep the values of nodes of the body, and of what its functions save, as far as they differ by iteration."""
-        body, within = self.body, {*self.keeping.within, *self.body.parameters}
-        saved = [node for node in nodes if node not in within]
-        wide = Body(body.parameters, [*body.results, *self.kept, *nodes], [*self.keeping.within, *saved])
-        varying = {*wide.nodes, *body.parameters}
-        self.kept += [node for node in nodes if node in varying and node not in self.kept]
-        self.keeping = Body(body.parameters, [*body.results, *self.kept], wide.within)
-
-    def evaluate(self, *values: Any) -> Any:
-        """Return the loop variables at the end, from the inputs of the node."""
-        return self._repeat(self.body, values, [])
-
-    def evaluate_keeping(self, *values: Any) -> Any:
-        """Return the same, and for each iteration the values of `kept`."""
-        records: list[Sequence[Any]] = []
-        return self._repeat(self.keeping, values, records), records
-
-    def _repeat(self, body: Body, values: Sequence[Any], records: list[Sequence[Any]]) -> tuple[Any, ...]:
-        count, condition = len(body.parameters), self.condition
-        captured = dict(zip(self.captures, values[count:], strict=False))
-        for_condition = [captured[node] for node in condition.captures]
-        for_body = [captured[node] for node in body.captures]
-        most, done, current = int(values[-1]) if self.is_limited else None, 0, list(values[:count])
-        with np.errstate(all="ignore"):
-            while (most is None or done < most) and bool(condition.evaluate([*current, *for_condition])[0]):
-                made = body.evaluate([*current, *for_body])
-                current = made[:count]
-                records.append(made[count:])
-                done += 1
-        return tuple(value[()] if isinstance(value, np.ndarray) and not value.ndim else value for value in current)
-
-
-def _loop_node(loop: Loop, initial: Sequence[Node], limit: Node | None) -> Node:
-    """Make the node whose value is the tuple of the loop variables at the end, and what keeps what gradients need."""
-    bodies = (loop.condition, loop.body)
-    has_effects = any(body.has_effects for body in bodies)
+    attrs = {"condition": condition, "body": body, "keeping": body, "kept": [], "limited": limit is not None}
+    captures = dict.fromkeys((*condition.captures, *body.captures))
     node = Node(
-        "While", (*initial, *loop.captures, *(() if limit is None else (limit,))), name="While",
-        attrs={"loop": loop, "tuple": True, "wanted": set()}, stateful=has_effects,
-        control_inputs=tuple(source for body in bodies for source in body.control_inputs),
+        "While", (*initial, *captures, *(() if limit is None else (limit,))), name="While",
+        attrs={**attrs, "tuple": True, "wanted": set()}, stateful=condition.has_effects or body.has_effects,
+        control_inputs=(*condition.control_inputs, *body.control_inputs),
     )  # fmt: skip
     # Made here, so that it is outside of branches in which gradients are asked for.
     saved(node)
     return node
 
 
+def _keep(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    """Keep the values of nodes of the body, and of what its functions save, as far as they differ by iteration.
+
+    Returns:
+        All that is kept, each at its place.
+    """
+    body, keeping, kept = (node.attrs[name] for name in ("body", "keeping", "kept"))
+    within = {*keeping.within, *body.parameters}
+    saving = [one for one in nodes if one not in within]
+    wide = Body(body.parameters, [*body.results, *kept, *nodes], [*keeping.within, *saving])
+    varying = {*wide.nodes, *body.parameters}
+    node.attrs["kept"] = kept = [*kept, *(one for one in nodes if one in varying and one not in kept)]
+    node.attrs["keeping"] = Body(body.parameters, [*body.results, *kept], wide.within)
+    return kept
+
+
 @kernel_of("While")
 def _while(node: Node) -> Any:
-    return node.attrs["loop"].evaluate
+    attrs = node.attrs
+    return lambda *values: _repeat(attrs, attrs["body"], values)[0]
 
 
 @saving_kernel_of("While")
 def _while_saving(node: Node) -> Any:
-    return node.attrs["loop"].evaluate_keeping
+    # What is kept grows with each gradient.
+    attrs = node.attrs
+    return lambda *values: _repeat(attrs, attrs["keeping"], values)
+
+
+def _repeat(attrs: dict[str, Any], body: Body, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return the loop variables at the end, and for each iteration what the body gives besides."""
+    count, condition = len(body.parameters), attrs["condition"]
+    records: list[Any] = []
+    captured = dict(zip(dict.fromkeys((*condition.captures, *attrs["body"].captures)), values[count:], strict=False))
+    for_condition = [captured[node] for node in condition.captures]
+    for_body = [captured[node] for node in body.captures]
+    most, done, current = int(values[-1]) if attrs["limited"] else None, 0, list(values[:count])
+    with np.errstate(all="ignore"):
+        while (most is None or done < most) and bool(condition.evaluate([*current, *for_condition])[0]):
+            made = body.evaluate([*current, *for_body])
+            current = made[:count]
+            records.append(made[count:])
+            done += 1
+    ends = tuple(value[()] if isinstance(value, np.ndarray) and not value.ndim else value for value in current)
+    return ends, records
 
 
 @gradient_of("While")
 def _while_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Any]:
-    loop: Loop = node.attrs["loop"]
-    body, graph = loop.body, node.graph
+    body, graph = node.attrs["body"], node.graph
     ends = [*grads, *[None] * (len(body.parameters) - len(grads))]
     wanted = {node.inputs[at] if at >= len(ends) else body.parameters[at] for at in node.attrs["wanted"]}
     node.attrs["wanted"].clear()
@@ -295,14 +281,15 @@ def _while_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Any]:
     results = [*carried, *dense.values(), *(as_node(part.values) for part in rows.values())]
     results += [as_node(part.indices) for part in rows.values()]
     used, made = uses_of(results, graph.nodes[start:], {*body.within, *body.parameters})
-    loop.keep(used)
-    kept = [node for node in used if node in loop.kept]
-    inner = Body([*weights, *kept], results, made, before=set(body.within))
-    back = BackwardLoop(inner, [loop.kept.index(node) for node in kept], len(flowing), len(dense), len(rows))
+    kept = _keep(node, used)
+    taken = [one for one in used if one in kept]
+    inner = Body([*weights, *taken], results, made, before=set(body.within))
+    attrs = {"body": inner, "kept": [kept.index(one) for one in taken], "variables": len(flowing)}
     # A second gradient finds its way by the loop's own inputs, which are the last.
     gradient = Node(
-        "WhileGrad", (node.attrs["saved"], *first, *inner.captures, *dense, *rows, *node.inputs), back.evaluate,
-        attrs={"tuple": True}, stateful=inner.has_effects, control_inputs=inner.control_inputs,
+        "WhileGrad", (saved(node), *first, *inner.captures, *dense, *rows, *node.inputs),
+        attrs={**attrs, "dense": len(dense), "rows": len(rows), "tuple": True}, stateful=inner.has_effects,
+        control_inputs=inner.control_inputs,
     )  # fmt: skip
     likes = [*(body.parameters[at] for at in flowing), *dense]
     items: list[Any] = [
@@ -341,36 +328,25 @@ def _flowing(body: Body, ends: Sequence[int], wanted: Collection[Node]) -> list[
     return [at for at in sorted(flowing) if body.parameters[at] in depending]
 
 
-class BackwardLoop:
-    """How the gradient of a loop is evaluated: its body once for each iteration, from the last one to the first.
+@kernel_of("WhileGrad")
+def _while_grad(node: Node) -> Any:
+    """Evaluate the body of the gradient once for each iteration, from the last one to the first.
 
-    Args:
-        body: Takes the gradients of the loop variables after an iteration, and what was kept of it. Gives those before
-            it, then the gradients of what the loop captured: dense ones; and the rows, then their indices.
-        kept: Places of what it takes among what was kept.
-        variables: How many loop variables have gradients.
-        dense: How many dense gradients it gives.
-        rows: How many gradients in rows it gives.
+    It takes the gradients of the loop variables after an iteration, and what was kept of it. It gives those before it,
+    then the gradients of what the loop captured: dense ones; and the rows, then their indices.
     """
+    names = ("body", "kept", "variables", "dense", "rows")
+    body, kept, count, dense, in_rows = (node.attrs[name] for name in names)
+    summed = count + dense
 
-    def __init__(self, body: Body, kept: Sequence[int], variables: int, dense: int, rows: int) -> None:
-        self.body, self.kept, self.variables, self.dense, self.rows = body, list(kept), variables, dense, rows
-
-    def evaluate(self, records: Sequence[Sequence[Any]], *values: Any) -> tuple[Any, ...]:
-        """Return the gradients.
-
-        Args:
-            records: What was kept of each iteration.
-            values: The gradients of the loop variables at the end, what the body captures, and what has gradients.
-        """
-        count, summed = self.variables, self.variables + self.dense
-        current, captured = list(values[:count]), values[count : count + len(self.body.captures)]
+    def back(records: Sequence[Sequence[Any]], *values: Any) -> tuple[Any, ...]:
+        current, captured = list(values[:count]), values[count : count + len(body.captures)]
         likes = values[count + len(captured) :]
-        totals: list[Any] = [None] * self.dense
-        rows: list[list[Any]] = [[] for _ in range(2 * self.rows)]
+        totals: list[Any] = [None] * dense
+        rows: list[list[Any]] = [[] for _ in range(2 * in_rows)]
         with np.errstate(all="ignore"):
             for number, record in enumerate(reversed(records)):
-                made = self.body.evaluate([*current, *(record[at] for at in self.kept), *captured])
+                made = body.evaluate([*current, *(record[at] for at in kept), *captured])
                 current = made[:count]
                 for at, part in enumerate(made[count:summed]):
                     # The first may be another's array; the sum of two is not.
@@ -381,10 +357,12 @@ class BackwardLoop:
                 for all_rows, part in zip(rows, made[summed:], strict=True):
                     all_rows.append(part)
         if not records:
-            totals = [zeros_of(like) for like in likes[: self.dense]]
-            for at, like in enumerate(likes[self.dense : self.dense + self.rows]):
-                rows[at], rows[at + self.rows] = [like[:0]], [np.zeros(0, np.int64)]
+            totals = [zeros_of(like) for like in likes[:dense]]
+            for at, like in enumerate(likes[dense : dense + in_rows]):
+                rows[at], rows[at + in_rows] = [like[:0]], [np.zeros(0, np.int64)]
         return (*current, *totals, *(np.concatenate(parts) for parts in rows))
+
+    return back
 
 
 @gradient_of("WhileGrad", "RecurrentSequenceGrad")

@@ -292,10 +292,12 @@ def _guarded(value: Node) -> Node:
         if isinstance(node, Variable):
             made[node] = node.initialized_value()
         elif type(node) is Node and any(source in made for source in node.inputs):
+            # What is saved is the other node's.
+            attrs = {key: item for key, item in node.attrs.items() if key != "saved"}
             inputs, name = [made.get(source, source) for source in node.inputs], node.op_name.rpartition("/")[2]
             made[node] = Node(
                 node.op_type, inputs, node.own_fn, name=name, dtype=node.dtype, shape=node.shape,
-                attrs=dict(node.attrs), stateful=node.stateful, control_inputs=node.control_inputs,
+                attrs=attrs, stateful=node.stateful, control_inputs=node.control_inputs,
             )  # fmt: skip
     return made.get(value, value)
 
