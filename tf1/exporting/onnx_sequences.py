@@ -14,7 +14,6 @@ import numpy as np
 
 from globalstep.tf1.exporting.onnx_models import Translation, UntranslatableError
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.rnn.fused import gru_sequence, tanh_sequence
 from globalstep.tf1.rnn.fused_lstm import LSTMOptions
 
 __all__ = ["recurrent_sequence"]
@@ -22,7 +21,7 @@ __all__ = ["recurrent_sequence"]
 
 def recurrent_sequence(t: Translation, node: Node) -> list[str]:
     """Translate `globalstep.tf1.rnn.fused.run_fused`'s node: outputs, then the last states."""
-    how, count = node.attrs["sequence"], node.attrs["states"]
+    cell, count = node.attrs["sequence"], node.attrs["states"]
     x, *others = node.inputs
     states, rest = others[:count], others[count:]
     lengths = [t.cast(t.of(rest.pop()), "int32")] if node.attrs["lengths"] else [""]
@@ -30,13 +29,12 @@ def recurrent_sequence(t: Translation, node: Node) -> list[str]:
     size = x.shape.as_list()[2] if x.shape.dims is not None else None
     if size is None:
         raise UntranslatableError(f"the size of {x.name!r} is not known before a run")
-    options = getattr(how, "__self__", None)
     weights, begin = [t.of(weight) for weight in rest], [*lengths, *first]
-    if isinstance(options, LSTMOptions):
-        return _lstm(t, options, t.of(x), size, weights, begin)
-    if how is gru_sequence:
+    if isinstance(cell, LSTMOptions):
+        return _lstm(t, cell, t.of(x), size, weights, begin)
+    if cell == "gru":
         return _gru(t, t.of(x), size, rest, begin)
-    if how is tanh_sequence:
+    if cell == "tanh":
         units = _columns(rest[0])
         kernel, inner = _of_kernel(t, weights[0], size, [(0, units)])
         bias = _biases(t, weights[1], [(0, units)], None, units)

@@ -24,7 +24,7 @@ from globalstep.tf1.ops.joining_ops import concat, split
 from globalstep.tf1.ops.math_ops import sigmoid, tanh
 from globalstep.tf1.ops.nn_ops import bias_add
 from globalstep.tf1.ops.product_ops import matmul
-from globalstep.tf1.rnn.fused import gru_sequence, run_fused, tanh_sequence
+from globalstep.tf1.rnn.fused import run_fused
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
@@ -326,9 +326,8 @@ class BasicRNNCell(RNNCell):
     def over_sequence(self, inputs: Node, state: Any, lengths: Node | None) -> tuple[Node, Any]:
         """Run over a whole sequence in one node."""
         with self.opened(inputs):
-            outputs, (last,) = run_fused(
-                tanh_sequence, inputs, lengths, [state], [self._kernel, self._bias], self._num_units
-            )
+            weights = [self._kernel, self._bias]
+            outputs, (last,) = run_fused("tanh", inputs, lengths, [state], weights, self._num_units)
         return outputs, last
 
 
@@ -397,7 +396,7 @@ class GRUCell(RNNCell):
         """Run over a whole sequence in one node."""
         with self.opened(inputs):
             weights = [self._gate_kernel, self._gate_bias, self._candidate_kernel, self._candidate_bias]
-            outputs, (last,) = run_fused(gru_sequence, inputs, lengths, [state], weights, self._num_units)
+            outputs, (last,) = run_fused("gru", inputs, lengths, [state], weights, self._num_units)
         return outputs, last
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from globalstep.tf1.execution.products import matmul, one_thread_each
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import saving_kernel_of
+from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["SequenceRun", "gru_sequence", "mask_of", "run_fused", "sigmoid_in_place", "tanh_sequence"]
+__all__ = ["SequenceRun", "mask_of", "run_fused", "sigmoid_in_place"]
 
 
 class SequenceRun(Protocol):
@@ -38,21 +38,17 @@ class SequenceRun(Protocol):
         """Give the gradients of inputs, states and weights, in this order, from those of outputs and last states."""
 
 
-#: From inputs [time, batch, size], the mask, the first states, and the weights.
-Sequencer = Callable[[Any, Any, Sequence[Any], Sequence[Any]], SequenceRun]
-
-
 def run_fused(
-    how: Sequencer, inputs: Node, lengths: Node | None, states: Sequence[Any], weights: Sequence[Any], units: int
+    cell: Any, inputs: Node, lengths: Node | None, states: Sequence[Any], weights: Sequence[Any], units: int
 ) -> tuple[Node, list[Node]]:
     """Make the node that runs a cell over a sequence.
 
     Args:
-        how: Does it.
+        cell: "gru", "tanh" or `LSTMOptions`.
         inputs: [time, batch, size].
         lengths: How much of each sequence counts; None for all.
         states: The first states.
-        weights: What else `how` takes.
+        weights: What else the cell takes.
         units: Size of an output.
 
     Returns:
@@ -60,22 +56,8 @@ def run_fused(
     """
     first = [as_node(state) for state in states]
     nodes = (inputs, *first, *(as_node(weight) for weight in weights), *(() if lengths is None else (lengths,)))
-    count = len(first)
-
-    def run(*values: Any) -> SequenceRun:
-        inputs, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
-        # A step's products are too small for two threads that wait for each other.
-        with np.errstate(all="ignore"), one_thread_each():
-            return how(inputs[0], mask, inputs[1 : 1 + count], inputs[1 + count :])
-
-    def keep(*values: Any) -> tuple[Any, SequenceRun]:
-        made = run(*values)
-        return (made.outputs, *made.states), made
-
-    node = Node(
-        "RecurrentSequence", nodes, lambda *values: keep(*values)[0], name="RecurrentSequence",
-        attrs={"tuple": True, "keep": keep, "sequence": how, "states": count, "lengths": lengths is not None},
-    )  # fmt: skip
+    attrs = {"sequence": cell, "states": len(first), "lengths": lengths is not None}
+    node = Node("RecurrentSequence", nodes, attrs={"tuple": True, **attrs})
     sizes = inputs.shape.as_list()[:2] if inputs.shape.dims is not None else [None, None]
     outputs = tuple_item(node, 0, name="Outputs", dtype=inputs.dtype, shape=TensorShape([*sizes, units]))
     last = [
@@ -85,15 +67,44 @@ def run_fused(
 
 
 @saving_kernel_of("RecurrentSequence")
-def _keeping(node: Node) -> Any:
-    return node.attrs["keep"]
+def _keeping(node: Node) -> Callable[..., tuple[Any, SequenceRun]]:
+    cell, count, has_lengths = (node.attrs[name] for name in ("sequence", "states", "lengths"))
+    # From inputs [time, batch, size], the mask, the first states, and the weights.
+    over_sequence = _CELLS[cell] if isinstance(cell, str) else cell.sequence
+
+    def keep(*values: Any) -> tuple[Any, SequenceRun]:
+        inputs, mask = (values[:-1], mask_of(values[-1], len(values[0]))) if has_lengths else (values, None)
+        # A step's products are too small for two threads that wait for each other.
+        with np.errstate(all="ignore"), one_thread_each():
+            made = over_sequence(inputs[0], mask, inputs[1 : 1 + count], inputs[1 + count :])
+        return (made.outputs, *made.states), made
+
+    return keep
+
+
+@kernel_of("RecurrentSequence")
+def _running(node: Node) -> Callable[..., Any]:
+    keep = _keeping(node)
+    return lambda *values: keep(*values)[0]
 
 
 @gradient_of("RecurrentSequence")
 def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | None]:
     count, has_lengths = node.attrs["states"], node.attrs["lengths"]
     known = [at for at, grad in enumerate(grads) if grad is not None]
-    dtypes = [source.dtype.as_numpy_dtype for source in node.inputs[: -1 if has_lengths else None]]
+    sources = node.inputs[: -1 if has_lengths else None]
+    # A second gradient finds its way by the sequence's own inputs, which are the last.
+    inputs = [saved(node), *(grad for grad in grads if grad is not None), *node.inputs]
+    attrs = {"tuple": True, "known": known, "states": count, "dtypes": [source.dtype for source in sources]}
+    gradient = Node("RecurrentSequenceGrad", inputs, attrs=attrs)
+    items = [tuple_item(gradient, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
+    return [*items, *[None] * has_lengths]
+
+
+@kernel_of("RecurrentSequenceGrad")
+def _running_back(node: Node) -> Callable[..., tuple[Any, ...]]:
+    known, count = node.attrs["known"], node.attrs["states"]
+    dtypes = [dtype.as_numpy_dtype for dtype in node.attrs["dtypes"]]
 
     def back(run: SequenceRun, *values: Any) -> tuple[Any, ...]:
         given = dict(zip(known, values, strict=False))
@@ -101,14 +112,7 @@ def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Nod
             parts = run.backward(given.get(0), [given.get(1 + at) for at in range(count)])
         return tuple(part.astype(dtype, copy=False) for part, dtype in zip(parts, dtypes, strict=True))
 
-    # A second gradient finds its way by the sequence's own inputs, which are the last.
-    inputs = [saved(node), *(grad for grad in grads if grad is not None), *node.inputs]
-    gradient = Node("RecurrentSequenceGrad", inputs, back, attrs={"tuple": True})
-    items = [
-        tuple_item(gradient, at, dtype=source.dtype, shape=source.shape)
-        for at, source in enumerate(node.inputs[: len(dtypes)])
-    ]  # fmt: skip
-    return [*items, *[None] * has_lengths]
+    return back
 
 
 def mask_of(lengths: Any, steps: int) -> Any:
@@ -247,5 +251,4 @@ class _Gru:
         ]
 
 
-tanh_sequence: Sequencer = _Tanh
-gru_sequence: Sequencer = _Gru
+_CELLS: dict[str, Callable[..., SequenceRun]] = {"gru": _Gru, "tanh": _Tanh}

@@ -119,7 +119,7 @@ class BasicLSTMCell(_LSTM):
         with self.opened(inputs):
             options = LSTMOptions(self._num_units, float(self._forget_bias))
             outputs, (c, h) = run_fused(
-                options.sequence, inputs, lengths, self._taken_apart(state), [self._kernel, self._bias], self._num_units
+                options, inputs, lengths, self._taken_apart(state), [self._kernel, self._bias], self._num_units
             )
         return outputs, self._put_together(c, h)
 
@@ -219,9 +219,7 @@ class LSTMCell(_LSTM):
             weights = [self._kernel, self._bias]
             weights += self._peepholes if self._use_peepholes else []
             weights += [self._projection] if projected else []
-            outputs, (c, h) = run_fused(
-                options.sequence, inputs, lengths, self._taken_apart(state), weights, self.output_size
-            )
+            outputs, (c, h) = run_fused(options, inputs, lengths, self._taken_apart(state), weights, self.output_size)
         return outputs, self._put_together(c, h)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, device
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.ops.constant_ops import zeros_like
@@ -337,11 +338,13 @@ class DeviceWrapper(_Wrapper):
 
 def zeroed_past(values: Node, lengths: Node) -> Node:
     """Give [time, batch, size] with zeros past the lengths."""
-
-    def mask(array: Any, counts: Any) -> Any:
-        flags = mask_of(counts, len(array))
-        return np.broadcast_to(True if flags is None else flags, np.shape(array))
-
-    counts = Node("SequenceMask", (values, as_node(lengths)), mask, dtype="bool", shape=values.shape,
-                  attrs={"stops_gradient": True})  # fmt: skip
+    counts = Node("WithinLengths", (values, as_node(lengths)), name="SequenceMask", dtype="bool", shape=values.shape)
     return where(counts, values, zeros_like(values))
+
+
+def _within_lengths(array: Any, counts: Any) -> Any:
+    flags = mask_of(counts, len(array))
+    return np.broadcast_to(True if flags is None else flags, np.shape(array))
+
+
+computes("WithinLengths", _within_lengths)
