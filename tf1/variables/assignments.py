@@ -12,6 +12,7 @@ import numpy as np
 
 from globalstep.errors import OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.wire.declarations import OpKind
@@ -114,14 +115,20 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
         raise TypeError(
             f"Value passed to parameter 'T' has DataType {ref.dtype.name} not in list of allowed values: int32, int64"
         )
+    counted, attrs = assign_add(ref, 1), {"limit": limit}
+    return Node("CountUpTo", (counted,), name=name, dtype=ref.dtype, shape=ref.shape, attrs=attrs, stateful=True)
+
+
+@kernel_of("CountUpTo")
+def _counting(node: Node) -> Any:
+    limit = node.attrs["limit"]
 
     def before(after: Any) -> Any:
         if after > limit:
             raise OutOfRangeError(f"Reached limit of {limit}")
         return after - after.dtype.type(1)
 
-    counted = assign_add(ref, 1)
-    return Node("CountUpTo", (counted,), before, name=name, dtype=ref.dtype, shape=ref.shape, stateful=True)
+    return before
 
 
 def scatter_update(
@@ -165,13 +172,18 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     rows = indices_of(op_type, ref, indices)
     ids = rows.shape
     if operand.shape.ndims == 0:
-        rest: Any = ref.shape.as_list()[1:]
-        operand = Node("BroadcastTo", (operand, rows), lambda value, at: np.broadcast_to(value, (*at.shape, *rest)),
-                       dtype=operand.dtype, shape=TensorShape(None))  # fmt: skip
+        attrs = {"sizes": ref.shape.as_list()[1:]}
+        operand = Node("BroadcastRows", (operand, rows), name="BroadcastTo", dtype=operand.dtype, attrs=attrs)
     if ids.ndims is not None and ref.shape.ndims is not None:
         require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
     with before:
         return assignment(kind, ref, operand, rows, name=name)
+
+
+@kernel_of("BroadcastRows")
+def _broadcasting(node: Node) -> Any:
+    sizes = node.attrs["sizes"]
+    return lambda value, at: np.broadcast_to(value, (*at.shape, *sizes))
 
 
 def indices_of(op_type: str, ref: Variable, indices: Any) -> Node:

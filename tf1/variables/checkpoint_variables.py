@@ -14,6 +14,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.files.storage import storage_for
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import store_of
@@ -139,7 +140,14 @@ def _name_of(variable: Any) -> str:
 
 def _read(prefix: str, saved: str, part: Variable) -> Node:
     """Give the node that reads a Variable, or what it has of a whole, from a checkpoint."""
-    cut = part.save_slice_info
+    attrs = {"prefix": prefix, "tensor": saved, "slice": part.save_slice_info}
+    name = f"{part.op_name}/checkpoint_initializer"
+    return Node("RestoreV2", name=name, dtype=part.dtype, shape=part.shape, attrs=attrs, stateful=True)
+
+
+@kernel_of("RestoreV2")
+def _restoring(node: Node) -> Any:
+    prefix, saved, cut = (node.attrs[name] for name in ("prefix", "tensor", "slice"))
 
     def read() -> npt.NDArray[Any]:
         with CheckpointReader(prefix) as reader:
@@ -148,5 +156,4 @@ def _read(prefix: str, saved: str, part: Variable) -> Node:
             return value
         return value[tuple(slice(at, at + size) for at, size in zip(cut.var_offset, cut.var_shape, strict=True))]
 
-    name = f"{part.op_name}/checkpoint_initializer"
-    return Node("RestoreV2", (), read, name=name, dtype=part.dtype, shape=part.shape, stateful=True)
+    return read

@@ -8,15 +8,17 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import expand_dims
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.variables.assignments import NUMBERS, indices_of, operand_of, require_shape, variable_of
 from globalstep.wire.declarations import OpKind
@@ -72,15 +74,10 @@ def scatter_nd_update(
     Where tuples have more than one index, the rest of their rows is set to what the run has read: what another worker
     does to these rows between the two is lost.
     """
-
-    def put(rows: Any, at: tuple[Any, ...], values: Any) -> Any:
-        rows[at] = values
-        return rows
-
     op_type = "ScatterNdUpdate"
     ref, ids, operand, before = _checked(op_type, ref, indices, updates, None)
     with before:
-        return _computed(op_type, ref, ids, operand, put, name)
+        return _computed(op_type, ref, ids, operand, name)
 
 
 def scatter_mul(
@@ -101,33 +98,42 @@ def scatter_mul(
     Returns:
         A node whose value is the Variable's whole new value.
     """
-    return _each_row("ScatterMul", np.multiply, ref, indices, updates, name)
+    return _each_row("ScatterMul", ref, indices, updates, name)
 
 
 def scatter_div(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
     """Make the op that divides the rows `indices` of the Variable `ref` by `updates`; see `scatter_mul`."""
-    return _each_row("ScatterDiv", _divide, ref, indices, updates, name)
+    return _each_row("ScatterDiv", ref, indices, updates, name)
 
 
 def scatter_min(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
     """Make the op that sets the rows `indices` of `ref` to the minimum of them and `updates`; see `scatter_mul`."""
-    return _each_row("ScatterMin", np.minimum, ref, indices, updates, name)
+    return _each_row("ScatterMin", ref, indices, updates, name)
 
 
 def scatter_max(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
     """Make the op that sets the rows `indices` of `ref` to the maximum of them and `updates`; see `scatter_mul`."""
-    return _each_row("ScatterMax", np.maximum, ref, indices, updates, name)
+    return _each_row("ScatterMax", ref, indices, updates, name)
 
 
 def _divide(x: Any, y: Any) -> Any:
     """Divide as TensorFlow does: integers toward zero."""
     return np.divide(x, y) if x.dtype.kind in "fc" else np.trunc(np.divide(x, y)).astype(x.dtype)
+
+
+#: What an op does to each row that it names.
+_EACH: dict[str, Callable[..., Any]] = {
+    "ScatterMul": np.multiply,
+    "ScatterDiv": _divide,
+    "ScatterMin": np.minimum,
+    "ScatterMax": np.maximum,
+}
 
 
 def _checked(
@@ -153,7 +159,47 @@ def _checked(
 
 def _added(kind: OpKind, op_type: str, ref: Any, indices: Any, updates: Any, name: str | None) -> Mutation:
     ref, ids, operand, before = _checked(op_type, ref, indices, updates, NUMBERS)
-    rest = tuple(ref.shape.as_list()[1:])
+    with before:
+        return assignment(kind, ref, _rows(op_type, ref, (ids, operand)), _first(ids), name=name)
+
+
+def _each_row(op_type: str, ref: Any, indices: Any, updates: Any, name: str | None) -> Mutation:
+    ref, before = variable_of(op_type, ref)
+    operand = operand_of(op_type, ref, updates, NUMBERS)
+    ids = indices_of(op_type, ref, indices)
+    shape = ids.shape
+    if shape.dims is not None and ref.shape.ndims is not None and operand.shape.ndims != 0:
+        require_shape(op_type, ref, operand, [*shape.as_list(), *ref.shape.as_list()[1:]])
+    with before:
+        return _computed(op_type, ref, expand_dims(ids, -1), operand, name)
+
+
+def _computed(op_type: str, ref: Variable, ids: Node, operand: Node, name: str | None) -> Mutation:
+    """Make the op that sets the rows of some index tuples to what it makes of them."""
+    rows = Node("UniqueRows", (_first(ids),), name="Unique", dtype=ids.dtype, shape=[None])
+    whole = _rows(op_type, ref, (gather(ref, rows), rows, ids, operand))
+    return assignment(OpKind.ASSIGN, ref, whole, rows, name=name)
+
+
+def _first(ids: Node) -> Node:
+    """Give the rows that index tuples are in."""
+    return Node("RowsOfTuples", (ids,), name="StridedSlice", dtype=ids.dtype, shape=[None])
+
+
+computes("UniqueRows", np.unique)
+computes("RowsOfTuples", lambda at: at[..., 0].reshape(-1))
+
+
+def _rows(op_type: str, ref: Variable, inputs: Sequence[Node]) -> Node:
+    """Give rows for a Variable: zeros but for updates at index tuples, or the rows that it has with these changed."""
+    shape = TensorShape([None, *ref.shape.as_list()[1:]])
+    return Node("ScatterNdRows", inputs, dtype=ref.dtype, shape=shape, attrs={"of": op_type, "variable": ref})
+
+
+@kernel_of("ScatterNdRows")
+def _changing(node: Node) -> Any:
+    op_type, ref = node.attrs["of"], node.attrs["variable"]
+    rest, each = tuple(ref.shape.as_list()[1:]), _EACH.get(op_type)
 
     def widen(at: Any, values: Any) -> Any:
         tuples = at.reshape(-1, at.shape[-1])
@@ -161,54 +207,20 @@ def _added(kind: OpKind, op_type: str, ref: Any, indices: Any, updates: Any, nam
         rows[(np.arange(len(tuples)), *_within(op_type, ref, tuples))] = values.reshape(_per_tuple(tuples, values, at))
         return rows
 
-    with before:
-        whole = Node("ScatterNdRows", (ids, operand), widen, dtype=ref.dtype, shape=TensorShape([None, *rest]))
-        return assignment(kind, ref, whole, _first(ids), name=name)
-
-
-def _each_row(
-    op_type: str, how: Callable[..., Any], ref: Any, indices: Any, updates: Any, name: str | None
-) -> Mutation:
-    ref, before = variable_of(op_type, ref)
-    operand = operand_of(op_type, ref, updates, NUMBERS)
-    ids = indices_of(op_type, ref, indices)
-    shape = ids.shape
-    if shape.dims is not None and ref.shape.ndims is not None and operand.shape.ndims != 0:
-        require_shape(op_type, ref, operand, [*shape.as_list(), *ref.shape.as_list()[1:]])
-
-    def change(rows: Any, at: tuple[Any, ...], values: Any) -> Any:
-        # One after another, so that a row that is named twice is changed twice.
-        wide = np.broadcast_to(values, (len(at[0]), *rows.shape[1:]))
-        for place, value in zip(at[0], wide, strict=True):
-            rows[place] = how(rows[place], value)
-        return rows
-
-    with before:
-        tuples = Node("ExpandDims", (ids,), lambda value: value[..., None], dtype=ids.dtype, shape=TensorShape(None))
-        return _computed(op_type, ref, tuples, operand, change, name)
-
-
-def _computed(
-    op_type: str, ref: Variable, ids: Node, operand: Node, how: Callable[..., Any], name: str | None
-) -> Mutation:
-    """Make the op that sets the rows of some index tuples to `how(rows, places, updates)`."""
-    rows = Node("Unique", (_first(ids),), np.unique, dtype=ids.dtype, shape=TensorShape([None]))
-
-    def fill(there: Any, rows: Any, at: Any, values: Any) -> Any:
-        tuples = at.reshape(-1, at.shape[-1])
+    def change(there: Any, rows: Any, at: Any, values: Any) -> Any:
+        tuples, made = at.reshape(-1, at.shape[-1]), np.array(there)
         places = (np.searchsorted(rows, tuples[:, 0]), *_within(op_type, ref, tuples))
-        return how(np.array(there), places, values.reshape(_per_tuple(tuples, values, at)) if values.ndim else values)
+        values = values.reshape(_per_tuple(tuples, values, at)) if values.ndim else values
+        if each is None:
+            made[places] = values
+            return made
+        # One after another, so that a row that is named twice is changed twice.
+        wide = np.broadcast_to(values, (len(tuples), *made.shape[1:]))
+        for place, value in zip(places[0], wide, strict=True):
+            made[place] = each(made[place], value)
+        return made
 
-    whole = Node(
-        "ScatterNdRows", (gather(ref, rows), rows, ids, operand), fill, dtype=ref.dtype,
-        shape=TensorShape([None, *ref.shape.as_list()[1:]]),
-    )  # fmt: skip
-    return assignment(OpKind.ASSIGN, ref, whole, rows, name=name)
-
-
-def _first(ids: Node) -> Node:
-    """Give the rows that index tuples are in."""
-    return Node("StridedSlice", (ids,), lambda at: at[..., 0].reshape(-1), dtype=ids.dtype, shape=TensorShape([None]))
+    return widen if len(node.inputs) == 2 else change
 
 
 def _per_tuple(tuples: Any, values: Any, at: Any) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import FailedPreconditionError
-from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection, get_default_graph
+from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection, get_default_graph, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import Variable, variables_of
 
@@ -105,7 +106,7 @@ initialize_local_variables = local_variables_initializer
 def is_variable_initialized(variable: Variable) -> Node:
     """Make a node that says whether a Variable has a value: a bool scalar."""
     with variable.graph.as_default():
-        return Node("Identity", (_have_values([variable]),), lambda has: has[0], dtype=np.bool_, shape=())
+        return tuple_item(_have_values([variable]), 0, name="Identity", dtype=np.bool_, shape=())
 
 
 def report_uninitialized_variables(
@@ -120,12 +121,13 @@ def report_uninitialized_variables(
     Returns:
         A node whose value is an object array [n] of names as bytes, empty when all have one.
     """
-    wanted = _default_list(var_list)
-    names = np.array([variable.op_name.encode() for variable in wanted] or [b""], dtype=object)[: len(wanted)]
-    return Node(
-        "BooleanMask", (_have_values(wanted),), lambda have: names[~have], name=name, dtype=np.object_,
-        shape=[None],
-    )  # fmt: skip
+    return _told("UninitializedVariables", var_list, name=name, dtype=np.object_, shape=[None])
+
+
+@kernel_of("UninitializedVariables")
+def _uninitialized(node: Node) -> Any:
+    names = [variable.op_name.encode() for variable in node.attrs["variables"]]
+    return lambda have: np.array(names or [b""], dtype=object)[: len(names)][~have]
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Node:
@@ -134,18 +136,23 @@ def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> 
     Args:
         var_list: Which Variables; default global and local ones.
     """
-    wanted = _default_list(var_list)
+    return _told("AssertInitialized", var_list, name="Assert", operation=True, stateful=True)
 
+
+@kernel_of("AssertInitialized")
+def _require_initialized(node: Node) -> Any:
     def check(have: Any) -> None:
-        missing = [variable.op_name for variable, has in zip(wanted, have, strict=True) if not has]
+        missing = [one.op_name for one, has in zip(node.attrs["variables"], have, strict=True) if not has]
         if missing:
             raise FailedPreconditionError(f"Attempting to use uninitialized value {missing[0]}")
 
-    return Node("Assert", (_have_values(wanted),), check, operation=True, stateful=True)
+    return check
 
 
-def _default_list(var_list: Sequence[Variable] | None) -> list[Variable]:
-    return list(var_list) if var_list is not None else [*global_variables(), *local_variables()]
+def _told(op_type: str, var_list: Sequence[Variable] | None, **how: Any) -> Node:
+    """Make a node of which Variables have a value."""
+    wanted = list(var_list) if var_list is not None else [*global_variables(), *local_variables()]
+    return Node(op_type, (_have_values(wanted),), attrs={"variables": tuple(wanted)}, **how)
 
 
 def _have_values(variables: Sequence[Variable]) -> Node:

@@ -176,7 +176,7 @@ class Variable(Node):
     def read_value(self) -> Node:
         """Give a node that reads it; under control dependencies, after them."""
         with self.graph.name_scope(f"{self.op_name}/"):
-            return Node("Identity", (self,), lambda value: value, name="read", dtype=self.dtype, shape=self._shape)
+            return Node("Identity", (self,), name="read", dtype=self.dtype, shape=self._shape)
 
     def value(self) -> Node:
         """Give the node of its value: the Variable itself."""

@@ -15,6 +15,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.files.storage import storage_for
 from globalstep.tf1.contrib.model_variables import get_variable_full_name
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.constant_ops import convert_to_tensor
 from globalstep.tf1.variables.checkpoint_variables import begin_from_checkpoint, load_checkpoint
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
@@ -116,24 +117,36 @@ def _remapped(prefix: str, saved: str, part: Variable, info: VocabInfo) -> Node:
     backup = np.zeros(shape, part.dtype.as_numpy_dtype) if make is None else make(shape, dtype=part.dtype)
     cut = part.save_slice_info
     offsets = [0] * len(shape) if cut is None else list(cut.var_offset)
-    axis, begin, size = info.axis, offsets[info.axis], shape[info.axis]
+    source = convert_to_tensor(backup, dtype=part.dtype)
+    attrs = {
+        "prefix": prefix, "tensor": saved, "axis": info.axis, "offsets": offsets, "sizes": shape,
+        "new": (info.new_vocab, info.new_vocab_size), "old": (info.old_vocab, info.old_vocab_size),
+    }  # fmt: skip
+    return Node(
+        "LoadAndRemapMatrix", (source,), name=f"{part.op_name}/checkpoint_initializer", dtype=part.dtype,
+        shape=part.shape, attrs=attrs, stateful=True,
+    )  # fmt: skip
+
+
+@kernel_of("LoadAndRemapMatrix")
+def _remapping(node: Node) -> Any:
+    prefix, saved, axis, offsets, sizes = (node.attrs[n] for n in ("prefix", "tensor", "axis", "offsets", "sizes"))
+    begin, size = offsets[axis], sizes[axis]
 
     def remap(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        new = _words(info.new_vocab, info.new_vocab_size)[begin : begin + size]
-        old = {word: at for at, word in enumerate(_words(info.old_vocab, info.old_vocab_size))}
+        new = _words(*node.attrs["new"])[begin : begin + size]
+        old = {word: at for at, word in enumerate(_words(*node.attrs["old"]))}
         to = [place for place, word in enumerate(new) if word in old]
         lead: tuple[Any, ...] = (slice(None),) * axis
         with CheckpointReader(prefix) as reader:
             held = reader.get_tensor(saved)
         if axis:
-            held = held[offsets[0] : offsets[0] + shape[0]]
+            held = held[offsets[0] : offsets[0] + sizes[0]]
         value = np.array(value)
         value[(*lead, to)] = held[(*lead, [old[new[place]] for place in to])]
         return value
 
-    name = f"{part.op_name}/checkpoint_initializer"
-    source = convert_to_tensor(backup, dtype=part.dtype)
-    return Node("LoadAndRemapMatrix", (source,), remap, name=name, dtype=part.dtype, shape=part.shape, stateful=True)
+    return remap
 
 
 def _words(path: str, count: int) -> list[bytes]:
