@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.optimizers.optimizer_rule import Formula
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
@@ -41,16 +42,25 @@ class Operands:
 
     def node(self, op_type: str, formula: Formula, dtype: DType, name: str | None) -> Node:
         """Make the schedule's node."""
-        template, kind = formula.expr, dtype.as_numpy_dtype
-
-        def value(*numbers: Any) -> Any:
-            names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
-            return np.asarray(evaluate(template, names)).astype(kind)
-
         lowered = {f"#{i}": lower(node) for i, node in enumerate(self.nodes)}
-        expr = None if any(part is None for part in lowered.values()) else _filled_in(template, lowered)
-        attrs = {"stops_gradient": True} if expr is None else {"stops_gradient": True, "expr": expr}
-        return Node(op_type, self.nodes, value, name=name or op_type, dtype=dtype, shape=[], attrs=attrs)
+        attrs: dict[str, Any] = {"stops_gradient": True, "formula": formula.expr}
+        if all(part is not None for part in lowered.values()):
+            attrs["expr"] = _filled_in(formula.expr, lowered)
+        return Node(op_type, self.nodes, name=name, dtype=dtype, shape=[], attrs=attrs)
+
+
+@kernel_of(
+    *("CosineDecay", "ExponentialDecay", "ExponentialTimeDecay", "InverseTimeDecay", "LinearCosineDecay"),
+    *("LinearWarmup", "NoisyLinearCosineDecay", "PiecewiseConstant", "PolynomialDecay", "SGDRDecay"),
+)
+def _schedule(node: Node) -> Any:
+    template, kind = node.attrs["formula"], node.dtype.as_numpy_dtype
+
+    def value(*numbers: Any) -> Any:
+        names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
+        return np.asarray(evaluate(template, names)).astype(kind)
+
+    return value
 
 
 def _exact(value: Any, number: Any) -> float:

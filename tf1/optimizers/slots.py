@@ -6,10 +6,12 @@ Layer: tf1. Source: TensorFlow 1.15 `python/training/slot_creator.py`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from globalstep.tf1.graph.graph import Graph, Node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.ops.constant_ops import filled
 from globalstep.tf1.variables.variable_scope import store_of
@@ -59,15 +61,14 @@ def slot_variable(
 def _filled(primary: Variable, value: float) -> Node:
     if primary.shape.is_fully_defined():
         return filled("Fill", [int(size) for size in primary.shape], value, primary.dtype, None)
-    dtype = primary.dtype.as_numpy_dtype
-    return Node(
-        "Fill",
-        (primary.initialized_value(),),
-        lambda array: np.full(np.shape(array), value, dtype),
-        dtype=primary.dtype,
-        shape=primary.shape,
-        attrs={"fill": value},
-    )
+    sources, attrs = (primary.initialized_value(),), {"fill": value}
+    return Node("FillLike", sources, name="Fill", dtype=primary.dtype, shape=primary.shape, attrs=attrs)
+
+
+@kernel_of("FillLike")
+def _fill_like(node: Node) -> Any:
+    value, dtype = node.attrs["fill"], node.dtype.as_numpy_dtype
+    return lambda array: np.full(np.shape(array), value, dtype)
 
 
 def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str, local: bool = False) -> Variable:
