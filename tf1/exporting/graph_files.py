@@ -65,7 +65,8 @@ DAMAGED = (
     *(NotWritableError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError),
     *(SyntaxError, OverflowError, MemoryError),
 )
-_NOT_ATTRS = {"schedule"}
+#: The function of `custom_gradient`, which is the program's.
+_NOT_ATTRS = {"gradient"}
 #: Packages of the ops that a file may name.
 _KERNELS = (
     *("contrib", "distributions", "feature_columns", "gradients", "graph", "images", "layers", "loops"),

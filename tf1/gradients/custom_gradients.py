@@ -13,6 +13,7 @@ from typing import Any
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.gradient_ops import zeros
 from globalstep.tf1.variables.variable_scope import get_variable_scope, variable_scope
 from globalstep.tf1.variables.variables import Variable
@@ -61,7 +62,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
                 "If using @custom_gradient with a function that uses variables, then grad_fn must accept a "
                 "'variables' keyword argument."
             )
-        scope, count = get_variable_scope(), len(leaves)
+        scope = get_variable_scope()
 
         def back(*grads: Any) -> list[Any]:
             if not variables:
@@ -70,14 +71,18 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
                 of_inputs, of_variables = gradient(*grads, variables=variables)
             return [*nest.flatten(of_inputs), *of_variables]
 
-        node = Node(
-            "IdentityN", (*leaves, *inputs, *variables), lambda *values: values[:count],
-            attrs={"tuple": True, "count": count, "gradient": back},
-        )  # fmt: skip
+        attrs = {"tuple": True, "count": len(leaves), "gradient": back}
+        node = Node("IdentityN", (*leaves, *inputs, *variables), attrs=attrs)
         items = [tuple_item(node, at, dtype=leaf.dtype, shape=leaf.shape) for at, leaf in enumerate(leaves)]
         return nest.pack_sequence_as(result, items)
 
     return decorated
+
+
+@kernel_of("IdentityN")
+def _leaves(node: Node) -> Callable[..., Any]:
+    count = node.attrs["count"]
+    return lambda *values: values[:count]
 
 
 def _variables_of(leaves: Sequence[Node], inputs: set[Node]) -> list[Variable]:

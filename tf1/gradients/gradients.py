@@ -87,11 +87,7 @@ def _after_control_inputs(grad: Any) -> Any:
         return IndexedSlices(_after_control_inputs(as_node(grad.values)), grad.indices, grad.dense_shape)
     if grad is None:
         return None
-    return Node("Identity", (grad,), _same, dtype=grad.dtype, shape=grad.shape)
-
-
-def _same(value: Any) -> Any:
-    return value
+    return Node("Identity", (grad,), dtype=grad.dtype, shape=grad.shape)
 
 
 def flow_back(

@@ -135,6 +135,18 @@ def test_what_belongs_to_the_program_can_be_fed_and_says_so_when_it_is_run():
             sess.run("twice:0", {"x:0": [1.0, 2.0]})
 
 
+def test_an_own_gradient_stays_with_the_program():
+    with gs.Graph().as_default() as graph:
+        cube = gs.custom_gradient(lambda x: (x**3, lambda dy: dy))(gs.placeholder(gs.float32, [], name="x"))
+        gs.identity(cube, name="y")
+    copy = imported_copy(graph)
+    x, y = map(copy.get_tensor_by_name, ("x:0", "y:0"))
+    with gs.Session(graph=copy) as sess:
+        assert sess.run(y, {x: 2.0}) == 8.0
+    with copy.as_default(), pytest.raises(LookupError, match=r"No gradient defined .* \(op type: IdentityN\)"):
+        gs.gradients(y, x)
+
+
 def test_names_of_an_imported_graph_are_taken():
     with gs.Graph().as_default() as graph, gs.name_scope("scope"):
         gs.constant(1.0, name="one")
