@@ -69,7 +69,7 @@ DAMAGED = (
 _NOT_ATTRS = {"gradient"}
 #: Packages of the ops that a file may name.
 _KERNELS = (
-    *("contrib", "distributions", "feature_columns", "gradients", "graph", "images", "layers", "loops"),
+    *("contrib", "distributions", "feature_columns", "gradients", "graph", "images", "inputs", "layers", "loops"),
     *("metrics", "ops", "optimizers", "rnn", "text", "variables"),
 )
 _NAMES = {number: name for name, number in DATA_TYPES.items()}

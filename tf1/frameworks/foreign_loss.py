@@ -10,7 +10,6 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.memory import seal
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.kernels import saving_kernel_of
+from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
@@ -85,8 +84,7 @@ def loss_node(
         op_type, inputs, lambda *values: evaluated(values, ())[0], name="evaluate", stateful=True,
         attrs={"tuple": True, "wanted": wanted, "keep": lambda *values: evaluated(values, tuple(sorted(wanted)))},
     )  # fmt: skip
-    item = LossNode("TupleItem", (node,), itemgetter(0), name="loss", dtype=dtype, shape=(),
-                    attrs={"index": 0})  # fmt: skip
+    item = LossNode("TupleItem", (node,), name="loss", dtype=dtype, shape=(), attrs={"index": 0})
     item.variables = variables
     update_nodes = [
         tuple_item(node, i + 1, name="update", dtype=updated.dtype, shape=updated.shape)
@@ -106,19 +104,24 @@ def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | 
     if weight is None:
         return [None] * len(node.inputs)
     sources = [node.inputs[at] for at in wanted]
-    dtypes = [source.dtype.as_numpy_dtype for source in sources]
+    # That it has no gradient itself is seen by the loss's own inputs, which are the last.
+    first = (saved(node),) if is_ones(weight) else (saved(node), weight)
+    attrs = {"places": wanted, "dtypes": [source.dtype for source in sources], "scaled": len(first) == 2}
+    found = Node("LossGrad", (*first, *node.inputs), attrs={"tuple": True, **attrs})
+    items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
+    by_place = dict(zip(wanted, items, strict=True))
+    return [by_place.get(at) for at in range(len(node.inputs))]
+
+
+@kernel_of("LossGrad")
+def _loss_grad(node: Node) -> Any:
+    places, dtypes = node.attrs["places"], [dtype.as_numpy_dtype for dtype in node.attrs["dtypes"]]
 
     def plain(found: Mapping[int, Array], *_: Any) -> tuple[Array, ...]:
-        return tuple(found[at].astype(dtype, copy=False) for at, dtype in zip(wanted, dtypes, strict=True))
+        return tuple(found[at].astype(dtype, copy=False) for at, dtype in zip(places, dtypes, strict=True))
 
     def scaled(found: Mapping[int, Array], g: Any, *_: Any) -> tuple[Array, ...]:
         # The very arrays where the loss is what is minimized, without a copy.
         return plain(found) if g == 1 else tuple(part.dtype.type(g) * part for part in plain(found))
 
-    # That it has no gradient itself is seen by the loss's own inputs, which are the last.
-    kept = saved(node)
-    fn, first = (plain, (kept,)) if is_ones(weight) else (scaled, (kept, weight))
-    found = Node("LossGrad", (*first, *node.inputs), fn, attrs={"tuple": True})
-    items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
-    by_place = dict(zip(wanted, items, strict=True))
-    return [by_place.get(at) for at in range(len(node.inputs))]
+    return scaled if node.attrs["scaled"] else plain

@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node, name_scope
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.inputs.inputs import fullness
@@ -324,20 +325,27 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
     if keep.shape.ndims > enqueue_many:
         wrong = "must be 0 or 1 dimensions" if enqueue_many else "cannot be a vector when `enqueue_many=False`"
         raise ValueError(f"`keep_input` {wrong}.")
-
-    def rows(value: Any, wanted: Any) -> Any:
-        array = np.asarray(value, object if isinstance(value, bytes | str) else None)
-        array = array if enqueue_many else array[None]
-        mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
-        return array[mask]
-
     rows_kept = []
     for node in nodes:
         static = node.shape
         sizes = None if static.ndims is None else static.as_list()
         batched = None if sizes is None else [None, *(sizes[1:] if enqueue_many else sizes)]
-        rows_kept.append(Node("KeepInput", [node, keep], rows, dtype=node.dtype, shape=TensorShape(batched)))
+        attrs = {"many": enqueue_many}
+        rows_kept.append(Node("KeepInput", [node, keep], dtype=node.dtype, shape=TensorShape(batched), attrs=attrs))
     return queue.enqueue_many(rows_kept)
+
+
+@kernel_of("KeepInput")
+def _keeping(node: Node) -> Any:
+    many = node.attrs["many"]
+
+    def rows(value: Any, wanted: Any) -> Any:
+        array = np.asarray(value, object if isinstance(value, bytes | str) else None)
+        array = array if many else array[None]
+        mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
+        return array[mask]
+
+    return rows
 
 
 def _items_of(source: Example) -> list[Any]:

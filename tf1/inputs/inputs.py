@@ -19,6 +19,7 @@ import numpy as np
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, name_scope
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
@@ -33,6 +34,9 @@ __all__ = [
     "slice_input_producer",
     "string_input_producer",
 ]
+
+
+_NO_STRINGS = "string_input_producer requires a non-null input tensor"
 
 
 class _Epochs:
@@ -169,11 +173,14 @@ def input_producer(
 
 def fullness(queue: QueueBase, capacity: int, least: int = 0) -> Node:
     """Make the float32 node of how full a queue is, from 0 to 1, not counting `least` elements."""
-    span = max(capacity - least, 1)
-    return Node(
-        "QueueFullness", [queue.size()], lambda size: np.float32(max(int(size) - least, 0) / span), name="fullness",
-        dtype="float32", shape=(),
-    )  # fmt: skip
+    attrs = {"least": least, "span": max(capacity - least, 1)}
+    return Node("QueueFullness", [queue.size()], name="fullness", dtype="float32", shape=(), attrs=attrs)
+
+
+@kernel_of("QueueFullness")
+def _fullness(node: Node) -> Any:
+    least, span = node.attrs["least"], node.attrs["span"]
+    return lambda size: np.float32(max(int(size) - least, 0) / span)
 
 
 def string_input_producer(
@@ -205,24 +212,26 @@ def string_input_producer(
         ValueError: If there are no strings.
         InvalidArgumentError: When run, if a node turns out to be empty.
     """
-    error = "string_input_producer requires a non-null input tensor"
     is_node = isinstance(string_tensor, Node)
     if not is_node and np.size(string_tensor) == 0:
-        raise ValueError(error)
-
-    def check(strings: Any) -> Any:
-        if np.size(strings) == 0:
-            raise InvalidArgumentError(error)
-        return strings
-
+        raise ValueError(_NO_STRINGS)
     with name_scope(name, "input_producer") as scope:
         strings = as_node(string_tensor, "string", name="strings")
         if is_node:
-            strings = Node("Assert", [strings], check, dtype="string", shape=strings.shape)
+            strings = Node("AssertStrings", [strings], name="Assert", dtype="string", shape=strings.shape)
         return input_producer(
             strings, (), num_epochs, shuffle, seed, capacity, shared_name,
             f"fraction_of_{capacity}_full", scope, cancel_op,
         )  # fmt: skip
+
+
+def _require_strings(strings: Any) -> Any:
+    if np.size(strings) == 0:
+        raise InvalidArgumentError(_NO_STRINGS)
+    return strings
+
+
+computes("AssertStrings", _require_strings)
 
 
 def range_input_producer(
@@ -236,14 +245,14 @@ def range_input_producer(
 ) -> QueueBase:
     """Make a queue of the numbers from 0 to `limit - 1`, a number or a scalar node; see `string_input_producer`."""
     with name_scope(name, "input_producer") as scope:
-        numbers = Node(
-            "Range", [as_node(limit, name="limit")], lambda end: np.arange(int(end), dtype=np.int32), name="range",
-            dtype="int32", shape=[None],
-        )  # fmt: skip
+        numbers = Node("NumbersBelow", [as_node(limit, name="limit")], name="range", dtype="int32", shape=[None])
         return input_producer(
             numbers, (), num_epochs, shuffle, seed, capacity, shared_name,
             f"fraction_of_{capacity}_full", scope,
         )  # fmt: skip
+
+
+computes("NumbersBelow", lambda end: np.arange(int(end), dtype=np.int32))
 
 
 def slice_input_producer(
@@ -267,17 +276,18 @@ def slice_input_producer(
         raise ValueError("Expected at least one tensor in slice_input_producer().")
     with name_scope(name, "input_producer"):
         tensors = [as_node(tensor, name="tensor") for tensor in tensor_list]
-        count = Node("RowCount", [tensors[0]], lambda rows: np.int32(len(rows)), dtype="int32", shape=())
+        count = Node("RowCount", [tensors[0]], dtype="int32", shape=())
         index = range_input_producer(count, num_epochs, shuffle, seed, capacity, shared_name).dequeue()
         return [_row(tensor, index) for tensor in tensors]
 
 
 def _row(tensor: Node, index: Node) -> Node:
     shape = tensor.shape
-    return Node(
-        "Row", [tensor, index], lambda rows, number: np.asarray(rows)[int(number)], dtype=tensor.dtype,
-        shape=None if shape.ndims is None else shape[1:],
-    )  # fmt: skip
+    return Node("Row", [tensor, index], dtype=tensor.dtype, shape=None if shape.ndims is None else shape[1:])
+
+
+computes("RowCount", lambda rows: np.int32(len(rows)))
+computes("Row", lambda rows, number: np.asarray(rows)[int(number)])
 
 
 def match_filenames_once(pattern: str | Sequence[str], name: str | None = None) -> Node:

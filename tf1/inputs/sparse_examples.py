@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.wire.queue_elements import decode_element, encode_element
 
@@ -45,11 +46,8 @@ def stored(item: Node | SparseTensor, enqueue_many: bool) -> Node:
     """
     if not isinstance(item, SparseTensor):
         return item
-    many = enqueue_many
-    return Node(
-        "SerializeManySparse" if many else "SerializeSparse", (item.indices, item.values, item.dense_shape),
-        _rows if many else _whole, dtype="string", shape=[None] if many else [],
-    )  # fmt: skip
+    op_type, shape = ("SerializeManySparse", [None]) if enqueue_many else ("SerializeSparse", [])
+    return Node(op_type, (item.indices, item.values, item.dense_shape), dtype="string", shape=shape)
 
 
 def restored(node: Node, kind: Kind, of: Node | SparseTensor, enqueue_many: bool) -> Node | SparseTensor:
@@ -74,13 +72,7 @@ def restored(node: Node, kind: Kind, of: Node | SparseTensor, enqueue_many: bool
     rank = of.shape.ndims
     if rank is not None and not enqueue_many:
         rank += 1
-    parts = ["int64", dtype.name, "int64"]
-    made = Node(
-        "DeserializeManySparse",
-        (node,),
-        lambda texts: _joined([decode_element(text, parts) for text in np.asarray(texts, object).reshape(-1)]),
-        attrs={"tuple": True},
-    )
+    made = Node("DeserializeManySparse", (node,), attrs={"tuple": True, "dtype": dtype})
     return SparseTensor(
         tuple_item(made, 0, name="indices", dtype="int64", shape=[None, rank]),
         tuple_item(made, 1, name="values", dtype=dtype, shape=[None]),
@@ -106,6 +98,16 @@ def _rows(places: Any, filled: Any, shape: Any) -> Any:
     for number, row in enumerate(np.split(order, ends) if len(texts) else ()):
         texts[number] = _text(places[row, 1:], filled[row], shape[1:])
     return texts
+
+
+computes("SerializeSparse", _whole)
+computes("SerializeManySparse", _rows)
+
+
+@kernel_of("DeserializeManySparse")
+def _reading(node: Node) -> Any:
+    parts = ["int64", node.attrs["dtype"].name, "int64"]
+    return lambda texts: _joined([decode_element(text, parts) for text in np.asarray(texts, object).reshape(-1)])
 
 
 def _joined(examples: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:

@@ -135,6 +135,17 @@ def test_what_belongs_to_the_program_can_be_fed_and_says_so_when_it_is_run():
             sess.run("twice:0", {"x:0": [1.0, 2.0]})
 
 
+def test_training_by_a_loss_of_the_program_says_so_where_it_was_imported():
+    with gs.Graph().as_default() as graph:
+        loss = gs.py_loss(lambda w: (w.sum(), [np.ones_like(w)]), [gs.Variable([1.0, 2.0])], [])
+        gs.train.GradientDescentOptimizer(0.1).minimize(loss * 2.0, name="train")
+        gs.global_variables_initializer()
+    with gs.Session(graph=imported_copy(graph)) as sess:
+        sess.run("init")
+        with pytest.raises(gs.errors.FailedPreconditionError, match=r"\(PyLoss\) was imported without"):
+            sess.run("train")
+
+
 def test_an_own_gradient_stays_with_the_program():
     with gs.Graph().as_default() as graph:
         cube = gs.custom_gradient(lambda x: (x**3, lambda dy: dy))(gs.placeholder(gs.float32, [], name="x"))
