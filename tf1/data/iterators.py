@@ -159,8 +159,8 @@ class Iterator(Structured):
             )
         place = self._place
         return Node(
-            "MakeIterator", dataset.captures, lambda *values: place.start(dataset, values), name=name, operation=True,
-            stateful=True, control_inputs=dataset.control_inputs,
+            "MakeIterator", dataset.captures, fn=lambda *values: place.start(dataset, values), name=name,
+            operation=True, stateful=True, control_inputs=dataset.control_inputs,
         )  # fmt: skip
 
     def get_next(self, name: str | None = None) -> Any:
@@ -190,8 +190,8 @@ class Iterator(Structured):
         kinds = nest.flatten(self.element)
         parts = [part for kind in kinds for part in parts_of(kind)]
         node = Node(
-            "IteratorGetNext", inputs, lambda *values: tuple(arrays_of(following(*values))), name=name, stateful=True,
-            attrs={"tuple": True}, control_inputs=dataset.control_inputs if dataset else (),
+            "IteratorGetNext", inputs, fn=lambda *values: tuple(arrays_of(following(*values))), name=name,
+            stateful=True, attrs={"tuple": True}, control_inputs=dataset.control_inputs if dataset else (),
         )  # fmt: skip
         with name_scope(f"{node.op_name}/"):
             items = [
@@ -213,7 +213,7 @@ class Iterator(Structured):
             return handle
 
         return Node(
-            "IteratorToStringHandle", inputs, give, name=name, dtype="string", shape=(), stateful=True,
+            "IteratorToStringHandle", inputs, fn=give, name=name, dtype="string", shape=(), stateful=True,
             attrs={"stops_gradient": True},
         )  # fmt: skip
 

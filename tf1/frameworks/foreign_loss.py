@@ -81,7 +81,7 @@ def loss_node(
     #: Places of the inputs that gradients were asked for.
     wanted: set[int] = set()
     node = Node(
-        op_type, inputs, lambda *values: evaluated(values, ())[0], name="evaluate", stateful=True,
+        op_type, inputs, fn=lambda *values: evaluated(values, ())[0], name="evaluate", stateful=True,
         attrs={"tuple": True, "wanted": wanted, "keep": lambda *values: evaluated(values, tuple(sorted(wanted)))},
     )  # fmt: skip
     item = LossNode("TupleItem", (node,), name="loss", dtype=dtype, shape=(), attrs={"index": 0})

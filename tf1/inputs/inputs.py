@@ -104,7 +104,7 @@ def _limited(node: Node, num_epochs: int | None, name: str | None = None) -> tup
     epochs = _Epochs(num_epochs)
     with name_scope(name, "limit_epochs"):
         limited = Node(
-            "CountUpTo", [node], epochs.count, name="epochs", dtype=node.dtype, shape=node.shape,
+            "CountUpTo", [node], fn=epochs.count, name="epochs", dtype=node.dtype, shape=node.shape,
             attrs={"limit": num_epochs}, stateful=True,
         )  # fmt: skip
     return limited, epochs
@@ -159,7 +159,7 @@ def input_producer(
         if shuffle:
             shuffler = _Shuffler(get_default_graph().seed if seed is None else seed)
             restarts.append(shuffler)
-            rows = Node("RandomShuffle", [rows], shuffler.shuffle, dtype=dtype, shape=shape, stateful=True)
+            rows = Node("RandomShuffle", [rows], fn=shuffler.shuffle, dtype=dtype, shape=shape, stateful=True)
         rows, epochs = _limited(rows, num_epochs)
         queue = FIFOQueue(capacity, [dtype], shapes=[element], shared_name=shared_name, name=scope)
         for part in (*restarts, epochs):
@@ -312,5 +312,5 @@ def match_filenames_once(pattern: str | Sequence[str], name: str | None = None) 
                 matches.append(np.array(names, dtype=object))
             return matches[0]
 
-    return Node("MatchingFiles", (), fn, name=name or "matching_filenames", dtype=as_dtype("string"),
+    return Node("MatchingFiles", fn=fn, name=name or "matching_filenames", dtype=as_dtype("string"),
                 shape=[None], stateful=True)  # fmt: skip

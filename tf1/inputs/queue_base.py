@@ -17,6 +17,7 @@ from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, name_scope, tuple_item
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.inputs.queue_state import Made, QueueState
 from globalstep.tf1.inputs.shared_queue import SharedQueue, shared_place
@@ -56,7 +57,7 @@ class QueueBase:
         graph = get_default_graph()
         # What outlives a session: the states of the graph's queues, by shared name or alone.
         states: dict[Any, QueueState] = graph.extras.setdefault(__name__, {})
-        self._ref = Node(f"{made.kind}V2", (), None, name=name, dtype="string", shape=(), attrs={"queue": self})
+        self._ref = Node(f"{made.kind}V2", name=name, dtype="string", shape=(), attrs={"queue": self})
         key: Any = shared_name or self._ref
         if key not in states:
             states[key] = made.state(f"_{len(states)}_{self._ref.op_name}")
@@ -347,13 +348,13 @@ class QueueBase:
         attrs: dict[str, Any] | None = None,
     ) -> Node:
         return Node(
-            op_type, [self._ref, *inputs], fn, name=name or f"{self._own_name()}_{what}", attrs=attrs,
+            op_type, [self._ref, *inputs], fn=fn, name=name or f"{self._own_name()}_{what}", attrs=attrs,
             operation=True, stateful=True,
         )  # fmt: skip
 
     def _reading(self, op_type: str, what: str, fn: Callable[..., Any], dtype: str, name: str | None) -> Node:
         own = name or f"{self._own_name()}_{what}"
-        return Node(op_type, [self._ref], fn, name=own, dtype=dtype, shape=(), stateful=True)
+        return Node(op_type, [self._ref], fn=fn, name=own, dtype=dtype, shape=(), stateful=True)
 
     def _values(
         self,
@@ -367,7 +368,7 @@ class QueueBase:
         own = name or f"{self._own_name()}_{what}"
         single = len(self._dtypes) == 1
         node = Node(
-            op_type, [self._ref, *inputs], (lambda *args: fn(*args)[0]) if single else fn, name=own,
+            op_type, [self._ref, *inputs], fn=(lambda *args: fn(*args)[0]) if single else fn, name=own,
             dtype=self._dtypes[0] if single else None, shape=shapes[0] if single else None, stateful=True,
         )  # fmt: skip
         items = [node]
@@ -392,14 +393,17 @@ class _ChosenQueue(QueueBase):
         self._dtypes = queues[0].dtypes
         self._names = queues[0].names
         self._shapes = [common_shape(shapes) for shapes in zip(*(queue.shapes for queue in queues), strict=True)]
-
-        def choose(number: Any, *held: Held) -> Held:
-            if not 0 <= number < len(held):
-                raise InvalidArgumentError(f"indices = {number} is not in [0, {len(held)}): the list of queues.")
-            return held[int(number)]
-
         inputs = [as_node(index, name="index"), *(queue.queue_ref for queue in queues)]
-        self._ref = Node("Gather", inputs, choose, name="Gather", dtype="string", shape=(), stateful=True)
+        self._ref = Node("ChosenQueue", inputs, name="Gather", dtype="string", shape=(), stateful=True)
+
+
+def _chosen(number: Any, *held: Held) -> Held:
+    if not 0 <= number < len(held):
+        raise InvalidArgumentError(f"indices = {number} is not in [0, {len(held)}): the list of queues.")
+    return held[int(number)]
+
+
+computes("ChosenQueue", _chosen)
 
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:

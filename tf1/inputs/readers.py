@@ -143,7 +143,7 @@ class ReaderBase:
                 self._records = None
                 self._produced = self._completed = 0
 
-        return Node("ReaderResetV2", (), fn, name=name or f"{self._name}Reset", operation=True, stateful=True)
+        return Node("ReaderResetV2", fn=fn, name=name or f"{self._name}Reset", operation=True, stateful=True)
 
     def _next(self, state: QueueState, limit: int) -> list[Pair]:
         if limit < 1:
@@ -172,7 +172,7 @@ class ReaderBase:
     def _pair(
         self, op_type: str, what: str, inputs: list[Node], fn: Any, shape: Any, name: str | None
     ) -> tuple[Node, Node]:
-        node = Node(op_type, inputs, fn, name=name or f"{self._name}{what}", stateful=True)
+        node = Node(op_type, inputs, fn=fn, name=name or f"{self._name}{what}", stateful=True)
         with name_scope(f"{node.op_name}/"):
             key, value = (
                 tuple_item(node, index, name=own, dtype="string", shape=shape)
@@ -182,7 +182,7 @@ class ReaderBase:
 
     def _count(self, op_type: str, fn: Any, name: str | None) -> Node:
         own = name or f"{self._name}{op_type.removeprefix('Reader').removesuffix('V2')}"
-        return Node(op_type, (), fn, name=own, dtype="int64", shape=(), stateful=True)
+        return Node(op_type, fn=fn, name=own, dtype="int64", shape=(), stateful=True)
 
 
 class TFRecordReader(ReaderBase):
