@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.memory import seal
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, saving_kernel_of
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
@@ -106,22 +107,19 @@ def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | 
     sources = [node.inputs[at] for at in wanted]
     # That it has no gradient itself is seen by the loss's own inputs, which are the last.
     first = (saved(node),) if is_ones(weight) else (saved(node), weight)
-    attrs = {"places": wanted, "dtypes": [source.dtype for source in sources], "scaled": len(first) == 2}
+    attrs = {"places": wanted, "dtypes": [source.dtype for source in sources], "scales": len(first) == 2}
     found = Node("LossGrad", (*first, *node.inputs), attrs={"tuple": True, **attrs})
     items = [tuple_item(found, at, dtype=source.dtype, shape=source.shape) for at, source in enumerate(sources)]
     by_place = dict(zip(wanted, items, strict=True))
     return [by_place.get(at) for at in range(len(node.inputs))]
 
 
-@kernel_of("LossGrad")
-def _loss_grad(node: Node) -> Any:
-    places, dtypes = node.attrs["places"], [dtype.as_numpy_dtype for dtype in node.attrs["dtypes"]]
+def _scaled(
+    places: Sequence[int], dtypes: Sequence[DType], scales: bool, found: Mapping[int, Array], g: Any, *_: Any
+) -> tuple[Array, ...]:  # fmt: skip
+    parts = tuple(found[at].astype(kind.as_numpy_dtype, copy=False) for at, kind in zip(places, dtypes, strict=True))
+    # The very arrays where the loss is what is minimized, without a copy.
+    return tuple(part.dtype.type(g) * part for part in parts) if scales and g != 1 else parts
 
-    def plain(found: Mapping[int, Array], *_: Any) -> tuple[Array, ...]:
-        return tuple(found[at].astype(dtype, copy=False) for at, dtype in zip(places, dtypes, strict=True))
 
-    def scaled(found: Mapping[int, Array], g: Any, *_: Any) -> tuple[Array, ...]:
-        # The very arrays where the loss is what is minimized, without a copy.
-        return plain(found) if g == 1 else tuple(part.dtype.type(g) * part for part in plain(found))
-
-    return scaled if node.attrs["scaled"] else plain
+computes("LossGrad", _scaled, "places", "dtypes", "scales")

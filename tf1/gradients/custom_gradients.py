@@ -13,7 +13,7 @@ from typing import Any
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.gradient_ops import zeros
 from globalstep.tf1.variables.variable_scope import get_variable_scope, variable_scope
 from globalstep.tf1.variables.variables import Variable
@@ -79,10 +79,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-@kernel_of("IdentityN")
-def _leaves(node: Node) -> Callable[..., Any]:
-    count = node.attrs["count"]
-    return lambda *values: values[:count]
+computes("IdentityN", lambda count, *values: values[:count], "count")
 
 
 def _variables_of(leaves: Sequence[Node], inputs: set[Node]) -> list[Variable]:

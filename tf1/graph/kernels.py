@@ -11,7 +11,7 @@ type, where a kernel stands beside the op that it belongs to:
 * `kernel(node)` returns the function of the values of `node.inputs`. It reads nothing of the inputs but what is
   static, and nothing of the attributes that a graph file could not hold: numbers, texts, arrays, dtypes, shapes, nodes,
   and lists of them. So a graph can be written to a file and read back, and no file names code.
-* `computes` registers the function itself where all nodes of the type have the same.
+* `computes` registers the function itself where all nodes of the type have the same, but for attributes that it takes.
 * `saving_kernel_of` registers what also returns, beside the value, what the gradient of the node needs of it; see
   `globalstep.tf1.gradients.registry.saved`.
 
@@ -23,6 +23,7 @@ Layer: tf1, below the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ def _registering(kernels: dict[str, Kernel], op_types: tuple[str, ...]) -> Calla
     return register
 
 
-def computes(op_type: str, function: Function) -> None:
+def computes(op_type: str, function: Function, *attrs: str) -> None:
     """Register the function of all nodes of a kind.
 
     Args:
         op_type: The kind.
-        function: Takes the values of a node's inputs. Returns the node's value.
+        function: Takes the values of the attributes, then those of a node's inputs. Returns the node's value.
+        *attrs: Names of the attributes.
     """
-    kernel_of(op_type)(lambda node: function)
+    kernel_of(op_type)(lambda node: partial(function, *(node.attrs[name] for name in attrs)) if attrs else function)
 
 
 def function_of(node: Node) -> Function | None:

@@ -16,7 +16,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node, name_scope
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.inputs.inputs import fullness
@@ -335,17 +335,14 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
     return queue.enqueue_many(rows_kept)
 
 
-@kernel_of("KeepInput")
-def _keeping(node: Node) -> Any:
-    many = node.attrs["many"]
+def _kept(many: bool, value: Any, wanted: Any) -> Any:
+    array = np.asarray(value, object if isinstance(value, bytes | str) else None)
+    array = array if many else array[None]
+    mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
+    return array[mask]
 
-    def rows(value: Any, wanted: Any) -> Any:
-        array = np.asarray(value, object if isinstance(value, bytes | str) else None)
-        array = array if many else array[None]
-        mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
-        return array[mask]
 
-    return rows
+computes("KeepInput", _kept, "many")
 
 
 def _items_of(source: Example) -> list[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, name_scope
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
@@ -177,10 +177,7 @@ def fullness(queue: QueueBase, capacity: int, least: int = 0) -> Node:
     return Node("QueueFullness", [queue.size()], name="fullness", dtype="float32", shape=(), attrs=attrs)
 
 
-@kernel_of("QueueFullness")
-def _fullness(node: Node) -> Any:
-    least, span = node.attrs["least"], node.attrs["span"]
-    return lambda size: np.float32(max(int(size) - least, 0) / span)
+computes("QueueFullness", lambda least, span, n: np.float32(max(int(n) - least, 0) / span), "least", "span")
 
 
 def string_input_producer(

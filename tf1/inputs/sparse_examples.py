@@ -8,7 +8,6 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.wire.queue_elements import decode_element, encode_element
 
@@ -104,13 +103,9 @@ computes("SerializeSparse", _whole)
 computes("SerializeManySparse", _rows)
 
 
-@kernel_of("DeserializeManySparse")
-def _reading(node: Node) -> Any:
-    parts = ["int64", node.attrs["dtype"].name, "int64"]
-    return lambda texts: _joined([decode_element(text, parts) for text in np.asarray(texts, object).reshape(-1)])
-
-
-def _joined(examples: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
+def _joined(dtype: DType, texts: Any) -> tuple[Any, Any, Any]:
+    parts = ["int64", dtype.name, "int64"]
+    examples = [decode_element(text, parts) for text in np.asarray(texts, object).reshape(-1)]
     if not examples:
         raise InvalidArgumentError("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows")
     rank = len(examples[0][2])
@@ -123,3 +118,6 @@ def _joined(examples: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
     places = [np.insert(part.reshape(-1, rank), 0, number, axis=1) for number, (part, _, _) in enumerate(examples)]
     sizes = np.max([shape for _, _, shape in examples], axis=0)
     return np.concatenate(places), np.concatenate([part for _, part, _ in examples]), np.array([len(examples), *sizes])
+
+
+computes("DeserializeManySparse", _joined, "dtype")

@@ -92,14 +92,12 @@ class Body:
         )  # fmt: skip
         self.has_effects = any(node.stateful and not node.attrs.get("stops_gradient") for node in self.nodes)
 
-    def give(self, node: Node) -> int:
-        """Have the body of a branch give a node of it too, or what a function of it saves; return the place."""
-        if node not in self.results:
-            if node not in self.nodes and node not in self.parameters:
-                self.nodes.append(node)
-            self.results.append(node)
-            self._function = None
-        return self.results.index(node)
+    def give(self, node: Node) -> None:
+        """Have the body of a branch give one more of its nodes, or what a function of it saves."""
+        if node not in self.nodes and node not in self.parameters:
+            self.nodes.append(node)
+        self.results.append(node)
+        self._function = None
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
         """Give the results for the values of the parameters and captures."""

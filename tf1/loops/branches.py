@@ -19,7 +19,7 @@ import numpy as np
 from globalstep.tf1.gradients.gradients import flow_back
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import Body, parameter, uses_of
@@ -145,10 +145,7 @@ class _Branch:
         return Node("Switch", (self._condition, ids), name="branch_ids", dtype=ids.dtype, shape=shape, attrs=attrs)
 
 
-@kernel_of("Switch")
-def _switch(node: Node) -> Any:
-    expected, nothing = node.attrs["expected"], node.attrs["dead"]
-    return lambda holds, named: named if bool(holds) is expected else nothing
+computes("Switch", lambda expected, dead, holds, ids: ids if bool(holds) is expected else dead, "expected", "dead")
 
 
 def _stage(
@@ -178,22 +175,20 @@ def _stage(
 
 def _export(stage: Node, inner: Node, dead: Any) -> Node:
     """Return the node that has the value of a node of a stage, or of what its function saves, outside of it."""
-    if inner not in stage.attrs["values"]:
+    values = stage.attrs["values"]
+    if inner not in values:
         stage.attrs["dead"].append(dead)
-    at = stage.attrs["body"].give(inner)
-    return tuple_item(stage, at, name="branch_value", dtype=inner._dtype, shape=inner._shape)
+        stage.attrs["body"].give(inner)
+    return tuple_item(stage, values.index(inner), name="branch_value", dtype=inner._dtype, shape=inner._shape)
 
 
-@kernel_of("Branch")
-def _branch(node: Node) -> Any:
-    body, dead, expected = (node.attrs[name] for name in ("body", "dead", "expected"))
+def _evaluated(body: Body, dead: Sequence[Any], expected: bool, holds: Any, *values: Any) -> tuple[Any, ...]:
+    if bool(holds) is not expected:
+        return tuple(zeros_of(values[one]) if type(one) is int else one for one in dead)
+    return tuple(body.evaluate(values))
 
-    def evaluate(holds: Any, *values: Any) -> tuple[Any, ...]:
-        if bool(holds) is not expected:
-            return tuple(zeros_of(values[one]) if type(one) is int else one for one in dead)
-        return tuple(body.evaluate(values))
 
-    return evaluate
+computes("Branch", _evaluated, "body", "dead", "expected")
 
 
 @gradient_of("Branch")

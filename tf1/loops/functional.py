@@ -63,9 +63,7 @@ def map_fn(
             nest.assert_same_structure(kinds, result, check_types=False)
             return at + 1, *(array.write(at, value) for array, value in zip(arrays, nest.flatten(result), strict=True))
 
-        _, *arrays = while_loop(
-            lambda at, *_: at < slices.count, step, (as_node(0), *outputs), back_prop=back_prop
-        )  # fmt: skip
+        _, *arrays = while_loop(lambda at, *_: at < slices.count, step, (as_node(0), *outputs), back_prop=back_prop)
         return nest.pack_sequence_as(kinds, [array.stack() for array in arrays])
 
 
@@ -212,9 +210,7 @@ class _Slices:
         self._elems = elems
         count = nodes[0].shape.as_list()[0] if nodes[0].shape.ndims else None
         self.count: Any = as_node(count) if count is not None else shape_of(nodes[0])[0]
-        self._arrays = [
-            TensorArray(node.dtype, self.count, infer_shape=True).unstack(node) for node in nodes
-        ]  # fmt: skip
+        self._arrays = [TensorArray(node.dtype, self.count, infer_shape=True).unstack(node) for node in nodes]
 
     def read(self, at: Any) -> Any:
         """Give a slice, in the structure of the elements."""

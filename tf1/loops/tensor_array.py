@@ -17,7 +17,7 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.flow_gradients import FlowGradient, gradient_at, gradient_of_elements, without
 from globalstep.tf1.ops.building import static_value
@@ -212,7 +212,7 @@ class TensorArray:
 
     def _value_node(self, kind: str, at: Sequence[Node], shape: TensorShape, name: str | None) -> Node:
         # A write that comes later may still tell the shape of an element.
-        attrs = {"element_shape": self._shape}
+        attrs = {"element_shape": self._shape, "dtype": self._dtype}
         return Node(kind, (self.flow, *at), name=name, dtype=self._dtype, shape=shape, attrs=attrs)
 
 
@@ -228,84 +228,71 @@ def _split(rows: Any, sizes: Any) -> list[Any]:
     return np.split(rows, np.cumsum(sizes)[:-1])
 
 
-@kernel_of("TensorArrayRead", "TensorArrayStack", "TensorArrayGather")
-def _taking(node: Node) -> Any:
-    shapes, dtype = node.attrs["element_shape"], node.dtype.as_numpy_dtype
+def _picked(shapes: Sequence[TensorShape], dtype: DType, flow: Any, at: Any) -> Any:
+    """Give an element, or zeros in place of one that was not written."""
+    element = flow[_place(at, len(flow), "read from")]
+    if element is not None:
+        return element
+    written = next((other for other in flow if other is not None), None)
+    if written is not None:
+        return np.zeros_like(written)
+    if shapes[0].is_fully_defined():
+        return np.zeros(shapes[0].as_list(), dtype.as_numpy_dtype)
+    raise InvalidArgumentError(
+        "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
+    )
 
-    def default(flow: Any) -> Any:
-        """Make zeros in place of an element that was not written."""
-        written = next((element for element in flow if element is not None), None)
-        if written is not None:
-            return np.zeros_like(written)
-        if shapes[0].is_fully_defined():
-            return np.zeros(shapes[0].as_list(), dtype)
+
+def _stacked(shapes: Sequence[TensorShape], dtype: DType, flow: Any, at: Any = None) -> Any:
+    wanted = range(len(flow)) if at is None else np.asarray(at).reshape(-1)
+    if not len(wanted):
+        sizes = shapes[0].as_list() if shapes[0].ndims else []
+        return np.zeros((0, *(size or 0 for size in sizes)), dtype.as_numpy_dtype)
+    return np.stack([_picked(shapes, dtype, flow, place) for place in wanted])
+
+
+computes("TensorArrayRead", _picked, "element_shape", "dtype")
+computes("TensorArrayStack", _stacked, "element_shape", "dtype")
+computes("TensorArrayGather", _stacked, "element_shape", "dtype")
+
+
+def _written(dynamic: bool, same: bool, flow: Any, at: Any, element: Any) -> Any:
+    wanted = int(at)
+    if dynamic and wanted >= len(flow):
+        flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
+    place = _place(at, len(flow), "write to")
+    if flow[place] is not None:
         raise InvalidArgumentError(
-            "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
+            f"Could not write to TensorArray index {place} because it has already been written to."
         )
-
-    def pick(flow: Any, at: Any) -> Any:
-        place = _place(at, len(flow), "read from")
-        return default(flow) if flow[place] is None else flow[place]
-
-    def join(flow: Any, at: Any = None) -> Any:
-        wanted = range(len(flow)) if at is None else np.asarray(at).reshape(-1)
-        if not len(wanted):
-            return np.zeros((0, *(n or 0 for n in (shapes[0].as_list() if shapes[0].ndims else ()))), dtype)
-        return np.stack([pick(flow, place) for place in wanted])
-
-    return pick if node.op_type == "TensorArrayRead" else join
+    if same:
+        _require_same_shape(flow, place, element)
+    written = flow.copy()
+    written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
+    return written
 
 
-@kernel_of("TensorArrayWrite")
-def _writing(node: Node) -> Any:
-    dynamic, same = node.attrs["dynamic"], node.attrs["infer"]
-
-    def put(flow: Any, at: Any, element: Any) -> Any:
-        wanted = int(at)
-        if dynamic and wanted >= len(flow):
-            flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
-        place = _place(at, len(flow), "write to")
-        if flow[place] is not None:
-            raise InvalidArgumentError(
-                f"Could not write to TensorArray index {place} because it has already been written to."
-            )
-        if same:
-            _require_same_shape(flow, place, element)
-        written = flow.copy()
-        written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
-        return written
-
-    return put
+def _unstacked(dynamic: bool, flow: Any, rows: Any) -> Any:
+    if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
+        raise InvalidArgumentError(
+            f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
+        )
+    return _flow_of(rows)
 
 
-@kernel_of("TensorArrayUnstack")
-def _unstacking(node: Node) -> Any:
-    dynamic = node.attrs["dynamic"]
-
-    def put(flow: Any, rows: Any) -> Any:
-        if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
-            raise InvalidArgumentError(
-                f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
-            )
-        return _flow_of(rows)
-
-    return put
+def _scattered(dynamic: bool, flow: Any, at: Any, rows: Any) -> Any:
+    places = [int(i) for i in np.asarray(at).reshape(-1)]
+    longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
+    written = np.full(longest, None, object)
+    written[: len(flow)] = flow
+    for place, row in zip(places, rows, strict=True):
+        written[_place(place, longest, "write to")] = row
+    return written
 
 
-@kernel_of("TensorArrayScatter")
-def _scattering(node: Node) -> Any:
-    dynamic = node.attrs["dynamic"]
-
-    def put(flow: Any, at: Any, rows: Any) -> Any:
-        places = [int(i) for i in np.asarray(at).reshape(-1)]
-        longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
-        written = np.full(longest, None, object)
-        written[: len(flow)] = flow
-        for place, row in zip(places, rows, strict=True):
-            written[_place(place, longest, "write to")] = row
-        return written
-
-    return put
+computes("TensorArrayWrite", _written, "dynamic", "infer")
+computes("TensorArrayUnstack", _unstacked, "dynamic")
+computes("TensorArrayScatter", _scattered, "dynamic")
 
 
 def _flow_of(elements: Sequence[Any]) -> Any:

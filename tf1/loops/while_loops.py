@@ -19,7 +19,7 @@ from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node, closure_of, get_default_graph, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
@@ -292,9 +292,7 @@ def _while_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Any]:
         control_inputs=inner.control_inputs,
     )  # fmt: skip
     likes = [*(body.parameters[at] for at in flowing), *dense]
-    items: list[Any] = [
-        tuple_item(gradient, at, dtype=like.dtype, shape=like.shape) for at, like in enumerate(likes)
-    ]  # fmt: skip
+    items: list[Any] = [tuple_item(gradient, at, dtype=one.dtype, shape=one.shape) for at, one in enumerate(likes)]
     for at, like in enumerate(rows, len(items)):
         sizes = like.shape.as_list()[1:] if like.shape.dims is not None else None
         values = tuple_item(gradient, at, dtype=like.dtype, shape=None if sizes is None else [None, *sizes])
@@ -328,41 +326,46 @@ def _flowing(body: Body, ends: Sequence[int], wanted: Collection[Node]) -> list[
     return [at for at in sorted(flowing) if body.parameters[at] in depending]
 
 
-@kernel_of("WhileGrad")
-def _while_grad(node: Node) -> Any:
-    """Evaluate the body of the gradient once for each iteration, from the last one to the first.
+def _back(
+    body: Body, kept: Sequence[int], count: int, dense: int, in_rows: int, records: Sequence[Any], *values: Any
+) -> tuple[Any, ...]:  # fmt: skip
+    """Evaluate the body of a loop's gradient once for each iteration, from the last one to the first.
 
-    It takes the gradients of the loop variables after an iteration, and what was kept of it. It gives those before it,
-    then the gradients of what the loop captured: dense ones; and the rows, then their indices.
+    Args:
+        body: Takes the gradients of the loop variables after an iteration, and what was kept of it. Gives those before
+            it, then the gradients of what the loop captured: dense ones; and the rows, then their indices.
+        kept: Places of what it takes among what was kept.
+        count: How many loop variables have gradients.
+        dense: How many dense gradients it gives.
+        in_rows: How many gradients in rows it gives.
+        records: What was kept of each iteration.
+        *values: The gradients of the loop variables at the end, what the body captures, and what has gradients.
     """
-    names = ("body", "kept", "variables", "dense", "rows")
-    body, kept, count, dense, in_rows = (node.attrs[name] for name in names)
     summed = count + dense
+    current, captured = list(values[:count]), values[count : count + len(body.captures)]
+    likes = values[count + len(captured) :]
+    totals: list[Any] = [None] * dense
+    rows: list[list[Any]] = [[] for _ in range(2 * in_rows)]
+    with np.errstate(all="ignore"):
+        for number, record in enumerate(reversed(records)):
+            made = body.evaluate([*current, *(record[at] for at in kept), *captured])
+            current = made[:count]
+            for at, part in enumerate(made[count:summed]):
+                # The first may be another's array; the sum of two is not.
+                if number > 1 and isinstance(totals[at], np.ndarray):
+                    np.add(totals[at], part, out=totals[at])
+                else:
+                    totals[at] = totals[at] + part if number else part
+            for all_rows, part in zip(rows, made[summed:], strict=True):
+                all_rows.append(part)
+    if not records:
+        totals = [zeros_of(like) for like in likes[:dense]]
+        for at, like in enumerate(likes[dense : dense + in_rows]):
+            rows[at], rows[at + in_rows] = [like[:0]], [np.zeros(0, np.int64)]
+    return (*current, *totals, *(np.concatenate(parts) for parts in rows))
 
-    def back(records: Sequence[Sequence[Any]], *values: Any) -> tuple[Any, ...]:
-        current, captured = list(values[:count]), values[count : count + len(body.captures)]
-        likes = values[count + len(captured) :]
-        totals: list[Any] = [None] * dense
-        rows: list[list[Any]] = [[] for _ in range(2 * in_rows)]
-        with np.errstate(all="ignore"):
-            for number, record in enumerate(reversed(records)):
-                made = body.evaluate([*current, *(record[at] for at in kept), *captured])
-                current = made[:count]
-                for at, part in enumerate(made[count:summed]):
-                    # The first may be another's array; the sum of two is not.
-                    if number > 1 and isinstance(totals[at], np.ndarray):
-                        np.add(totals[at], part, out=totals[at])
-                    else:
-                        totals[at] = totals[at] + part if number else part
-                for all_rows, part in zip(rows, made[summed:], strict=True):
-                    all_rows.append(part)
-        if not records:
-            totals = [zeros_of(like) for like in likes[:dense]]
-            for at, like in enumerate(likes[dense : dense + in_rows]):
-                rows[at], rows[at + in_rows] = [like[:0]], [np.zeros(0, np.int64)]
-        return (*current, *totals, *(np.concatenate(parts) for parts in rows))
 
-    return back
+computes("WhileGrad", _back, "body", "kept", "variables", "dense", "rows")
 
 
 @gradient_of("WhileGrad", "RecurrentSequenceGrad")

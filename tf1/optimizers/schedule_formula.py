@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.optimizers.optimizer_rule import Formula
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
@@ -43,24 +43,22 @@ class Operands:
     def node(self, op_type: str, formula: Formula, dtype: DType, name: str | None) -> Node:
         """Make the schedule's node."""
         lowered = {f"#{i}": lower(node) for i, node in enumerate(self.nodes)}
-        attrs: dict[str, Any] = {"stops_gradient": True, "formula": formula.expr}
+        attrs: dict[str, Any] = {"stops_gradient": True, "formula": formula.expr, "dtype": dtype}
         if all(part is not None for part in lowered.values()):
             attrs["expr"] = _filled_in(formula.expr, lowered)
         return Node(op_type, self.nodes, name=name, dtype=dtype, shape=[], attrs=attrs)
 
 
-@kernel_of(
+def _value(template: Expr, dtype: DType, *numbers: Any) -> Any:
+    names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
+    return np.asarray(evaluate(template, names)).astype(dtype.as_numpy_dtype)
+
+
+for _op_type in (
     *("CosineDecay", "ExponentialDecay", "ExponentialTimeDecay", "InverseTimeDecay", "LinearCosineDecay"),
     *("LinearWarmup", "NoisyLinearCosineDecay", "PiecewiseConstant", "PolynomialDecay", "SGDRDecay"),
-)
-def _schedule(node: Node) -> Any:
-    template, kind = node.attrs["formula"], node.dtype.as_numpy_dtype
-
-    def value(*numbers: Any) -> Any:
-        names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
-        return np.asarray(evaluate(template, names)).astype(kind)
-
-    return value
+):
+    computes(_op_type, _value, "formula", "dtype")
 
 
 def _exact(value: Any, number: Any) -> float:

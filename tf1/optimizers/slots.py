@@ -6,12 +6,11 @@ Layer: tf1. Source: TensorFlow 1.15 `python/training/slot_creator.py`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from globalstep.tf1.graph.graph import Graph, Node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.ops.constant_ops import filled
 from globalstep.tf1.variables.variable_scope import store_of
@@ -65,10 +64,7 @@ def _filled(primary: Variable, value: float) -> Node:
     return Node("FillLike", sources, name="Fill", dtype=primary.dtype, shape=primary.shape, attrs=attrs)
 
 
-@kernel_of("FillLike")
-def _fill_like(node: Node) -> Any:
-    value, dtype = node.attrs["fill"], node.dtype.as_numpy_dtype
-    return lambda array: np.full(np.shape(array), value, dtype)
+computes("FillLike", lambda value, array: np.full(np.shape(array), value, array.dtype), "fill")
 
 
 def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str, local: bool = False) -> Variable:

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from globalstep.dtypes import DType
 from globalstep.tf1.execution.products import matmul, one_thread_each
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of, saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
 __all__ = ["SequenceRun", "mask_of", "run_fused", "sigmoid_in_place"]
@@ -67,25 +68,25 @@ def run_fused(
 
 
 @saving_kernel_of("RecurrentSequence")
-def _keeping(node: Node) -> Callable[..., tuple[Any, SequenceRun]]:
+def _run(node: Node) -> Callable[..., tuple[Any, SequenceRun]]:
     cell, count, has_lengths = (node.attrs[name] for name in ("sequence", "states", "lengths"))
     # From inputs [time, batch, size], the mask, the first states, and the weights.
     over_sequence = _CELLS[cell] if isinstance(cell, str) else cell.sequence
 
-    def keep(*values: Any) -> tuple[Any, SequenceRun]:
+    def run(*values: Any) -> tuple[Any, SequenceRun]:
         inputs, mask = (values[:-1], mask_of(values[-1], len(values[0]))) if has_lengths else (values, None)
         # A step's products are too small for two threads that wait for each other.
         with np.errstate(all="ignore"), one_thread_each():
             made = over_sequence(inputs[0], mask, inputs[1 : 1 + count], inputs[1 + count :])
         return (made.outputs, *made.states), made
 
-    return keep
+    return run
 
 
 @kernel_of("RecurrentSequence")
-def _running(node: Node) -> Callable[..., Any]:
-    keep = _keeping(node)
-    return lambda *values: keep(*values)[0]
+def _results(node: Node) -> Callable[..., Any]:
+    run = _run(node)
+    return lambda *values: run(*values)[0]
 
 
 @gradient_of("RecurrentSequence")
@@ -101,18 +102,16 @@ def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Nod
     return [*items, *[None] * has_lengths]
 
 
-@kernel_of("RecurrentSequenceGrad")
-def _running_back(node: Node) -> Callable[..., tuple[Any, ...]]:
-    known, count = node.attrs["known"], node.attrs["states"]
-    dtypes = [dtype.as_numpy_dtype for dtype in node.attrs["dtypes"]]
+def _back(
+    known: Sequence[int], count: int, dtypes: Sequence[DType], run: SequenceRun, *values: Any
+) -> tuple[Any, ...]:  # fmt: skip
+    given = dict(zip(known, values, strict=False))
+    with np.errstate(all="ignore"), one_thread_each():
+        parts = run.backward(given.get(0), [given.get(1 + at) for at in range(count)])
+    return tuple(part.astype(kind.as_numpy_dtype, copy=False) for part, kind in zip(parts, dtypes, strict=True))
 
-    def back(run: SequenceRun, *values: Any) -> tuple[Any, ...]:
-        given = dict(zip(known, values, strict=False))
-        with np.errstate(all="ignore"), one_thread_each():
-            parts = run.backward(given.get(0), [given.get(1 + at) for at in range(count)])
-        return tuple(part.astype(dtype, copy=False) for part, dtype in zip(parts, dtypes, strict=True))
 
-    return back
+computes("RecurrentSequenceGrad", _back, "known", "states", "dtypes")
 
 
 def mask_of(lengths: Any, steps: int) -> Any:

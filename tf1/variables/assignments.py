@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import OutOfRangeError
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.wire.declarations import OpKind
@@ -119,16 +119,13 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
     return Node("CountUpTo", (counted,), name=name, dtype=ref.dtype, shape=ref.shape, attrs=attrs, stateful=True)
 
 
-@kernel_of("CountUpTo")
-def _counting(node: Node) -> Any:
-    limit = node.attrs["limit"]
+def _before(limit: int, after: Any) -> Any:
+    if after > limit:
+        raise OutOfRangeError(f"Reached limit of {limit}")
+    return after - after.dtype.type(1)
 
-    def before(after: Any) -> Any:
-        if after > limit:
-            raise OutOfRangeError(f"Reached limit of {limit}")
-        return after - after.dtype.type(1)
 
-    return before
+computes("CountUpTo", _before, "limit")
 
 
 def scatter_update(
@@ -180,10 +177,7 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
         return assignment(kind, ref, operand, rows, name=name)
 
 
-@kernel_of("BroadcastRows")
-def _broadcasting(node: Node) -> Any:
-    sizes = node.attrs["sizes"]
-    return lambda value, at: np.broadcast_to(value, (*at.shape, *sizes))
+computes("BroadcastRows", lambda sizes, value, at: np.broadcast_to(value, (*at.shape, *sizes)), "sizes")
 
 
 def indices_of(op_type: str, ref: Variable, indices: Any) -> Node:

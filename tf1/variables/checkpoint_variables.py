@@ -14,9 +14,9 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.files.storage import storage_for
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
+from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, SaveSliceInfo
 from globalstep.tf1.variables.variable_scope import store_of
 from globalstep.tf1.variables.variables import Variable, begin_with
 
@@ -145,15 +145,12 @@ def _read(prefix: str, saved: str, part: Variable) -> Node:
     return Node("RestoreV2", name=name, dtype=part.dtype, shape=part.shape, attrs=attrs, stateful=True)
 
 
-@kernel_of("RestoreV2")
-def _restoring(node: Node) -> Any:
-    prefix, saved, cut = (node.attrs[name] for name in ("prefix", "tensor", "slice"))
+def _restored(prefix: str, saved: str, cut: SaveSliceInfo | None) -> npt.NDArray[Any]:
+    with CheckpointReader(prefix) as reader:
+        value = reader.get_tensor(saved)
+    if cut is None:
+        return value
+    return value[tuple(slice(at, at + size) for at, size in zip(cut.var_offset, cut.var_shape, strict=True))]
 
-    def read() -> npt.NDArray[Any]:
-        with CheckpointReader(prefix) as reader:
-            value = reader.get_tensor(saved)
-        if cut is None:
-            return value
-        return value[tuple(slice(at, at + size) for at, size in zip(cut.var_offset, cut.var_shape, strict=True))]
 
-    return read
+computes("RestoreV2", _restored, "prefix", "tensor", "slice")

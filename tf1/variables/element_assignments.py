@@ -15,7 +15,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Mutation, assignment
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims
@@ -196,36 +196,27 @@ def _rows(op_type: str, ref: Variable, inputs: Sequence[Node]) -> Node:
     return Node("ScatterNdRows", inputs, dtype=ref.dtype, shape=shape, attrs={"of": op_type, "variable": ref})
 
 
-@kernel_of("ScatterNdRows")
-def _changing(node: Node) -> Any:
-    op_type, ref = node.attrs["of"], node.attrs["variable"]
-    rest, each = tuple(ref.shape.as_list()[1:]), _EACH.get(op_type)
-
-    def widen(at: Any, values: Any) -> Any:
-        tuples = at.reshape(-1, at.shape[-1])
-        rows = np.zeros((len(tuples), *rest), values.dtype)
-        rows[(np.arange(len(tuples)), *_within(op_type, ref, tuples))] = values.reshape(_per_tuple(tuples, values, at))
+def _with_updates(op_type: str, ref: Any, *values: Any) -> Any:
+    *there, at, updates = values
+    tuples = at.reshape(-1, at.shape[-1])
+    within = _within(op_type, ref, tuples)
+    if updates.ndim or not there:
+        updates = updates.reshape(len(tuples), *updates.shape[at.ndim - 1 :])
+    if not there:
+        rows: Any = np.zeros((len(tuples), *ref.shape.as_list()[1:]), updates.dtype)
+        rows[(np.arange(len(tuples)), *within)] = updates
         return rows
-
-    def change(there: Any, rows: Any, at: Any, values: Any) -> Any:
-        tuples, made = at.reshape(-1, at.shape[-1]), np.array(there)
-        places = (np.searchsorted(rows, tuples[:, 0]), *_within(op_type, ref, tuples))
-        values = values.reshape(_per_tuple(tuples, values, at)) if values.ndim else values
-        if each is None:
-            made[places] = values
-            return made
-        # One after another, so that a row that is named twice is changed twice.
-        wide = np.broadcast_to(values, (len(tuples), *made.shape[1:]))
-        for place, value in zip(places[0], wide, strict=True):
-            made[place] = each(made[place], value)
-        return made
-
-    return widen if len(node.inputs) == 2 else change
+    rows, places, each = np.array(there[0]), np.searchsorted(there[1], tuples[:, 0]), _EACH.get(op_type)
+    if each is None:
+        rows[(places, *within)] = updates
+        return rows
+    # One after another, so that a row that is named twice is changed twice.
+    for place, update in zip(places, np.broadcast_to(updates, (len(tuples), *rows.shape[1:])), strict=True):
+        rows[place] = each(rows[place], update)
+    return rows
 
 
-def _per_tuple(tuples: Any, values: Any, at: Any) -> tuple[int, ...]:
-    """Give the shape of updates, one for each index tuple."""
-    return (len(tuples), *values.shape[at.ndim - 1 :])
+computes("ScatterNdRows", _with_updates, "of", "variable")
 
 
 def _within(op_type: str, ref: Variable, tuples: Any) -> tuple[Any, ...]:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection, get_default_graph, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import Variable, variables_of
 
@@ -124,10 +125,12 @@ def report_uninitialized_variables(
     return _told("UninitializedVariables", var_list, name=name, dtype=np.object_, shape=[None])
 
 
-@kernel_of("UninitializedVariables")
-def _uninitialized(node: Node) -> Any:
-    names = [variable.op_name.encode() for variable in node.attrs["variables"]]
-    return lambda have: np.array(names or [b""], dtype=object)[: len(names)][~have]
+def _missing(variables: Sequence[Variable], have: Any) -> npt.NDArray[Any]:
+    names = [one.op_name.encode() for one, has in zip(variables, have, strict=True) if not has]
+    return np.array(names, dtype=object)
+
+
+computes("UninitializedVariables", _missing, "variables")
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Node:
@@ -139,14 +142,12 @@ def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> 
     return _told("AssertInitialized", var_list, name="Assert", operation=True, stateful=True)
 
 
-@kernel_of("AssertInitialized")
-def _require_initialized(node: Node) -> Any:
-    def check(have: Any) -> None:
-        missing = [one.op_name for one, has in zip(node.attrs["variables"], have, strict=True) if not has]
-        if missing:
-            raise FailedPreconditionError(f"Attempting to use uninitialized value {missing[0]}")
+def _require_none(variables: Sequence[Variable], have: Any) -> None:
+    for name in _missing(variables, have):
+        raise FailedPreconditionError(f"Attempting to use uninitialized value {name.decode()}")
 
-    return check
+
+computes("AssertInitialized", _require_none, "variables")
 
 
 def _told(op_type: str, var_list: Sequence[Variable] | None, **how: Any) -> Node:

@@ -5,17 +5,16 @@ Layer: tf1. Threads: functions only. Source of rules and texts: TensorFlow 1.12 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.files.storage import storage_for
 from globalstep.tf1.contrib.model_variables import get_variable_full_name
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.constant_ops import convert_to_tensor
 from globalstep.tf1.variables.checkpoint_variables import begin_from_checkpoint, load_checkpoint
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
@@ -118,35 +117,31 @@ def _remapped(prefix: str, saved: str, part: Variable, info: VocabInfo) -> Node:
     cut = part.save_slice_info
     offsets = [0] * len(shape) if cut is None else list(cut.var_offset)
     source = convert_to_tensor(backup, dtype=part.dtype)
-    attrs = {
-        "prefix": prefix, "tensor": saved, "axis": info.axis, "offsets": offsets, "sizes": shape,
-        "new": (info.new_vocab, info.new_vocab_size), "old": (info.old_vocab, info.old_vocab_size),
-    }  # fmt: skip
+    vocabularies = ((info.new_vocab, info.new_vocab_size), (info.old_vocab, info.old_vocab_size))
+    attrs = {"prefix": prefix, "tensor": saved, "axis": info.axis, "vocabularies": vocabularies}
     return Node(
         "LoadAndRemapMatrix", (source,), name=f"{part.op_name}/checkpoint_initializer", dtype=part.dtype,
-        shape=part.shape, attrs=attrs, stateful=True,
+        shape=part.shape, attrs={**attrs, "begin": offsets, "sizes": shape}, stateful=True,
     )  # fmt: skip
 
 
-@kernel_of("LoadAndRemapMatrix")
-def _remapping(node: Node) -> Any:
-    prefix, saved, axis, offsets, sizes = (node.attrs[n] for n in ("prefix", "tensor", "axis", "offsets", "sizes"))
-    begin, size = offsets[axis], sizes[axis]
+def _with_words_of(
+    prefix: str, saved: str, axis: int, begin: Sequence[int], sizes: Sequence[int], vocabularies: Any, value: Any
+) -> Any:  # fmt: skip
+    new, held_words = (_words(*vocabulary) for vocabulary in vocabularies)
+    new, old = new[begin[axis] : begin[axis] + sizes[axis]], {word: at for at, word in enumerate(held_words)}
+    to = [place for place, word in enumerate(new) if word in old]
+    lead: tuple[Any, ...] = (slice(None),) * axis
+    with CheckpointReader(prefix) as reader:
+        held = reader.get_tensor(saved)
+    if axis:
+        held = held[begin[0] : begin[0] + sizes[0]]
+    value = np.array(value)
+    value[(*lead, to)] = held[(*lead, [old[new[place]] for place in to])]
+    return value
 
-    def remap(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        new = _words(*node.attrs["new"])[begin : begin + size]
-        old = {word: at for at, word in enumerate(_words(*node.attrs["old"]))}
-        to = [place for place, word in enumerate(new) if word in old]
-        lead: tuple[Any, ...] = (slice(None),) * axis
-        with CheckpointReader(prefix) as reader:
-            held = reader.get_tensor(saved)
-        if axis:
-            held = held[offsets[0] : offsets[0] + sizes[0]]
-        value = np.array(value)
-        value[(*lead, to)] = held[(*lead, [old[new[place]] for place in to])]
-        return value
 
-    return remap
+computes("LoadAndRemapMatrix", _with_words_of, "prefix", "tensor", "axis", "begin", "sizes", "vocabularies")
 
 
 def _words(path: str, count: int) -> list[bytes]:
