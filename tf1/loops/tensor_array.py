@@ -70,9 +70,10 @@ class TensorArray:
         #: Known shape of the elements: shared by all that stand for this array, so that a write within a loop tells.
         self._shape = [TensorShape(element_shape)]
         self._count = None if size is None or self._dynamic else static_value(size)
-        if flow is None and handle is not None:
-            flow = handle
-        self.flow: Node = self._flow_node("TensorArray", (as_node(size),), name) if flow is None else flow
+        flow = handle if flow is None else flow
+        if flow is None:
+            flow = Node("TensorArray", (as_node(size),), name=name, dtype="float32", shape=TensorShape(None))
+        self.flow: Node = flow
 
     @property
     def dtype(self) -> DType:
@@ -98,13 +99,12 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """Give the array itself, as of now."""
-        return self.with_flow(self._flow_node("Identity", (self.flow,), None))
+        return self._put("Identity", (), None)
 
     def size(self, name: str | None = None) -> Node:
         """Give the number of elements."""
-        return Node(
-            "TensorArraySize", (self.flow,), name=name, dtype="int32", shape=[], attrs={"stops_gradient": True}
-        )  # fmt: skip
+        attrs = {"stops_gradient": True}
+        return Node("TensorArraySize", (self.flow,), name=name, dtype="int32", shape=[], attrs=attrs)
 
     def close(self, name: str | None = None) -> Node:
         """Give an operation that does nothing: the value is dropped when nobody needs it."""
@@ -138,10 +138,8 @@ class TensorArray:
         """
         node = self._element(value)
         self._merge(node.shape)
-        inputs = (self.flow, as_node(index), node)
-        return self.with_flow(
-            self._flow_node("TensorArrayWrite", inputs, name, dynamic=self._dynamic, infer=self._infer)
-        )
+        attrs = {"dynamic": self._dynamic, "infer": self._infer}
+        return self._put("TensorArrayWrite", (as_node(index), node), name, **attrs)
 
     def stack(self, name: str | None = None) -> Node:
         """Give all elements as one array, whose first dimension is the array's."""
@@ -159,21 +157,18 @@ class TensorArray:
         if node.shape.dims is not None:
             self._merge(node.shape[1:])
             self._count = node.shape.as_list()[0] if self._count is None and not self._dynamic else self._count
-        return self.with_flow(self._flow_node("TensorArrayUnstack", (self.flow, node), name, dynamic=self._dynamic))
+        return self._put("TensorArrayUnstack", (node,), name, dynamic=self._dynamic)
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
         """Set the elements `indices` to the rows of `value`."""
         node, ids = self._element(value), as_node(indices)
         if node.shape.dims is not None:
             self._merge(node.shape[1:])
-        return self.with_flow(
-            self._flow_node("TensorArrayScatter", (self.flow, ids, node), name, dynamic=self._dynamic)
-        )
+        return self._put("TensorArrayScatter", (ids, node), name, dynamic=self._dynamic)
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """Set the elements to pieces of `value`, of `lengths` rows."""
-        inputs = (self.flow, self._element(value), as_node(lengths))
-        return self.with_flow(self._flow_node("TensorArraySplit", inputs, name))
+        return self._put("TensorArraySplit", (self._element(value), as_node(lengths)), name)
 
     def concat(self, name: str | None = None) -> Node:
         """Give the elements joined along their first dimension."""
@@ -195,11 +190,7 @@ class TensorArray:
             return
         if not shape.is_compatible_with(merged):
             raise ValueError(f"Inconsistent shapes: saw {shape} but expected {merged}")
-        if merged.dims is None:
-            self._shape[0] = shape
-        else:
-            sizes = zip(merged.as_list(), shape.as_list(), strict=True)
-            self._shape[0] = TensorShape([n if m is None else m for m, n in sizes])
+        self._shape[0] = merged.merge_with(shape)
 
     def _rows(self, count: Any) -> TensorShape:
         """Return the static shape of so many elements."""
@@ -207,8 +198,9 @@ class TensorArray:
             return TensorShape(None)
         return TensorShape([None if count is None else int(count), *self.element_shape.as_list()])
 
-    def _flow_node(self, kind: str, inputs: Sequence[Node], name: str | None, **attrs: Any) -> Node:
-        return Node(kind, inputs, name=name, dtype="float32", shape=TensorShape(None), attrs=attrs)
+    def _put(self, kind: str, inputs: Sequence[Node], name: str | None, **attrs: Any) -> TensorArray:
+        inputs = (self.flow, *inputs)
+        return self.with_flow(Node(kind, inputs, name=name, dtype="float32", shape=TensorShape(None), attrs=attrs))
 
     def _value_node(self, kind: str, at: Sequence[Node], shape: TensorShape, name: str | None) -> Node:
         # A write that comes later may still tell the shape of an element.
