@@ -296,7 +296,7 @@ def _guarded(value: Node) -> Node:
             attrs = {key: item for key, item in node.attrs.items() if key != "saved"}
             inputs, name = [made.get(source, source) for source in node.inputs], node.op_name.rpartition("/")[2]
             made[node] = Node(
-                node.op_type, inputs, fn=node.own_fn, name=name, dtype=node.dtype, shape=node.shape,
+                node.op_type, inputs, fn=node.own_fn, name=name, dtype=node._dtype, shape=node.shape,
                 attrs=attrs, stateful=node.stateful, control_inputs=node.control_inputs,
             )  # fmt: skip
     return made.get(value, value)

@@ -178,6 +178,12 @@ class TestInitializing:
         session.run([b.initializer, c.initializer])
         assert session.run([b, c]) == [9.0, 18.0]
 
+    def test_an_initial_value_that_a_loop_computes_from_another_variable(self, session):
+        w = gs.Variable(2.0)
+        power = gs.Variable(gs.while_loop(lambda i, _: i < 3, lambda i, p: (i + 1, p * w), [0, 1.0])[1])
+        session.run(gs.global_variables_initializer())
+        assert session.run(power) == 8.0
+
     def test_assign_without_initializer(self, session):
         w = gs.Variable([1.0, 2.0])
         session.run(w.assign([3.0, 4.0]))
