@@ -5,7 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, transpose
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
@@ -25,28 +26,12 @@ def _swap(x: Any) -> Any:
     return np.swapaxes(x, -1, -2)
 
 
-def _as_they_are(u: Any, v: Any) -> Any:
-    return products.matmul(u, v)
-
-
-def _transposed_a(u: Any, v: Any) -> Any:
-    return products.matmul(u.T, v)
-
-
-def _transposed_b(u: Any, v: Any) -> Any:
-    return products.matmul(u, v.T)
-
-
-def _both_transposed(u: Any, v: Any) -> Any:
-    return products.matmul(u.T, v.T)
-
-
 #: Products of matrices, by whether each is transposed.
-_PRODUCTS = {
-    (False, False): _as_they_are,
-    (True, False): _transposed_a,
-    (False, True): _transposed_b,
-    (True, True): _both_transposed,
+_PRODUCTS: dict[tuple[bool, bool], Callable[[Any, Any], Any]] = {
+    (False, False): lambda u, v: products.matmul(u, v),
+    (True, False): lambda u, v: products.matmul(u.T, v),
+    (False, True): lambda u, v: products.matmul(u, v.T),
+    (True, True): lambda u, v: products.matmul(u.T, v.T),
 }
 
 
@@ -83,9 +68,16 @@ def matmul(
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise ValueError("Only one of transpose and adjoint can be True.")
     x, y = operands("MatMul", a, b, ("a", "b"))
-    flip_a, flip_b = transpose_a or adjoint_a, transpose_b or adjoint_b
+    flip_a, flip_b = bool(transpose_a or adjoint_a), bool(transpose_b or adjoint_b)
     shape = _matmul_shape(x, y, flip_a, flip_b)
+    attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
+    kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
+    return Node(kind, (x, y), name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
 
+
+@kernel_of("MatMul", "BatchMatMul")
+def _matmul(node: Node) -> Any:
+    flip_a, flip_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
     of_matrices = _PRODUCTS[flip_a, flip_b]
 
     def product(u: Any, v: Any) -> Any:
@@ -93,10 +85,7 @@ def matmul(
             return of_matrices(u, v)
         return np.matmul(_swap(u) if flip_a else u, _swap(v) if flip_b else v)
 
-    attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
-    kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
-    fn = of_matrices if x.shape.ndims == y.shape.ndims == 2 else product
-    return Node(kind, (x, y), fn, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
+    return of_matrices if all(part.shape.ndims == 2 for part in node.inputs) else product
 
 
 @gradient_of("MatMul", "BatchMatMul")
@@ -146,10 +135,14 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     """
     x, y = operands("Tensordot", a, b, ("a", "b"))
     pairs: Any = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
-    return Node(
-        "Tensordot", (x, y), lambda u, v: np.tensordot(u, v, pairs), name=name, dtype=x.dtype,
-        shape=_tensordot_shape(x.shape, y.shape, pairs), attrs={"axes": pairs},
-    )  # fmt: skip
+    shape = _tensordot_shape(x.shape, y.shape, pairs)
+    return Node("Tensordot", (x, y), name=name, dtype=x.dtype, shape=shape, attrs={"axes": pairs})
+
+
+@kernel_of("Tensordot")
+def _tensordot(node: Node) -> Any:
+    axes = node.attrs["axes"]
+    return lambda u, v: np.tensordot(u, v, axes)
 
 
 @gradient_of("Tensordot")
@@ -223,10 +216,14 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
         A node.
     """
     nodes = operand_list("Einsum", inputs, "inputs")
-    return Node(
-        "Einsum", nodes, lambda *values: np.einsum(equation, *values), name=name, dtype=nodes[0].dtype,
-        shape=_einsum_shape(equation, [node.shape for node in nodes]), attrs={"equation": equation},
-    )  # fmt: skip
+    shape = _einsum_shape(equation, [node.shape for node in nodes])
+    return Node("Einsum", nodes, name=name, dtype=nodes[0].dtype, shape=shape, attrs={"equation": equation})
+
+
+@kernel_of("Einsum")
+def _einsum(node: Node) -> Any:
+    equation = node.attrs["equation"]
+    return lambda *values: np.einsum(equation, *values)
 
 
 def _einsum_shape(equation: str, shapes: Sequence[TensorShape]) -> TensorShape:
