@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
     as_shape_node,
@@ -77,14 +77,14 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
             for i, sizes in enumerate(zip(*shapes, strict=True))
         ]
     return Node(
-        "ConcatV2",
-        nodes,
-        lambda *arrays: np.concatenate(arrays, axis=place),
-        name=name,
-        dtype=nodes[0].dtype,
-        shape=TensorShape(dims),
-        attrs={"axis": place},
-    )
+        "ConcatV2", nodes, name=name, dtype=nodes[0].dtype, shape=TensorShape(dims), attrs={"axis": place}
+    )  # fmt: skip
+
+
+@kernel_of("ConcatV2")
+def _concat(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda *arrays: np.concatenate(arrays, axis=axis)
 
 
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
@@ -110,11 +110,18 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
         merged = [next((n for n in sizes if n is not None), None) for sizes in zip(*shapes, strict=True)]
         merged.insert(axis if axis >= 0 else len(merged) + 1 + axis, len(nodes))
 
+    return Node("Pack", nodes, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
+
+
+@kernel_of("Pack")
+def _pack(node: Node) -> Any:
+    axis = node.attrs["axis"]
+
     def join(*arrays: Any) -> Any:
         place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
         return np.concatenate([np.expand_dims(array, place) for array in arrays], axis=place)
 
-    return Node("Pack", nodes, join, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
+    return join
 
 
 pack = stack
@@ -149,14 +156,21 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
         raise ValueError(f"Cannot infer num from shape {node.shape}")
     rest = None if dims is None else [n for i, n in enumerate(dims) if i != place]
 
+    parts = Node("Unpack", (node,), name=name, attrs={"tuple": True, "axis": place, "num": num})
+    return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
+
+
+@kernel_of("Unpack")
+def _unpack(node: Node) -> Any:
+    axis, num = node.attrs["axis"], node.attrs["num"]
+
     def take_apart(array: Any) -> Any:
-        if np.shape(array)[place] != num:
-            raise InvalidArgumentError(f"Input shape axis {place} must equal {num}, got shape {np.shape(array)}")
-        lead = (slice(None),) * place
+        if np.shape(array)[axis] != num:
+            raise InvalidArgumentError(f"Input shape axis {axis} must equal {num}, got shape {np.shape(array)}")
+        lead = (slice(None),) * axis
         return tuple(array[(*lead, i)] for i in range(num))
 
-    parts = Node("Unpack", (node,), take_apart, name=name, attrs={"tuple": True, "axis": place, "num": num})
-    return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
+    return take_apart
 
 
 unpack = unstack
@@ -207,19 +221,8 @@ def split(
             raise ValueError(f"The sizes {sizes} do not add up to the {total} of {node.name!r} on axis {place}.")
         sizes = [left if n < 0 else n for n in sizes]
 
-    def cut(array: Any) -> Any:
-        whole = np.shape(array)[place]
-        if equal and whole % count:
-            raise InvalidArgumentError(f"Cannot split a dimension of size {whole} into {count} equal parts.")
-        lengths = [whole // count] * count if equal else sizes
-        lengths = [whole - sum(n for n in lengths if n >= 0) if n < 0 else n for n in lengths]
-        ends = np.cumsum(lengths)
-        if ends[-1] != whole:
-            raise InvalidArgumentError(f"The sizes {lengths} do not add up to {whole}.")
-        lead = (slice(None),) * place
-        return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
-
-    parts = Node("Split", (node,), cut, name=name, attrs={"tuple": True, "axis": place, "sizes": tuple(sizes)})
+    attrs = {"tuple": True, "axis": place, "sizes": tuple(sizes), "equal": equal}
+    parts = Node("Split", (node,), name=name, attrs=attrs)
     shapes = [
         None if dims is None else [(None if n < 0 else n) if i == place else k for i, k in enumerate(dims)]
         for n in sizes
@@ -227,24 +230,47 @@ def split(
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(s)) for i, s in enumerate(shapes)]
 
 
+@kernel_of("Split")
+def _split(node: Node) -> Any:
+    axis, sizes, equal = (node.attrs[part] for part in ("axis", "sizes", "equal"))
+    count = len(sizes)
+
+    def cut(array: Any) -> Any:
+        whole = np.shape(array)[axis]
+        if equal and whole % count:
+            raise InvalidArgumentError(f"Cannot split a dimension of size {whole} into {count} equal parts.")
+        lengths = [whole // count] * count if equal else sizes
+        lengths = [whole - sum(n for n in lengths if n >= 0) if n < 0 else n for n in lengths]
+        ends = np.cumsum(lengths)
+        if ends[-1] != whole:
+            raise InvalidArgumentError(f"The sizes {lengths} do not add up to {whole}.")
+        lead = (slice(None),) * axis
+        return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
+
+    return cut
+
+
 def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
     """Repeat a value along each dimension, multiples[i] times along dimension i."""
     node, times = as_node(input), as_shape_node(multiples)
-
-    def repeat(value: Any, counts: Any) -> Any:
-        old, by = np.shape(value), [int(n) for n in np.asarray(counts).reshape(-1)]
-        spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
-        full = tuple(n for pair in zip(by, old, strict=True) for n in pair)
-        target = tuple(n * m for n, m in zip(old, by, strict=True))
-        return np.reshape(broadcast(np.reshape(value, spread), full), target)
-
     dims, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
     result = (
         None
         if dims is None or by is None or len(dims) != len(by)
         else [None if n is None or m is None else n * m for n, m in zip(dims, by, strict=True)]
     )
-    return Node("Tile", (node, times), repeat, name=name, dtype=node.dtype, shape=TensorShape(result))
+    return Node("Tile", (node, times), name=name, dtype=node.dtype, shape=TensorShape(result))
+
+
+def _tile(value: Any, counts: Any) -> Any:
+    old, by = np.shape(value), [int(n) for n in np.asarray(counts).reshape(-1)]
+    spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
+    full = tuple(n for pair in zip(by, old, strict=True) for n in pair)
+    target = tuple(n * m for n, m in zip(old, by, strict=True))
+    return np.reshape(broadcast(np.reshape(value, spread), full), target)
+
+
+computes("Tile", _tile)
 
 
 def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0) -> Node:
@@ -268,16 +294,6 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
         raise ValueError(f"Unknown padding mode: {mode}")
     known = static_value(paddings)
     widths = None if known is None else tuple((int(a), int(b)) for a, b in known)
-
-    def widen(value: Any, given: Any = widths) -> Any:
-        around = [(int(a), int(b)) for a, b in given]
-        if mode.upper() == "CONSTANT":
-            return np.pad(value, around, "constant", constant_values=constant_values)
-        for axis, (before, after) in enumerate(around):
-            places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())  # type: ignore[call-overload]
-            value = value[(*(slice(None),) * axis, places)]
-        return value
-
     sizes = node.shape.as_list() if node.shape.dims is not None else None
     if sizes is not None:
         rows = known if known is not None else paddings if isinstance(paddings, (list, tuple)) else [None] * len(sizes)
@@ -288,7 +304,23 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
         ]
     inputs = (node,) if known is not None else (node, as_shape_node(paddings))
     attrs = {"paddings": widths, "mode": mode.upper(), "constant_values": constant_values}
-    return Node("PadV2", inputs, widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
+    return Node("PadV2", inputs, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
+
+
+@kernel_of("PadV2")
+def _pad(node: Node) -> Any:
+    widths, mode, number = (node.attrs[part] for part in ("paddings", "mode", "constant_values"))
+
+    def widen(value: Any, given: Any = widths) -> Any:
+        around = [(int(a), int(b)) for a, b in given]
+        if mode == "CONSTANT":
+            return np.pad(value, around, "constant", constant_values=number)
+        for axis, (before, after) in enumerate(around):
+            places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())
+            value = value[(*(slice(None),) * axis, places)]
+        return value
+
+    return widen
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
@@ -329,13 +361,20 @@ def _concat_part(node: Node, grad: Node, at: int) -> Node:
     if axis >= 0 and None not in sizes:
         end = sum(size for size in sizes if size is not None)
         return getitem(grad, (*[slice(None)] * axis, slice(end - (sizes[-1] or 0), end)))
+    inputs = (grad, *node.inputs[: at + 1])
+    return Node("ConcatPart", inputs, dtype=grad.dtype, shape=wanted.shape, attrs={"axis": axis})
+
+
+@kernel_of("ConcatPart")
+def _concat_part_of(node: Node) -> Any:
+    axis = node.attrs["axis"]
 
     def part(value: Any, *joined: Any) -> Any:
         place = axis % np.ndim(value)
         end = sum(array.shape[place] for array in joined)
         return value[(*(slice(None),) * place, slice(end - joined[-1].shape[place], end))]
 
-    return Node("ConcatPart", (grad, *node.inputs[: at + 1]), part, dtype=grad.dtype, shape=wanted.shape)
+    return part
 
 
 rearranges("ConcatPart", "Split", views=True)
@@ -356,6 +395,14 @@ def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
     if len(grads) == count and None not in grads:
         return [stack(grads, axis)]
     present = tuple(at for at, grad in enumerate(grads) if grad is not None)
+    given = [grad for grad in grads if grad is not None]
+    attrs = {"axis": axis, "present": present}
+    return [Node("PackSome", (value, *given), dtype=value.dtype, shape=value.shape, attrs=attrs)]
+
+
+@kernel_of("PackSome")
+def _pack_some(node: Node) -> Any:
+    axis, present = node.attrs["axis"], node.attrs["present"]
 
     def join(whole: Any, *parts: Any) -> Any:
         out = np.zeros_like(whole)
@@ -363,9 +410,7 @@ def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
             out[(*(slice(None),) * axis, at)] = part
         return out
 
-    given = [grad for grad in grads if grad is not None]
-    attrs = {"axis": axis, "present": present}
-    return [Node("PackSome", (value, *given), join, dtype=value.dtype, shape=value.shape, attrs=attrs)]
+    return join
 
 
 @gradient_of("PackSome")
@@ -376,14 +421,16 @@ def _pack_some_gradient(node: Node, grad: Node) -> list[Node | None]:
 
 @gradient_of("Tile")
 def _tile_gradient(node: Node, grad: Node) -> tuple[Node, None]:
-    value, times = node.inputs
+    return Node("TileGrad", (grad, *node.inputs), dtype=grad.dtype, shape=node.inputs[0].shape), None
 
-    def back(g: Any, whole: Any, counts: Any) -> Any:
-        by = [int(n) for n in np.asarray(counts).reshape(-1)]
-        pairs = tuple(n for pair in zip(by, whole.shape, strict=True) for n in pair)
-        return g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)))
 
-    return Node("TileGrad", (grad, value, times), back, dtype=grad.dtype, shape=value.shape), None
+def _tile_back(g: Any, whole: Any, counts: Any) -> Any:
+    by = [int(n) for n in np.asarray(counts).reshape(-1)]
+    pairs = tuple(n for pair in zip(by, whole.shape, strict=True) for n in pair)
+    return g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)))
+
+
+computes("TileGrad", _tile_back)
 
 
 @gradient_of("TileGrad")
@@ -396,12 +443,18 @@ def _pad_gradient(node: Node, grad: Node) -> list[Node | None]:
     if node.attrs["mode"] != "CONSTANT":
         return put_back(node, grad)
     widths, (value, *rest) = node.attrs["paddings"], node.inputs
+    inner = Node("Unpad", (grad, *rest), dtype=grad.dtype, shape=value.shape, attrs={"paddings": widths})
+    return [inner, *[None] * len(rest)]
+
+
+@kernel_of("Unpad")
+def _unpad(node: Node) -> Any:
+    widths = node.attrs["paddings"]
 
     def cut(g: Any, given: Any = widths) -> Any:
         return g[tuple(slice(int(a), size - int(b)) for (a, b), size in zip(given, g.shape, strict=True))]
 
-    inner = Node("Unpad", (grad, *rest), cut, dtype=grad.dtype, shape=value.shape, attrs={"paddings": widths})
-    return [inner, *[None] * len(rest)]
+    return cut
 
 
 @gradient_of("Unpad")
