@@ -47,6 +47,8 @@ __all__ = [
 #: Over shorter runs of numbers numpy's sum is slow.
 _SHORT_RUN = 128
 
+_Reduction = Callable[[Any, tuple[int, ...]], Any]
+
 
 def _either(old: Any, new: Any, old_name: str, new_name: str) -> Any:
     if old is not None and new is not None:
@@ -94,24 +96,31 @@ def _reduce(
     axis: Any,
     keepdims: bool,
     name: str | None,
-    fn: Callable[[Any, tuple[int, ...]], Any],
     dtype: DTypeLike | None = None,
+    **attrs: Any,
 ) -> Node:
-    """Make a reduction; `fn(value, axes)` gives the result with the reduced axes kept as size 1."""
-    axes = normal_axes(axis, x)
-    everything = axis is None
-    summed, mean = (None if everything else axes), fn is _mean
+    """Make a reduction."""
+    axes = None if axis is None else normal_axes(axis, x)
+    return Node(
+        op_type, (x,), name=name or op_type, dtype=dtype or x.dtype, shape=_reduced_shape(x, axes, keepdims),
+        attrs={"axis": axes, "keepdims": keepdims, **attrs},
+    )  # fmt: skip
+
+
+def _reducing(node: Node, fn: _Reduction) -> Callable[[Any], Any]:
+    """Give the function of a reduction; `fn(value, axes)` gives the result with the reduced axes kept as size 1."""
+    axes, keepdims, mean = node.attrs["axis"], node.attrs["keepdims"], fn is _mean
 
     def reduce(value: Any) -> Any:
         rank = np.ndim(value)
-        wanted = tuple(range(rank)) if everything else tuple(item % rank for item in axes)
+        wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes)
         reduced = fn(value, wanted) if wanted else fn(np.reshape(value, (1, *np.shape(value))), (0,))[0]
         if keepdims or not wanted:
             return reduced
         return np.reshape(reduced, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
 
     def total(value: Any) -> Any:
-        how = _summation_of(value.shape, summed)
+        how = _summation_of(value.shape, axes)
         if not how.axes or not how.terms:
             return reduce(value)
         if how.subscripts is not None and value.flags.c_contiguous:
@@ -120,11 +129,7 @@ def _reduce(
             result = value.sum(axis=how.axes, keepdims=True, dtype=value.dtype)
         return (result / how.terms if mean else result).reshape(how.kept if keepdims else how.shape)
 
-    attrs = {"axis": None if everything else axes, "keepdims": keepdims}
-    is_sum = fn in (_sum, _mean) and x.dtype.is_floating
-    shape = _reduced_shape(x, None if everything else axes, keepdims)
-    evaluate = total if is_sum else reduce
-    return Node(op_type, (x,), evaluate, name=name or op_type, dtype=dtype or x.dtype, shape=shape, attrs=attrs)
+    return total if fn in (_sum, _mean) and node.dtype.is_floating else reduce
 
 
 def _reduced_shape(x: Node, axes: tuple[int, ...] | None, keepdims: bool) -> TensorShape:
@@ -170,7 +175,7 @@ def _product(value: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _reduction(
-    name: str, op_type: str, fn: Callable[[Any, tuple[int, ...]], Any], first_line: str, dtype: DTypeLike | None = None
+    name: str, op_type: str, fn: _Reduction, first_line: str, dtype: DTypeLike | None = None
 ) -> Callable[..., Node]:
     """Make the public function `name(input_tensor, axis=None, ...)` of a reduction."""
 
@@ -184,8 +189,9 @@ def _reduction(
     ) -> Node:
         axis = _either(reduction_indices, axis, "reduction_indices", "axis")
         keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-        return _reduce(op_type, as_node(input_tensor, dtype), axis, keeps, name, fn)
+        return _reduce(op_type, as_node(input_tensor, dtype), axis, keeps, name)
 
+    kernel_of(op_type)(lambda node: _reducing(node, fn))
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{first_line}
 
@@ -242,17 +248,24 @@ def _spread(node: Node, grad: Node) -> Node:
     """Give a gradient of a reduction at each element that went into it; of a mean, divided by their number."""
     x, axes, mean = node.inputs[0], node.attrs["axis"], node.op_type == "Mean"
     known = tuple(int(size) for size in x.shape) if x.shape.is_fully_defined() else None
-    dtype = np.dtype(x.dtype.as_numpy_dtype)
     if known is not None and "filled" in grad.attrs and (x.shape.num_elements() or 0) <= MAX_CONSTANT:
+        dtype = np.dtype(x.dtype.as_numpy_dtype)
         made = as_node(_spread_out(grad.attrs["value"], known, dtype, axes, mean))
         if not mean:
             made.attrs["filled"] = grad.attrs["filled"]
         return made
-    return Node(
-        "Spread", (grad,) if known is not None else (grad, x),
-        lambda g, *like: _spread_out(g, like[0].shape if like else known, dtype, axes, mean), dtype=x.dtype,
-        shape=x.shape, attrs={"axis": axes, "keepdims": node.attrs["keepdims"], "mean": mean},
-    )  # fmt: skip
+    attrs = {"axis": axes, "keepdims": node.attrs["keepdims"], "mean": mean}
+    inputs = (grad,) if known is not None else (grad, x)
+    return Node("Spread", inputs, dtype=x.dtype, shape=x.shape, attrs=attrs)
+
+
+@kernel_of("Spread")
+def _spreading(node: Node) -> Any:
+    axes, mean, dtype = node.attrs["axis"], node.attrs["mean"], np.dtype(node.dtype.as_numpy_dtype)
+    if len(node.inputs) == 2:
+        return lambda g, like: _spread_out(g, like.shape, dtype, axes, mean)
+    shape = tuple(int(size) for size in node.shape)
+    return lambda g: _spread_out(g, shape, dtype, axes, mean)
 
 
 def _spread_out(g: Any, shape: Any, dtype: Any, axes: tuple[int, ...] | None, mean: bool) -> Any:
@@ -292,16 +305,21 @@ def _to_extremes(node: Node, grad: Node, x: Node) -> Node:
 
 @gradient_of("Prod")
 def _product_gradient(node: Node, grad: Node) -> Any:
-    axes = node.attrs["axis"]
+    (x,) = node.inputs
+    rest = Node("ProductOfOthers", (x,), dtype=x.dtype, shape=x.shape, attrs={"of": node})
+    return (_spread(node, grad) * rest,)
+
+
+@kernel_of("ProductOfOthers")
+def _product_of_others(node: Node) -> Any:
+    axes = node.attrs["of"].attrs["axis"]
 
     def others(value: Any) -> Any:
         rank = np.ndim(value)
         wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes)
         return product_of_others(value, wanted) if wanted else np.ones_like(value)
 
-    (x,) = node.inputs
-    rest = Node("ProductOfOthers", (x,), others, dtype=x.dtype, shape=x.shape, attrs={"of": node})
-    return (_spread(node, grad) * rest,)
+    return others
 
 
 gradient_of("ProductOfOthers")(composed(lambda node: _spread(node.attrs["of"], node.attrs["of"]) / node.inputs[0]))
@@ -340,12 +358,13 @@ def count_nonzero(
     """Count the elements that are not 0 over axes; see `reduce_sum` for the arguments."""
     axis = _either(reduction_indices, axis, "reduction_indices", "axis")
     keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-    wanted = as_dtype(dtype)
+    return _reduce("CountNonzero", as_node(input_tensor), axis, keeps, name or "count_nonzero", as_dtype(dtype))
 
-    def count(value: Any, axes: tuple[int, ...]) -> Any:
-        return np.sum(value != 0, axis=axes, keepdims=True).astype(wanted.as_numpy_dtype)
 
-    return _reduce("CountNonzero", as_node(input_tensor), axis, keeps, name or "count_nonzero", count, wanted)
+@kernel_of("CountNonzero")
+def _count_nonzero(node: Node) -> Any:
+    dtype = node.dtype.as_numpy_dtype
+    return _reducing(node, lambda v, axes: np.sum(v != 0, axis=axes, keepdims=True).astype(dtype))
 
 
 def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
@@ -355,15 +374,13 @@ def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
         node, wanted = as_node(input), as_dtype(output_type)
         chosen = _either(dimension, axis, "dimension", "axis")
         (place,) = normal_axes(0 if chosen is None else chosen, node)
-        return Node(
-            op_type,
-            (node,),
-            lambda v: find(v, axis=place).astype(wanted.as_numpy_dtype),
-            name=name,
-            dtype=wanted,
-            shape=_reduced_shape(node, (place,), False),
-            attrs={"axis": place},
-        )
+        shape = _reduced_shape(node, (place,), False)
+        return Node(op_type, (node,), name=name, dtype=wanted, shape=shape, attrs={"axis": place})
+
+    @kernel_of(op_type)
+    def _kernel(node: Node) -> Any:
+        axis, dtype = node.attrs["axis"], node.dtype.as_numpy_dtype
+        return lambda v: find(v, axis=axis).astype(dtype)
 
     word = "largest" if op_type == "ArgMax" else "smallest"
     function.__name__ = function.__qualname__ = op_type.lower()
@@ -437,17 +454,18 @@ def norm(
         ValueError: For another `ord`.
     """
     keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-    norms: dict[Any, Callable[[Any, tuple[int, ...]], Any]] = {
-        "euclidean": lambda v, axes: np.sqrt(np.sum(v * v, axis=axes, keepdims=True)),
-        1: lambda v, axes: np.sum(np.abs(v), axis=axes, keepdims=True),
-        np.inf: lambda v, axes: _largest(np.abs(v), axes),
-    }
-    norms["fro"] = norms[2] = norms["euclidean"]
-    if ord not in norms:
+    order = 2 if ord in ("euclidean", "fro") else ord
+    if order not in _NORMS:
         raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
-    node = _reduce("Norm", as_node(tensor), axis, keeps, name or "norm", norms[ord])
-    node.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
-    return node
+    return _reduce("Norm", as_node(tensor), axis, keeps, name or "norm", ord=order)
+
+
+_NORMS: dict[Any, _Reduction] = {
+    1: lambda v, axes: np.sum(np.abs(v), axis=axes, keepdims=True),
+    2: lambda v, axes: np.sqrt(np.sum(v * v, axis=axes, keepdims=True)),
+    np.inf: lambda v, axes: _largest(np.abs(v), axes),
+}
+kernel_of("Norm")(lambda node: _reducing(node, _NORMS[node.attrs["ord"]]))
 
 
 @gradient_of("Norm")
@@ -485,11 +503,17 @@ def bincount(
     high = None if maxlength is None else static_ints(maxlength, "maxlength")[0]
     inputs = [as_node(arr, None if is_node(arr) else "int32")] + ([] if weights is None else [as_node(weights)])
     kind = as_dtype(dtype) if weights is None else inputs[1].dtype
+    return Node("Bincount", inputs, name=name, dtype=kind, shape=[None], attrs={"minlength": low, "maxlength": high})
+
+
+@kernel_of("Bincount")
+def _bincount(node: Node) -> Any:
+    low, high, dtype = node.attrs["minlength"], node.attrs["maxlength"], node.dtype.as_numpy_dtype
 
     def count(numbers: Any, *weight: Any) -> Any:
         flat = np.asarray(numbers).reshape(-1)
         flat = flat if high is None else np.minimum(flat, high)
         factors = np.asarray(weight[0]).reshape(-1) if weight else None
-        return np.bincount(flat, factors, low)[:high].astype(kind.as_numpy_dtype)
+        return np.bincount(flat, factors, low)[:high].astype(dtype)
 
-    return Node("Bincount", inputs, count, name=name, dtype=kind, shape=[None])
+    return count
