@@ -308,14 +308,17 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
                 f"Dimensions must be equal, but are {size} and {length} for {name or 'BiasAdd'!r} (op: "
                 f"'BiasAdd') with input shapes: {x.shape}, {b.shape}."
             )
+    attrs = {"data_format": "NCHW" if first else "NHWC"}
+    return Node("BiasAdd", (x, b), name=name or "BiasAdd", dtype=x.dtype, shape=x.shape, attrs=attrs)
 
-    def evaluate(values: Any, vector: Any) -> Any:
-        return values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
-    return Node(
-        "BiasAdd", (x, b), evaluate if first else np.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
-        attrs={"data_format": "NCHW" if first else "NHWC"},
-    )  # fmt: skip
+@kernel_of("BiasAdd")
+def _bias_add(node: Node) -> Any:
+    return np.add if node.attrs["data_format"] == "NHWC" else _bias_second
+
+
+def _bias_second(values: Any, vector: Any) -> Any:
+    return values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
 
 @gradient_of("BiasAdd")
@@ -335,10 +338,6 @@ def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Nod
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
     """Give relu(matmul(x, weights) + biases)."""
     return relu(xw_plus_b(x, weights, biases), name=name or "relu_layer")
-
-
-def _thinned(values: Any, keep: Any, noise: Any) -> Any:
-    return values / keep * (noise < keep)
 
 
 def dropout(
@@ -392,14 +391,11 @@ def dropout(
     else:
         keep = math_ops.subtract(1.0, rate)
     noise = random_uniform(shape_of(node) if noise_shape is None else noise_shape, dtype=node.dtype, seed=seed)
-    return Node(
-        "Dropout",
-        (node, keep, noise),
-        _thinned,
-        name=name or "dropout",
-        dtype=node.dtype,
-        shape=node.shape,
-    )
+    return Node("Dropout", (node, keep, noise), name=name or "dropout", dtype=node.dtype, shape=node.shape)
+
+
+computes("Dropout", lambda values, keep, noise: values / keep * (noise < keep))
+computes("DropoutGrad", lambda g, keep, noise: (noise < keep) * g / keep)
 
 
 @gradient_of("Dropout", "DropoutGrad")
@@ -407,12 +403,8 @@ def _dropout_gradient(node: Node, grad: Node) -> Any:
     x, keep, noise = node.inputs
     mask = math_ops.cast(math_ops.less(noise, keep), x.dtype)
     to_keep = unbroadcast(-(mask * grad) * x / math_ops.square(keep), keep, node)
-    to_x = Node("DropoutGrad", (grad, keep, noise), _thinned_gradient, dtype=grad.dtype, shape=grad.shape)
+    to_x = Node("DropoutGrad", (grad, keep, noise), dtype=grad.dtype, shape=grad.shape)
     return to_x, to_keep, None
-
-
-def _thinned_gradient(g: Any, keep: Any, noise: Any) -> Any:
-    return (noise < keep) * g / keep
 
 
 class TopKV2(NamedTuple):
@@ -446,17 +438,23 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
     dims = node.shape.as_list() if node.shape.dims is not None else None
     if dims and dims[-1] is not None and dims[-1] < count:
         raise ValueError(f"input must have last dimension >= k = {count} but is {dims[-1]} ({node.name!r}).")
-
-    def largest(values: Any) -> Any:
-        order = np.argsort(-values, axis=-1, kind="stable")[..., :count]
-        return np.take_along_axis(values, order, -1), order.astype(np.int32)
-
-    parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
+    parts = Node("TopKV2", (node,), name=name or "TopKV2", attrs={"tuple": True, "k": count})
     shape = TensorShape(None if dims is None else [*dims[:-1], count])
     return TopKV2(
         tuple_item(parts, 0, dtype=node.dtype, shape=shape),
         tuple_item(parts, 1, dtype="int32", shape=shape),
     )
+
+
+@kernel_of("TopKV2")
+def _top_k(node: Node) -> Any:
+    count = node.attrs["k"]
+
+    def largest(values: Any) -> Any:
+        order = np.argsort(-values, axis=-1, kind="stable")[..., :count]
+        return np.take_along_axis(values, order, -1), order.astype(np.int32)
+
+    return largest
 
 
 @gradient_of("TopKV2")
@@ -478,7 +476,13 @@ def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) ->
     Returns:
         A boolean node [batch]; False where the target is out of range or its prediction is not finite.
     """
-    scores, wanted = as_node(predictions), as_node(targets)
+    inputs = as_node(predictions), as_node(targets)
+    return Node("InTopK", inputs, name=name or "InTopK", dtype="bool", shape=inputs[1].shape, attrs={"k": k})
+
+
+@kernel_of("InTopK")
+def _in_top_k(node: Node) -> Any:
+    k = node.attrs["k"]
 
     def check(values: Any, classes: Any) -> Any:
         inside = (classes >= 0) & (classes < values.shape[1])
@@ -486,17 +490,13 @@ def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) ->
         larger = np.sum(values > own[:, None], axis=1)
         return inside & np.isfinite(own) & (larger < k)
 
-    return Node("InTopK", (scores, wanted), check, name=name or "InTopK", dtype="bool", shape=wanted.shape)
+    return check
 
 
 def zero_fraction(value: Any, name: str | None = None) -> Node:
     """Give the fraction of elements that are 0, as float32; NaN for an empty value."""
-    node = as_node(value)
+    attrs = {"stops_gradient": True}
+    return Node("ZeroFraction", (as_node(value),), name=name or "zero_fraction", dtype="float32", shape=[], attrs=attrs)
 
-    def fraction(x: Any) -> Any:
-        return np.float32(np.mean(np.equal(x, 0))) if np.size(x) else np.float32(np.nan)
 
-    return Node(
-        "ZeroFraction", (node,), fraction, name=name or "zero_fraction", dtype="float32", shape=[],
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+computes("ZeroFraction", lambda x: np.float32(np.mean(np.equal(x, 0))) if np.size(x) else np.float32(np.nan))
