@@ -56,15 +56,18 @@ def diag(diagonal: Any, name: str | None = None) -> Node:
     """Give [*s, *s] with `diagonal` [*s] where both halves of the indices are equal, and 0 elsewhere."""
     node = as_node(diagonal)
     sizes = _sizes(node)
-
-    def spread(value: Any) -> Any:
-        shape = np.shape(value)
-        count = int(np.prod(shape))
-        flat = np.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
-        return np.reshape(flat, (*shape, *shape))
-
     shape = TensorShape(None if sizes is None else sizes + sizes)
-    return Node("Diag", (node,), spread, name=name, dtype=node.dtype, shape=shape)
+    return Node("Diag", (node,), name=name, dtype=node.dtype, shape=shape)
+
+
+def _diag(value: Any) -> Any:
+    shape = np.shape(value)
+    count = int(np.prod(shape))
+    flat = np.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
+    return np.reshape(flat, (*shape, *shape))
+
+
+computes("Diag", _diag)
 
 
 def diag_part(input: Any, name: str | None = None) -> Node:
@@ -79,14 +82,17 @@ def diag_part(input: Any, name: str | None = None) -> Node:
         half = len(sizes) // 2
         if not sizes or len(sizes) % 2 or not node.shape[:half].is_compatible_with(node.shape[half:]):
             raise ValueError(f"diag_part needs a shape of two equal halves; {node.name!r} has {node.shape}.")
-
-    def pick(value: Any) -> Any:
-        shape = np.shape(value)[: np.ndim(value) // 2]
-        count = int(np.prod(shape))
-        return np.reshape(_diagonal(np.reshape(value, (count, count))), shape)
-
     shape = TensorShape(None if sizes is None else sizes[: len(sizes) // 2])
-    return Node("DiagPart", (node,), pick, name=name, dtype=node.dtype, shape=shape)
+    return Node("DiagPart", (node,), name=name, dtype=node.dtype, shape=shape)
+
+
+def _diag_part(value: Any) -> Any:
+    shape = np.shape(value)[: np.ndim(value) // 2]
+    count = int(np.prod(shape))
+    return np.reshape(_diagonal(np.reshape(value, (count, count))), shape)
+
+
+computes("DiagPart", _diag_part)
 
 
 def matrix_diag(diagonal: Any, name: str | None = None) -> Node:
@@ -94,20 +100,19 @@ def matrix_diag(diagonal: Any, name: str | None = None) -> Node:
     node = as_node(diagonal)
     sizes = _sizes(node)
     shape = TensorShape(None if sizes is None else [*sizes, sizes[-1]])
-    return Node(
-        "MatrixDiag",
-        (node,),
-        lambda v: np.expand_dims(v, -1) * _eye(np.shape(v)[-1], np.shape(v)[-1], v.dtype),
-        name=name,
-        dtype=node.dtype,
-        shape=shape,
-    )
+    return Node("MatrixDiag", (node,), name=name, dtype=node.dtype, shape=shape)
+
+
+computes("MatrixDiag", lambda v: np.expand_dims(v, -1) * _eye(np.shape(v)[-1], np.shape(v)[-1], v.dtype))
 
 
 def matrix_diag_part(input: Any, name: str | None = None) -> Node:
     """Give the diagonals [..., min(m, n)] of matrices [..., m, n]."""
     node = as_node(input)
-    return Node("MatrixDiagPart", (node,), _diagonal, name=name, dtype=node.dtype, shape=_diagonal_shape(node))
+    return Node("MatrixDiagPart", (node,), name=name, dtype=node.dtype, shape=_diagonal_shape(node))
+
+
+computes("MatrixDiagPart", _diagonal)
 
 
 def _diagonal_shape(node: Node) -> TensorShape:
@@ -121,18 +126,21 @@ def _diagonal_shape(node: Node) -> TensorShape:
 def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
     """Give matrices [..., m, n] with other diagonals [..., min(m, n)]."""
     node, new = operands("MatrixSetDiag", input, diagonal, ("input", "diagonal"))
+    return Node("MatrixSetDiag", (node, new), name=name, dtype=node.dtype, shape=node.shape)
 
-    def put(value: Any, line: Any) -> Any:
-        rows, columns = np.shape(value)[-2:]
-        rest = value * (1 - _eye(rows, columns, value.dtype))
-        length = min(rows, columns)
-        wide = np.expand_dims(line, -1) * _eye(length, columns, value.dtype)
-        if rows > length:
-            below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
-            wide = np.concatenate([wide, below], axis=-2)
-        return rest + wide
 
-    return Node("MatrixSetDiag", (node, new), put, name=name, dtype=node.dtype, shape=node.shape)
+def _set_diag(value: Any, line: Any) -> Any:
+    rows, columns = np.shape(value)[-2:]
+    rest = value * (1 - _eye(rows, columns, value.dtype))
+    length = min(rows, columns)
+    wide = np.expand_dims(line, -1) * _eye(length, columns, value.dtype)
+    if rows > length:
+        below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
+        wide = np.concatenate([wide, below], axis=-2)
+    return rest + wide
+
+
+computes("MatrixSetDiag", _set_diag)
 
 
 def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Node:
@@ -148,28 +156,28 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
         A node like `input`.
     """
     node, lower, upper = as_node(input), as_node(num_lower), as_node(num_upper)
+    return Node("MatrixBandPart", (node, lower, upper), name=name, dtype=node.dtype, shape=node.shape)
 
-    def cut(value: Any, below: Any, above: Any) -> Any:
-        rows, columns = np.shape(value)[-2:]
-        ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
-        mask = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
-        return value * mask.astype(value.dtype)
 
-    return Node("MatrixBandPart", (node, lower, upper), cut, name=name, dtype=node.dtype, shape=node.shape)
+def _band_part(value: Any, below: Any, above: Any) -> Any:
+    rows, columns = np.shape(value)[-2:]
+    ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+    mask = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
+    return value * mask.astype(value.dtype)
+
+
+computes("MatrixBandPart", _band_part)
 
 
 def trace(x: Any, name: str | None = None) -> Node:
     """Give the sums of the diagonals of matrices [..., m, n]."""
     node = as_node(x)
     sizes = _sizes(node)
-    return Node(
-        "Trace",
-        (node,),
-        lambda v: np.sum(_diagonal(v), axis=-1),
-        name=name or "trace",
-        dtype=node.dtype,
-        shape=TensorShape(None if sizes is None else sizes[:-2]),
-    )
+    shape = TensorShape(None if sizes is None else sizes[:-2])
+    return Node("Trace", (node,), name=name or "trace", dtype=node.dtype, shape=shape)
+
+
+computes("Trace", lambda v: np.sum(_diagonal(v), axis=-1))
 
 
 def _square(op_type: str, input: Any) -> Node:
@@ -200,8 +208,10 @@ def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -
     """
     node = _square("MatrixInverse", input)
     node = matrix_transpose(node) if adjoint else node
-    fn = _solved(np.linalg.inv, "Input is not invertible.")
-    return Node("MatrixInverse", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
+    return Node("MatrixInverse", (node,), name=name, dtype=node.dtype, shape=node.shape)
+
+
+computes("MatrixInverse", _solved(np.linalg.inv, "Input is not invertible."))
 
 
 def matrix_determinant(input: Any, name: str | None = None) -> Node:
@@ -209,7 +219,10 @@ def matrix_determinant(input: Any, name: str | None = None) -> Node:
     node = _square("MatrixDeterminant", input)
     sizes = _sizes(node)
     shape = TensorShape(None if sizes is None else sizes[:-2])
-    return Node("MatrixDeterminant", (node,), np.linalg.det, name=name, dtype=node.dtype, shape=shape)
+    return Node("MatrixDeterminant", (node,), name=name, dtype=node.dtype, shape=shape)
+
+
+computes("MatrixDeterminant", np.linalg.det)
 
 
 def cholesky(input: Any, name: str | None = None) -> Node:
@@ -219,8 +232,13 @@ def cholesky(input: Any, name: str | None = None) -> Node:
         InvalidArgumentError: In the run: "Cholesky decomposition was not successful. The input might not be valid."
     """
     node = _square("Cholesky", input)
-    fn = _solved(np.linalg.cholesky, "Cholesky decomposition was not successful. The input might not be valid.")
-    return Node("Cholesky", (node,), fn, name=name, dtype=node.dtype, shape=node.shape)
+    return Node("Cholesky", (node,), name=name, dtype=node.dtype, shape=node.shape)
+
+
+computes(
+    "Cholesky",
+    _solved(np.linalg.cholesky, "Cholesky decomposition was not successful. The input might not be valid."),
+)
 
 
 def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Node:
@@ -241,8 +259,10 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
     left, right = operands("MatrixSolve", matrix, rhs, ("matrix", "rhs"))
     left = _square("MatrixSolve", left)
     left = matrix_transpose(left) if adjoint else left
-    fn = _solved(lambda a, b: np.matmul(np.linalg.inv(a), b), "Input matrix is not invertible.")
-    return Node("MatrixSolve", (left, right), fn, name=name, dtype=right.dtype, shape=right.shape)
+    return Node("MatrixSolve", (left, right), name=name, dtype=right.dtype, shape=right.shape)
+
+
+computes("MatrixSolve", _solved(lambda a, b: np.matmul(np.linalg.inv(a), b), "Input matrix is not invertible."))
 
 
 def cross(a: Any, b: Any, name: str | None = None) -> Node:
