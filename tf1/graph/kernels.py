@@ -3,19 +3,21 @@
 A node is data: its op type, its inputs, its attributes, its dtype and static shape. What computes it is found by the op
 type, where a kernel stands beside the op that it belongs to:
 
-    @kernel_of("Gather")
-    def _gather(node):
-        axis = node.attrs["axis"]
-        return lambda params, indices: np.take(params, indices, axis)
+    @computes("Gather")
+    def _gather(params, indices, *, axis):
+        return np.take(params, indices, axis)
 
-* `kernel(node)` returns the function of the values of `node.inputs`. It reads nothing of the inputs but what is
-  static, and nothing of the attributes that a graph file could not hold: numbers, texts, arrays, dtypes, shapes, nodes,
-  and lists of them. So a graph can be written to a file and read back, and no file names code.
-* `computes` registers the function itself where all nodes of the type have the same, but for attributes that it takes.
+* `computes` registers a function of the values of `node.inputs`. What it takes by keyword only are the node's
+  attributes of these names, and `dtype`, numpy's dtype of the node's value.
+* `kernel_of` registers what makes the function from the node, where one function does not do. It reads nothing of the
+  inputs but what is static.
 * `saving_kernel_of` registers what also returns, beside the value, what the gradient of the node needs of it; see
   `globalstep.tf1.gradients.registry.saved`.
 
-A node that computes by a function of the program (`py_func`) has that function, and no kernel: no file can hold it.
+Attributes are what a graph file can hold: numbers, texts, arrays, dtypes, shapes, nodes, lists of them, and objects of
+the classes that `globalstep.tf1.exporting.values` lists. So a graph can be written to a file and read back, and no file
+names code. A node that computes by a function of the program (`py_func`) has that function, and no kernel: no file can
+hold it.
 
 Layer: tf1, below the graph.
 """
@@ -24,7 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from globalstep.tf1.graph.graph import Node
@@ -34,6 +37,7 @@ __all__ = ["computes", "function_of", "kernel_of", "saving_function_of", "saving
 Function = Callable[..., Any]
 Kernel = Callable[["Node"], Function]
 _Kernel = TypeVar("_Kernel", bound=Kernel)
+_Function = TypeVar("_Function", bound=Function)
 
 _kernels: dict[str, Kernel] = {}
 _saving: dict[str, Kernel] = {}
@@ -60,15 +64,54 @@ def _registering(kernels: dict[str, Kernel], op_types: tuple[str, ...]) -> Calla
     return register
 
 
-def computes(op_type: str, function: Function, *attrs: str) -> None:
-    """Register the function of all nodes of a kind.
+@overload
+def computes(op_type: str) -> Callable[[_Function], _Function]: ...
+@overload
+def computes(op_type: str, function: _Function, *attrs: str) -> _Function: ...
+
+
+def computes(op_type: str, function: Function | None = None, *attrs: str) -> Any:
+    """Register the function of all nodes of a kind, and return it; see the module's text.
 
     Args:
         op_type: The kind.
-        function: Takes the values of the attributes, then those of a node's inputs. Returns the node's value.
-        *attrs: Names of the attributes.
+        function: Takes the values of a node's inputs, and by keyword only attributes. Returns the node's value.
+            Default: what is decorated.
     """
-    kernel_of(op_type)(lambda node: partial(function, *(node.attrs[name] for name in attrs)) if attrs else function)
+    if function is None:
+        return lambda decorated: computes(op_type, decorated)
+    if attrs:
+        kernel_of(op_type)(lambda node: partial(function, *(node.attrs[name] for name in attrs)))
+    else:
+        kernel_of(op_type)(lambda node: with_attributes(function, node))
+    return function
+
+
+def computing(*op_types: str) -> Callable[[_Function], _Function]:
+    """Register the decorated function for these kinds of nodes."""
+
+    def register(function: _Function) -> _Function:
+        for op_type in op_types:
+            computes(op_type, function)
+        return function
+
+    return register
+
+
+def with_attributes(function: Function, node: Node) -> Function:
+    """Return a function with the attributes of a node for what it takes by keyword only."""
+    code = getattr(function, "__code__", None)  # numpy's have none, and take no attributes
+    names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount] if code is not None else ()
+    if not names:
+        return function
+    # A call with defaults takes a fifth of the time of one through functools.partial.
+    own = FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+    own.__kwdefaults__ = {name: _attribute(node, name) for name in names}
+    return own
+
+
+def _attribute(node: Node, name: str) -> Any:
+    return node.attrs[name] if name in node.attrs or name != "dtype" else node.dtype.as_numpy_dtype
 
 
 def function_of(node: Node) -> Function | None:

@@ -5,6 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
     as_shape_node,
@@ -81,10 +82,9 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
     )  # fmt: skip
 
 
-@kernel_of("ConcatV2")
-def _concat(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda *arrays: np.concatenate(arrays, axis=axis)
+@computing("ConcatV2")
+def _concat(*arrays: Any, axis: int) -> Any:
+    return np.concatenate(arrays, axis=axis)
 
 
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
@@ -113,15 +113,10 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
     return Node("Pack", nodes, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
 
 
-@kernel_of("Pack")
-def _pack(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def join(*arrays: Any) -> Any:
-        place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
-        return np.concatenate([np.expand_dims(array, place) for array in arrays], axis=place)
-
-    return join
+@computing("Pack")
+def _pack(*arrays: Any, axis: int) -> Any:
+    place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
+    return np.concatenate([np.expand_dims(array, place) for array in arrays], axis=place)
 
 
 pack = stack
@@ -160,17 +155,12 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
 
 
-@kernel_of("Unpack")
-def _unpack(node: Node) -> Any:
-    axis, num = node.attrs["axis"], node.attrs["num"]
-
-    def take_apart(array: Any) -> Any:
-        if np.shape(array)[axis] != num:
-            raise InvalidArgumentError(f"Input shape axis {axis} must equal {num}, got shape {np.shape(array)}")
-        lead = (slice(None),) * axis
-        return tuple(array[(*lead, i)] for i in range(num))
-
-    return take_apart
+@computing("Unpack")
+def _unpack(array: Any, *, axis: int, num: int) -> Any:
+    if np.shape(array)[axis] != num:
+        raise InvalidArgumentError(f"Input shape axis {axis} must equal {num}, got shape {np.shape(array)}")
+    lead = (slice(None),) * axis
+    return tuple(array[(*lead, i)] for i in range(num))
 
 
 unpack = unstack
@@ -230,24 +220,18 @@ def split(
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(s)) for i, s in enumerate(shapes)]
 
 
-@kernel_of("Split")
-def _split(node: Node) -> Any:
-    axis, sizes, equal = (node.attrs[part] for part in ("axis", "sizes", "equal"))
-    count = len(sizes)
-
-    def cut(array: Any) -> Any:
-        whole = np.shape(array)[axis]
-        if equal and whole % count:
-            raise InvalidArgumentError(f"Cannot split a dimension of size {whole} into {count} equal parts.")
-        lengths = [whole // count] * count if equal else sizes
-        lengths = [whole - sum(n for n in lengths if n >= 0) if n < 0 else n for n in lengths]
-        ends = np.cumsum(lengths)
-        if ends[-1] != whole:
-            raise InvalidArgumentError(f"The sizes {lengths} do not add up to {whole}.")
-        lead = (slice(None),) * axis
-        return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
-
-    return cut
+@computing("Split")
+def _split(array: Any, *, axis: int, sizes: Sequence[int], equal: bool) -> Any:
+    whole, count = np.shape(array)[axis], len(sizes)
+    if equal and whole % count:
+        raise InvalidArgumentError(f"Cannot split a dimension of size {whole} into {count} equal parts.")
+    lengths = [whole // count] * count if equal else sizes
+    lengths = [whole - sum(n for n in lengths if n >= 0) if n < 0 else n for n in lengths]
+    ends = np.cumsum(lengths)
+    if ends[-1] != whole:
+        raise InvalidArgumentError(f"The sizes {lengths} do not add up to {whole}.")
+    lead = (slice(None),) * axis
+    return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
 
 
 def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
@@ -262,15 +246,13 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
     return Node("Tile", (node, times), name=name, dtype=node.dtype, shape=TensorShape(result))
 
 
+@computing("Tile")
 def _tile(value: Any, counts: Any) -> Any:
     old, by = np.shape(value), [int(n) for n in np.asarray(counts).reshape(-1)]
     spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
     full = tuple(n for pair in zip(by, old, strict=True) for n in pair)
     target = tuple(n * m for n, m in zip(old, by, strict=True))
     return np.reshape(broadcast(np.reshape(value, spread), full), target)
-
-
-computes("Tile", _tile)
 
 
 def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0) -> Node:
@@ -307,20 +289,15 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     return Node("PadV2", inputs, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
 
 
-@kernel_of("PadV2")
-def _pad(node: Node) -> Any:
-    widths, mode, number = (node.attrs[part] for part in ("paddings", "mode", "constant_values"))
-
-    def widen(value: Any, given: Any = widths) -> Any:
-        around = [(int(a), int(b)) for a, b in given]
-        if mode == "CONSTANT":
-            return np.pad(value, around, "constant", constant_values=number)
-        for axis, (before, after) in enumerate(around):
-            places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())
-            value = value[(*(slice(None),) * axis, places)]
-        return value
-
-    return widen
+@computing("PadV2")
+def _pad(value: Any, given: Any = None, *, paddings: Any, mode: Any, constant_values: Any) -> Any:
+    around = [(int(a), int(b)) for a, b in (paddings if given is None else given)]
+    if mode == "CONSTANT":
+        return np.pad(value, around, "constant", constant_values=constant_values)
+    for axis, (before, after) in enumerate(around):
+        places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())
+        value = value[(*(slice(None),) * axis, places)]
+    return value
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
@@ -340,10 +317,9 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
     return elementwise("ReverseV2", node, name, axis=axes)
 
 
-@kernel_of("ReverseV2")
-def _reverse(node: Node) -> Any:
-    axes = node.attrs["axis"]
-    return lambda value: np.flip(value, axes)
+@computing("ReverseV2")
+def _reverse(value: Any, *, axis: Any) -> Any:
+    return np.flip(value, axis)
 
 
 reverse_v2 = reverse
@@ -365,16 +341,11 @@ def _concat_part(node: Node, grad: Node, at: int) -> Node:
     return Node("ConcatPart", inputs, dtype=grad.dtype, shape=wanted.shape, attrs={"axis": axis})
 
 
-@kernel_of("ConcatPart")
-def _concat_part_of(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def part(value: Any, *joined: Any) -> Any:
-        place = axis % np.ndim(value)
-        end = sum(array.shape[place] for array in joined)
-        return value[(*(slice(None),) * place, slice(end - joined[-1].shape[place], end))]
-
-    return part
+@computing("ConcatPart")
+def _part(value: Any, *joined: Any, axis: int) -> Any:
+    place = axis % np.ndim(value)
+    end = sum(array.shape[place] for array in joined)
+    return value[(*(slice(None),) * place, slice(end - joined[-1].shape[place], end))]
 
 
 rearranges("ConcatPart", "Split", views=True)
@@ -400,17 +371,12 @@ def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
     return [Node("PackSome", (value, *given), dtype=value.dtype, shape=value.shape, attrs=attrs)]
 
 
-@kernel_of("PackSome")
-def _pack_some(node: Node) -> Any:
-    axis, present = node.attrs["axis"], node.attrs["present"]
-
-    def join(whole: Any, *parts: Any) -> Any:
-        out = np.zeros_like(whole)
-        for at, part in zip(present, parts, strict=True):
-            out[(*(slice(None),) * axis, at)] = part
-        return out
-
-    return join
+@computing("PackSome")
+def _pack_some(whole: Any, *parts: Any, axis: int, present: Sequence[int]) -> Any:
+    out = np.zeros_like(whole)
+    for at, part in zip(present, parts, strict=True):
+        out[(*(slice(None),) * axis, at)] = part
+    return out
 
 
 @gradient_of("PackSome")
@@ -424,13 +390,11 @@ def _tile_gradient(node: Node, grad: Node) -> tuple[Node, None]:
     return Node("TileGrad", (grad, *node.inputs), dtype=grad.dtype, shape=node.inputs[0].shape), None
 
 
+@computing("TileGrad")
 def _tile_back(g: Any, whole: Any, counts: Any) -> Any:
     by = [int(n) for n in np.asarray(counts).reshape(-1)]
     pairs = tuple(n for pair in zip(by, whole.shape, strict=True) for n in pair)
     return g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)))
-
-
-computes("TileGrad", _tile_back)
 
 
 @gradient_of("TileGrad")
@@ -447,14 +411,10 @@ def _pad_gradient(node: Node, grad: Node) -> list[Node | None]:
     return [inner, *[None] * len(rest)]
 
 
-@kernel_of("Unpad")
-def _unpad(node: Node) -> Any:
-    widths = node.attrs["paddings"]
-
-    def cut(g: Any, given: Any = widths) -> Any:
-        return g[tuple(slice(int(a), size - int(b)) for (a, b), size in zip(given, g.shape, strict=True))]
-
-    return cut
+@computing("Unpad")
+def _unpad(g: Any, given: Any = None, *, paddings: Any) -> Any:
+    around = zip(paddings if given is None else given, g.shape, strict=True)
+    return g[tuple(slice(int(a), size - int(b)) for (a, b), size in around)]
 
 
 @gradient_of("Unpad")

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes
+from globalstep.tf1.graph.kernels import computes, computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, matrix_transpose
 from globalstep.tf1.ops.building import operands, pairwise, require_float
@@ -45,6 +45,7 @@ def _eye(rows: int, columns: int, dtype: Any) -> Any:
     return np.eye(rows, columns, dtype=dtype)
 
 
+@computing("MatrixDiagPart")
 def _diagonal(value: Any) -> Any:
     """Give the main diagonals [..., min(m, n)] of matrices [..., m, n]."""
     length = min(np.shape(value)[-2:])
@@ -60,14 +61,12 @@ def diag(diagonal: Any, name: str | None = None) -> Node:
     return Node("Diag", (node,), name=name, dtype=node.dtype, shape=shape)
 
 
+@computing("Diag")
 def _diag(value: Any) -> Any:
     shape = np.shape(value)
     count = int(np.prod(shape))
     flat = np.reshape(value, (count, 1)) * _eye(count, count, value.dtype)
     return np.reshape(flat, (*shape, *shape))
-
-
-computes("Diag", _diag)
 
 
 def diag_part(input: Any, name: str | None = None) -> Node:
@@ -86,13 +85,11 @@ def diag_part(input: Any, name: str | None = None) -> Node:
     return Node("DiagPart", (node,), name=name, dtype=node.dtype, shape=shape)
 
 
+@computing("DiagPart")
 def _diag_part(value: Any) -> Any:
     shape = np.shape(value)[: np.ndim(value) // 2]
     count = int(np.prod(shape))
     return np.reshape(_diagonal(np.reshape(value, (count, count))), shape)
-
-
-computes("DiagPart", _diag_part)
 
 
 def matrix_diag(diagonal: Any, name: str | None = None) -> Node:
@@ -112,9 +109,6 @@ def matrix_diag_part(input: Any, name: str | None = None) -> Node:
     return Node("MatrixDiagPart", (node,), name=name, dtype=node.dtype, shape=_diagonal_shape(node))
 
 
-computes("MatrixDiagPart", _diagonal)
-
-
 def _diagonal_shape(node: Node) -> TensorShape:
     sizes = _sizes(node)
     if sizes is None:
@@ -129,6 +123,7 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
     return Node("MatrixSetDiag", (node, new), name=name, dtype=node.dtype, shape=node.shape)
 
 
+@computing("MatrixSetDiag")
 def _set_diag(value: Any, line: Any) -> Any:
     rows, columns = np.shape(value)[-2:]
     rest = value * (1 - _eye(rows, columns, value.dtype))
@@ -138,9 +133,6 @@ def _set_diag(value: Any, line: Any) -> Any:
         below = np.zeros((*np.shape(wide)[:-2], rows - length, columns), value.dtype)
         wide = np.concatenate([wide, below], axis=-2)
     return rest + wide
-
-
-computes("MatrixSetDiag", _set_diag)
 
 
 def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Node:
@@ -159,14 +151,12 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     return Node("MatrixBandPart", (node, lower, upper), name=name, dtype=node.dtype, shape=node.shape)
 
 
+@computing("MatrixBandPart")
 def _band_part(value: Any, below: Any, above: Any) -> Any:
     rows, columns = np.shape(value)[-2:]
     ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
     mask = ((below < 0) | (-ahead <= below)) & ((above < 0) | (ahead <= above))
     return value * mask.astype(value.dtype)
-
-
-computes("MatrixBandPart", _band_part)
 
 
 def trace(x: Any, name: str | None = None) -> Node:
@@ -270,12 +260,10 @@ def cross(a: Any, b: Any, name: str | None = None) -> Node:
     return pairwise("Cross", a, b, name, names=("a", "b"))
 
 
+@computing("Cross")
 def _cross(x: Any, y: Any) -> Any:
     after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
     return x[..., after] * y[..., before] - x[..., before] * y[..., after]
-
-
-computes("Cross", _cross)
 
 
 rearranges("Diag", "DiagPart", "MatrixBandPart", "MatrixDiag", "MatrixDiagPart")

@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes, computing, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -61,6 +61,7 @@ def _where_above_zero(g: Any, x: Any, out: Any = None) -> Any:
     return np.multiply(g, np.greater(x, 0), out=out)
 
 
+@computing("Relu")
 def _relu_of(x: Any) -> Any:
     return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
 
@@ -69,9 +70,6 @@ def relu(features: Any, name: str | None = None) -> Node:
     """Give max(features, 0); the gradient at 0 is 0."""
     node = as_node(features)
     return elementwise("Relu", node, name or "Relu")
-
-
-computes("Relu", _relu_of)
 
 
 @gradient_of("Relu")
@@ -96,10 +94,9 @@ def relu6(features: Any, name: str | None = None) -> Node:
     return elementwise("Relu6", as_node(features), name or "Relu6")
 
 
-@kernel_of("Relu6")
-def _relu6(node: Node) -> Any:
-    six = np.asarray(6, node.dtype.as_numpy_dtype)
-    return lambda x: np.minimum(_relu_of(x), six)
+@computing("Relu6")
+def _relu6(x: Any, *, dtype: Any) -> Any:
+    return np.minimum(_relu_of(x), np.asarray(6, dtype))
 
 
 @gradient_of("Relu6")
@@ -120,11 +117,9 @@ def elu(features: Any, name: str | None = None) -> Node:
     return elementwise("Elu", node, name or "Elu")
 
 
+@computing("Elu")
 def _elu(x: Any) -> Any:
     return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
-
-
-computes("Elu", _elu)
 
 
 @gradient_of("Elu")
@@ -141,12 +136,10 @@ def selu(features: Any, name: str | None = None) -> Node:
     return elementwise("Selu", node, name or "Selu")
 
 
+@computing("Selu")
 def _selu(x: Any) -> Any:
     below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
     return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
-
-
-computes("Selu", _selu)
 
 
 @gradient_of("Selu")
@@ -162,10 +155,9 @@ def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> No
     return elementwise("LeakyRelu", node, name or "LeakyRelu", alpha=alpha)
 
 
-@kernel_of("LeakyRelu")
-def _leaky_relu(node: Node) -> Any:
-    alpha = node.attrs["alpha"]
-    return lambda x: np.maximum(alpha * x, x)
+@computing("LeakyRelu")
+def _leaky_relu(x: Any, *, alpha: Any) -> Any:
+    return np.maximum(alpha * x, x)
 
 
 @gradient_of("LeakyRelu")
@@ -233,15 +225,10 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     return elementwise("Softmax", node, name or "Softmax", axis=place)
 
 
-@kernel_of("Softmax")
-def _softmax(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def softmax_of(x: Any) -> Any:
-        powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
-        return powers / np.sum(powers, axis=axis, keepdims=True)
-
-    return softmax_of
+@computing("Softmax")
+def _softmax(x: Any, *, axis: int) -> Any:
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
 @gradient_of("Softmax")
@@ -250,10 +237,9 @@ def _softmax_gradient(node: Node, grad: Node) -> Any:
     return (Node("SoftmaxGrad", (grad, node), dtype=node.dtype, shape=node.shape, attrs=attrs),)
 
 
-@kernel_of("SoftmaxGrad")
-def _softmax_grad(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda g, value: (g - np.sum(g * value, axis=axis, keepdims=True)) * value
+@computing("SoftmaxGrad")
+def _softmax_grad(g: Any, value: Any, *, axis: int) -> Any:
+    return (g - np.sum(g * value, axis=axis, keepdims=True)) * value
 
 
 @gradient_of("SoftmaxGrad")
@@ -314,11 +300,9 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
 
 @kernel_of("BiasAdd")
 def _bias_add(node: Node) -> Any:
-    return np.add if node.attrs["data_format"] == "NHWC" else _bias_second
-
-
-def _bias_second(values: Any, vector: Any) -> Any:
-    return values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
+    if node.attrs["data_format"] == "NHWC":
+        return np.add
+    return lambda values, vector: values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
 
 @gradient_of("BiasAdd")
@@ -446,15 +430,10 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
     )
 
 
-@kernel_of("TopKV2")
-def _top_k(node: Node) -> Any:
-    count = node.attrs["k"]
-
-    def largest(values: Any) -> Any:
-        order = np.argsort(-values, axis=-1, kind="stable")[..., :count]
-        return np.take_along_axis(values, order, -1), order.astype(np.int32)
-
-    return largest
+@computing("TopKV2")
+def _top_k(values: Any, *, k: int) -> Any:
+    order = np.argsort(-values, axis=-1, kind="stable")[..., :k]
+    return np.take_along_axis(values, order, -1), order.astype(np.int32)
 
 
 @gradient_of("TopKV2")
@@ -480,17 +459,12 @@ def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) ->
     return Node("InTopK", inputs, name=name or "InTopK", dtype="bool", shape=inputs[1].shape, attrs={"k": k})
 
 
-@kernel_of("InTopK")
-def _in_top_k(node: Node) -> Any:
-    k = node.attrs["k"]
-
-    def check(values: Any, classes: Any) -> Any:
-        inside = (classes >= 0) & (classes < values.shape[1])
-        own = values[np.arange(len(classes)), np.where(inside, classes, 0)]
-        larger = np.sum(values > own[:, None], axis=1)
-        return inside & np.isfinite(own) & (larger < k)
-
-    return check
+@computing("InTopK")
+def _in_top_k(values: Any, classes: Any, *, k: int) -> Any:
+    inside = (classes >= 0) & (classes < values.shape[1])
+    own = values[np.arange(len(classes)), np.where(inside, classes, 0)]
+    larger = np.sum(values > own[:, None], axis=1)
+    return inside & np.isfinite(own) & (larger < k)
 
 
 def zero_fraction(value: Any, name: str | None = None) -> Node:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DType, as_dtype
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes, computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
@@ -71,10 +71,9 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     return elementwise("Sort", node, name or "sort", axis=place, direction=order)
 
 
-@kernel_of("Sort")
-def _sort(node: Node) -> Any:
-    place, order = node.attrs["axis"], node.attrs["direction"]
-    return lambda v: np.take_along_axis(v, _order(v, place, order), place)
+@computing("Sort")
+def _sort(value: Any, *, axis: int, direction: str) -> Any:
+    return np.take_along_axis(value, _order(value, axis, direction), axis)
 
 
 @gradient_of("Sort")
@@ -94,10 +93,9 @@ def argsort(
     )  # fmt: skip
 
 
-@kernel_of("ArgSort")
-def _argsort(node: Node) -> Any:
-    place, order = node.attrs["axis"], node.attrs["direction"]
-    return lambda v: _order(v, place, order).astype(np.int32)
+@computing("ArgSort")
+def _argsort(value: Any, *, axis: int, direction: str) -> Any:
+    return _order(value, axis, direction).astype(np.int32)
 
 
 class UniqueWithCounts(NamedTuple):
@@ -133,19 +131,21 @@ def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) 
         The values [m] as `y`; of the dtype `out_idx` their places [n] as `idx` and their counts [m] as `count`.
     """
     node, kind = as_node(x), as_dtype(out_idx)
-
-    def find(values: Any) -> Any:
-        _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
-        order = np.argsort(first)
-        position = np.argsort(order)[inverse.reshape(-1)]
-        return values[first[order]], position.astype(kind.as_numpy_dtype), counts[order].astype(kind.as_numpy_dtype)
-
-    parts = Node("UniqueWithCounts", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    attrs = {"tuple": True, "out_idx": kind, "stops_gradient": True}
+    parts = Node("UniqueWithCounts", (node,), name=name, attrs=attrs)
     return UniqueWithCounts(
         tuple_item(parts, 0, dtype=node.dtype, shape=[None]),
         tuple_item(parts, 1, dtype=kind, shape=node.shape),
         tuple_item(parts, 2, dtype=kind, shape=[None]),
     )
+
+
+@computing("UniqueWithCounts")
+def _unique_with_counts(values: Any, *, out_idx: DType) -> Any:
+    _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
+    order, kind = np.argsort(first), out_idx.as_numpy_dtype
+    position = np.argsort(order)[inverse.reshape(-1)]
+    return values[first[order]], position.astype(kind), counts[order].astype(kind)
 
 
 def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = None) -> ListDiff:
@@ -156,15 +156,17 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
     """
     left, right = operands("ListDiff", x, y)
     kind = as_dtype(index_dtype)
-
-    def find(values: Any, others: Any) -> Any:
-        places = np.flatnonzero(~np.isin(values, others))
-        return values[places], places.astype(kind.as_numpy_dtype)
-
-    parts = Node("ListDiff", (left, right), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    attrs = {"tuple": True, "out_idx": kind, "stops_gradient": True}
+    parts = Node("ListDiff", (left, right), name=name, attrs=attrs)
     return ListDiff(
         tuple_item(parts, 0, dtype=left.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=[None])
     )
+
+
+@computing("ListDiff")
+def _list_diff(values: Any, others: Any, *, out_idx: DType) -> Any:
+    places = np.flatnonzero(~np.isin(values, others))
+    return values[places], places.astype(out_idx.as_numpy_dtype)
 
 
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Node:
@@ -173,12 +175,11 @@ def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Node:
     static = None
     if flat.shape.ndims in (0, 1) and sizes.shape.ndims == 1:
         static = [sizes.shape.as_list()[0], *flat.shape.as_list()]
-
-    def find(places: Any, shape: Any) -> Any:
-        return np.stack(np.unravel_index(places, tuple(shape))).astype(places.dtype)
-
-    return Node("UnravelIndex", (flat, sizes), find, name=name, dtype=flat.dtype, shape=TensorShape(static),
+    return Node("UnravelIndex", (flat, sizes), name=name, dtype=flat.dtype, shape=TensorShape(static),
                 attrs={"stops_gradient": True})  # fmt: skip
+
+
+computes("UnravelIndex", lambda at, shape: np.stack(np.unravel_index(at, tuple(shape))).astype(at.dtype))
 
 
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Node:
@@ -191,13 +192,14 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Node:
         name: Name of the node.
     """
     node, steps, axes = as_node(input), as_node(shift), static_ints(axis, "axis")
+    return Node("Roll", (node, steps), name=name, dtype=node.dtype, shape=node.shape, attrs={"axis": axes})
 
-    def move(value: Any, far: Any) -> Any:
-        for place, count in zip(axes, np.asarray(far).reshape(-1), strict=True):
-            value = np.roll(value, int(count), axis=place)
-        return value
 
-    return Node("Roll", (node, steps), move, name=name, dtype=node.dtype, shape=node.shape)
+@computing("Roll")
+def _roll(value: Any, far: Any, *, axis: tuple[int, ...]) -> Any:
+    for place, count in zip(axis, np.asarray(far).reshape(-1), strict=True):
+        value = np.roll(value, int(count), axis=place)
+    return value
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Node:
@@ -211,19 +213,21 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
     """
     node, counts = as_node(input), as_node(repeats)
     (place,) = (None,) if axis is None else normal_axes(axis, node)
-
-    def stretch(value: Any, often: Any) -> Any:
-        flat = np.reshape(value, (-1,)) if place is None else value
-        along = 0 if place is None else place % np.ndim(value)
-        places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
-        return flat[(slice(None),) * along + (places,)]
-
     shape = [None]
     if place is not None:
         shape = None if node.shape.dims is None else node.shape.as_list()  # type: ignore[assignment]
         if shape is not None:
             shape[place] = None
-    return Node("Repeat", (node, counts), stretch, name=name or "Repeat", dtype=node.dtype, shape=TensorShape(shape))
+    return Node("Repeat", (node, counts), name=name or "Repeat", dtype=node.dtype, shape=TensorShape(shape),
+                attrs={"axis": place})  # fmt: skip
+
+
+@computing("Repeat")
+def _repeat(value: Any, often: Any, *, axis: int | None) -> Any:
+    flat = np.reshape(value, (-1,)) if axis is None else value
+    along = 0 if axis is None else axis % np.ndim(value)
+    places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
+    return flat[(slice(None),) * along + (places,)]
 
 
 def meshgrid(*args: Any, **kwargs: Any) -> list[Node]:
@@ -270,17 +274,17 @@ def batch_gather(params: Any, indices: Any, name: str | None = None) -> Node:
         A node [*batch, m, ...].
     """
     values, ids = as_node(params), as_node(indices)
-
-    def gather(rows: Any, places: Any) -> Any:
-        lead = np.ndim(places) - 1
-        grid = [np.arange(size).reshape((-1,) + (1,) * (lead - i)) for i, size in enumerate(np.shape(places)[:-1])]
-        return rows[(*grid, places)]
-
     shape = None
     if values.shape.dims is not None and ids.shape.ndims is not None:
         shape = [*ids.shape.as_list(), *values.shape.as_list()[ids.shape.ndims :]]
-    return Node("BatchGather", (values, ids), gather, name=name or "BatchGather", dtype=values.dtype,
-                shape=TensorShape(shape))  # fmt: skip
+    return Node("BatchGather", (values, ids), name=name or "BatchGather", dtype=values.dtype, shape=TensorShape(shape))
+
+
+@computing("BatchGather")
+def _batch_gather(rows: Any, places: Any) -> Any:
+    lead = np.ndim(places) - 1
+    grid = [np.arange(size).reshape((-1,) + (1,) * (lead - i)) for i, size in enumerate(np.shape(places)[:-1])]
+    return rows[(*grid, places)]
 
 
 def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Node:
@@ -301,20 +305,15 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
     return elementwise("Cumprod", node, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
-@kernel_of("Cumprod")
-def _cumprod(node: Node) -> Any:
-    place, exclusive, reverse = (node.attrs[part] for part in ("axis", "exclusive", "reverse"))
-
-    def running(value: Any) -> Any:
-        turned = np.flip(value, place) if reverse else value
-        if exclusive:
-            front = (slice(None),) * (place % np.ndim(value))
-            one = np.ones_like(turned[(*front, slice(0, 1))])
-            turned = np.concatenate([one, turned[(*front, slice(0, -1))]], axis=place)
-        total = np.cumprod(turned, axis=place, dtype=value.dtype)
-        return np.flip(total, place) if reverse else total
-
-    return running
+@computing("Cumprod")
+def _cumprod(value: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
+    turned = np.flip(value, axis) if reverse else value
+    if exclusive:
+        front = (slice(None),) * (axis % np.ndim(value))
+        one = np.ones_like(turned[(*front, slice(0, 1))])
+        turned = np.concatenate([one, turned[(*front, slice(0, -1))]], axis=axis)
+    total = np.cumprod(turned, axis=axis, dtype=value.dtype)
+    return np.flip(total, axis) if reverse else total
 
 
 @gradient_of("Cumprod")

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import computes, computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import operand_list, static_value
 from globalstep.tf1.ops.gradient_ops import rearranges
@@ -35,14 +36,15 @@ def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", n
     """
     counts, kind = as_node(lengths), as_dtype(dtype)
     inputs = (counts,) if maxlen is None else (counts, as_node(maxlen))
-
-    def mask(values: Any, longest: Any = None) -> Any:
-        width = int(np.max(values, initial=0) if longest is None else longest)
-        return (np.arange(width) < np.asarray(values)[..., None]).astype(kind.as_numpy_dtype)
-
     width = None if maxlen is None else static_value(maxlen)
     dims = None if counts.shape.dims is None else [*counts.shape.as_list(), None if width is None else int(width)]
-    return Node("SequenceMask", inputs, mask, name=name, dtype=kind, shape=TensorShape(dims))
+    return Node("SequenceMask", inputs, name=name, dtype=kind, shape=TensorShape(dims))
+
+
+@computing("SequenceMask")
+def _sequence_mask(values: Any, longest: Any = None, *, dtype: Any) -> Any:
+    width = int(np.max(values, initial=0) if longest is None else longest)
+    return (np.arange(width) < np.asarray(values)[..., None]).astype(dtype)
 
 
 def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Node]:
@@ -58,19 +60,21 @@ def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str
         List of nodes [n_i, ...].
     """
     values, numbers = as_node(data), as_node(partitions)
-
-    def sort(rows: Any, target: Any) -> Any:
-        flat = np.asarray(target).reshape(-1)
-        if flat.size and (flat.min() < 0 or flat.max() >= num_partitions):
-            raise InvalidArgumentError(f"partitions must be in [0, {num_partitions})")
-        rows = np.reshape(rows, (flat.size, *np.shape(rows)[np.ndim(target) :]))
-        return tuple(take_rows(rows, np.flatnonzero(flat == i)) for i in range(num_partitions))
-
-    parts = Node("DynamicPartition", (values, numbers), sort, name=name, attrs={"tuple": True})
+    attrs = {"tuple": True, "num_partitions": num_partitions}
+    parts = Node("DynamicPartition", (values, numbers), name=name, attrs=attrs)
     shape = None
     if values.shape.dims is not None and numbers.shape.ndims is not None:
         shape = [None, *values.shape.as_list()[numbers.shape.ndims :]]
     return [tuple_item(parts, i, dtype=values.dtype, shape=TensorShape(shape)) for i in range(num_partitions)]
+
+
+@computing("DynamicPartition")
+def _dynamic_partition(rows: Any, target: Any, *, num_partitions: int) -> Any:
+    flat = np.asarray(target).reshape(-1)
+    if flat.size and (flat.min() < 0 or flat.max() >= num_partitions):
+        raise InvalidArgumentError(f"partitions must be in [0, {num_partitions})")
+    rows = np.reshape(rows, (flat.size, *np.shape(rows)[np.ndim(target) :]))
+    return tuple(take_rows(rows, np.flatnonzero(flat == i)) for i in range(num_partitions))
 
 
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Node:
@@ -85,24 +89,25 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
         A node [largest index + 1, ...].
     """
     ids, values = [as_node(item) for item in indices], operand_list("DynamicStitch", data, "data")
-    count = len(ids)
-
-    def stitch(*arrays: Any) -> Any:
-        places = [np.asarray(a).reshape(-1) for a in arrays[:count]]
-        rest = np.shape(arrays[count])[np.ndim(arrays[0]) :]
-        rows = np.concatenate([np.reshape(v, (p.size, *rest)) for v, p in zip(arrays[count:], places, strict=True)])
-        joined = np.concatenate(places)
-        size = int(joined.max()) + 1 if joined.size else 0
-        source = np.full(size, -1)
-        source[joined] = np.arange(joined.size)
-        filled = np.flatnonzero(source >= 0)
-        picked = take_rows(rows, source[filled])
-        return picked if filled.size == size else scatter_rows(picked, filled, (size, *rest))
-
     shape = None
     if values[0].shape.dims is not None and ids[0].shape.ndims is not None:
         shape = [None, *values[0].shape.as_list()[ids[0].shape.ndims :]]
-    return Node("DynamicStitch", (*ids, *values), stitch, name=name, dtype=values[0].dtype, shape=TensorShape(shape))
+    return Node("DynamicStitch", (*ids, *values), name=name, dtype=values[0].dtype, shape=TensorShape(shape),
+                attrs={"count": len(ids)})  # fmt: skip
+
+
+@computing("DynamicStitch")
+def _dynamic_stitch(*arrays: Any, count: int) -> Any:
+    places = [np.asarray(a).reshape(-1) for a in arrays[:count]]
+    rest = np.shape(arrays[count])[np.ndim(arrays[0]) :]
+    rows = np.concatenate([np.reshape(v, (p.size, *rest)) for v, p in zip(arrays[count:], places, strict=True)])
+    joined = np.concatenate(places)
+    size = int(joined.max()) + 1 if joined.size else 0
+    source = np.full(size, -1)
+    source[joined] = np.arange(joined.size)
+    filled = np.flatnonzero(source >= 0)
+    picked = take_rows(rows, source[filled])
+    return picked if filled.size == size else scatter_rows(picked, filled, (size, *rest))
 
 
 class Unique(NamedTuple):
@@ -124,25 +129,26 @@ def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> Unique:
         The values [m] as `y`, and their places [n], of the dtype `out_idx`, as `idx`.
     """
     node, kind = as_node(x), as_dtype(out_idx)
-
-    def find(values: Any) -> Any:
-        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        position = np.argsort(order)
-        return values[np.sort(first)], position[inverse.reshape(-1)].astype(kind.as_numpy_dtype)
-
-    parts = Node("Unique", (node,), find, name=name, attrs={"tuple": True, "stops_gradient": True})
+    parts = Node("Unique", (node,), name=name, attrs={"tuple": True, "out_idx": kind, "stops_gradient": True})
     return Unique(
         tuple_item(parts, 0, dtype=node.dtype, shape=[None]), tuple_item(parts, 1, dtype=kind, shape=node.shape)
     )
 
 
+@computing("Unique")
+def _unique(values: Any, *, out_idx: DType) -> Any:
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    position = np.argsort(order)
+    return values[np.sort(first)], position[inverse.reshape(-1)].astype(out_idx.as_numpy_dtype)
+
+
 def invert_permutation(x: Any, name: str | None = None) -> Node:
     """Give the permutation that undoes `x`."""
     node = as_node(x)
-    return Node("InvertPermutation", (node,), lambda v: np.argsort(v).astype(v.dtype), name=name,
-                dtype=node.dtype, shape=node.shape)  # fmt: skip
+    return Node("InvertPermutation", (node,), name=name, dtype=node.dtype, shape=node.shape)
 
 
+computes("InvertPermutation", lambda v: np.argsort(v).astype(v.dtype))
 rearranges("DynamicPartition")
 rearranges("DynamicStitch", data=lambda node: range(len(node.inputs) // 2, len(node.inputs)))

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computing, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, transpose
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
@@ -139,10 +139,9 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     return Node("Tensordot", (x, y), name=name, dtype=x.dtype, shape=shape, attrs={"axes": pairs})
 
 
-@kernel_of("Tensordot")
-def _tensordot(node: Node) -> Any:
-    axes = node.attrs["axes"]
-    return lambda u, v: np.tensordot(u, v, axes)
+@computing("Tensordot")
+def _tensordot(u: Any, v: Any, *, axes: Any) -> Any:
+    return np.tensordot(u, v, axes)
 
 
 @gradient_of("Tensordot")
@@ -220,10 +219,9 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
     return Node("Einsum", nodes, name=name, dtype=nodes[0].dtype, shape=shape, attrs={"equation": equation})
 
 
-@kernel_of("Einsum")
-def _einsum(node: Node) -> Any:
-    equation = node.attrs["equation"]
-    return lambda *values: np.einsum(equation, *values)
+@computing("Einsum")
+def _einsum(*values: Any, equation: str) -> Any:
+    return np.einsum(equation, *values)
 
 
 def _einsum_shape(equation: str, shapes: Sequence[TensorShape]) -> TensorShape:

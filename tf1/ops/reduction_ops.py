@@ -16,7 +16,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computing, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
@@ -71,10 +71,14 @@ class _Summation(NamedTuple):
     repeats: bool
 
 
+def _axes_of(rank: int, axes: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(range(rank)) if axes is None else tuple(axis % rank for axis in axes)
+
+
 @functools.lru_cache
 def _summation_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> _Summation:
     rank = len(shape)
-    wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes) if rank else ()
+    wanted = _axes_of(rank, axes) if rank else ()
     repeats = len(wanted) == 1 and wanted[0] < rank - 1
     subscripts = None
     if repeats and rank <= len(ascii_letters) and 1 < math.prod(shape[wanted[0] + 1 :]) < _SHORT_RUN:
@@ -112,8 +116,7 @@ def _reducing(node: Node, fn: _Reduction) -> Callable[[Any], Any]:
     axes, keepdims, mean = node.attrs["axis"], node.attrs["keepdims"], fn is _mean
 
     def reduce(value: Any) -> Any:
-        rank = np.ndim(value)
-        wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes)
+        wanted = _axes_of(np.ndim(value), axes)
         reduced = fn(value, wanted) if wanted else fn(np.reshape(value, (1, *np.shape(value))), (0,))[0]
         if keepdims or not wanted:
             return reduced
@@ -310,16 +313,10 @@ def _product_gradient(node: Node, grad: Node) -> Any:
     return (_spread(node, grad) * rest,)
 
 
-@kernel_of("ProductOfOthers")
-def _product_of_others(node: Node) -> Any:
-    axes = node.attrs["of"].attrs["axis"]
-
-    def others(value: Any) -> Any:
-        rank = np.ndim(value)
-        wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes)
-        return product_of_others(value, wanted) if wanted else np.ones_like(value)
-
-    return others
+@computing("ProductOfOthers")
+def _product_of_others(value: Any, *, of: Node) -> Any:
+    axes = _axes_of(np.ndim(value), of.attrs["axis"])
+    return product_of_others(value, axes) if axes else np.ones_like(value)
 
 
 gradient_of("ProductOfOthers")(composed(lambda node: _spread(node.attrs["of"], node.attrs["of"]) / node.inputs[0]))
@@ -377,10 +374,9 @@ def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
         shape = _reduced_shape(node, (place,), False)
         return Node(op_type, (node,), name=name, dtype=wanted, shape=shape, attrs={"axis": place})
 
-    @kernel_of(op_type)
-    def _kernel(node: Node) -> Any:
-        axis, dtype = node.attrs["axis"], node.dtype.as_numpy_dtype
-        return lambda v: find(v, axis=axis).astype(dtype)
+    @computing(op_type)
+    def _found(value: Any, *, axis: int, dtype: Any) -> Any:
+        return find(value, axis=axis).astype(dtype)
 
     word = "largest" if op_type == "ArgMax" else "smallest"
     function.__name__ = function.__qualname__ = op_type.lower()
@@ -421,17 +417,12 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
     return elementwise("Cumsum", node, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
-@kernel_of("Cumsum")
-def _cumsum(node: Node) -> Any:
-    place, exclusive, reverse = (node.attrs[part] for part in ("axis", "exclusive", "reverse"))
-
-    def running(value: Any) -> Any:
-        turned = np.flip(value, place) if reverse else value
-        total = np.cumsum(turned, axis=place, dtype=value.dtype)
-        total = total - turned if exclusive else total
-        return np.flip(total, place) if reverse else total
-
-    return running
+@computing("Cumsum")
+def _cumsum(value: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
+    turned = np.flip(value, axis) if reverse else value
+    total = np.cumsum(turned, axis=axis, dtype=value.dtype)
+    total = total - turned if exclusive else total
+    return np.flip(total, axis) if reverse else total
 
 
 @gradient_of("Cumsum")
@@ -506,14 +497,9 @@ def bincount(
     return Node("Bincount", inputs, name=name, dtype=kind, shape=[None], attrs={"minlength": low, "maxlength": high})
 
 
-@kernel_of("Bincount")
-def _bincount(node: Node) -> Any:
-    low, high, dtype = node.attrs["minlength"], node.attrs["maxlength"], node.dtype.as_numpy_dtype
-
-    def count(numbers: Any, *weight: Any) -> Any:
-        flat = np.asarray(numbers).reshape(-1)
-        flat = flat if high is None else np.minimum(flat, high)
-        factors = np.asarray(weight[0]).reshape(-1) if weight else None
-        return np.bincount(flat, factors, low)[:high].astype(dtype)
-
-    return count
+@computing("Bincount")
+def _bincount(numbers: Any, weights: Any = None, *, minlength: int, maxlength: int | None, dtype: Any) -> Any:
+    flat = np.asarray(numbers).reshape(-1)
+    flat = flat if maxlength is None else np.minimum(flat, maxlength)
+    factors = None if weights is None else np.asarray(weights).reshape(-1)
+    return np.bincount(flat, factors, minlength)[:maxlength].astype(dtype)

@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computing
 from globalstep.tf1.ops.joining_ops import reverse
 
 __all__ = ["reverse_sequence"]
@@ -48,29 +49,26 @@ def reverse_sequence(
     batch = batch_axis if batch_axis is not None else batch_dim if batch_dim is not None else 0
     if seq_lengths is None:
         return reverse(node, [time], name=name)
-
-    def places(values: Any, lengths: Any) -> Any:
-        steps = values.shape[time]
-        counts = np.asarray(lengths).reshape(-1)
-        if counts.size != values.shape[batch]:
-            raise InvalidArgumentError(
-                f"Length of seq_lengths != input.dims({batch}), ({counts.size} vs. {values.shape[batch]})"
-            )
-        if counts.size and (counts.min() < 0 or counts.max() > steps):
-            raise InvalidArgumentError(f"seq_lengths must be between 0 and input.dims({time}), {steps}; got {counts}.")
-        at = np.arange(steps)
-        mirrored = np.where(at < counts[:, None], counts[:, None] - 1 - at, at)
-        shape = [1] * values.ndim
-        shape[batch], shape[time] = mirrored.shape
-        return (mirrored if batch < time else mirrored.T).reshape(shape)
-
-    def turn(values: Any, lengths: Any) -> Any:
-        return np.take_along_axis(values, places(values, lengths), axis=time)
-
     return Node(
-        "ReverseSequence", (node, as_node(seq_lengths)), turn, name=name, dtype=node.dtype,
-        shape=node.shape, attrs={"seq_axis": time, "batch_axis": batch},
+        "ReverseSequence", (node, as_node(seq_lengths)), name=name, dtype=node.dtype, shape=node.shape,
+        attrs={"seq_axis": time, "batch_axis": batch},
     )  # fmt: skip
+
+
+@computing("ReverseSequence")
+def _reverse_sequence(values: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -> Any:
+    steps, count = values.shape[seq_axis], values.shape[batch_axis]
+    counts = np.asarray(lengths).reshape(-1)
+    if counts.size != count:
+        raise InvalidArgumentError(f"Length of seq_lengths != input.dims({batch_axis}), ({counts.size} vs. {count})")
+    if counts.size and (counts.min() < 0 or counts.max() > steps):
+        raise InvalidArgumentError(f"seq_lengths must be between 0 and input.dims({seq_axis}), {steps}; got {counts}.")
+    at = np.arange(steps)
+    mirrored = np.where(at < counts[:, None], counts[:, None] - 1 - at, at)
+    shape = [1] * values.ndim
+    shape[batch_axis], shape[seq_axis] = mirrored.shape
+    places = (mirrored if batch_axis < seq_axis else mirrored.T).reshape(shape)
+    return np.take_along_axis(values, places, axis=seq_axis)
 
 
 @gradient_of("ReverseSequence")

@@ -5,12 +5,14 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.building import static_ints
@@ -59,18 +61,19 @@ def space_to_depth(input: Any, block_size: int, name: str | None = None, data_fo
     if conv_ops.is_channels_first(data_format, 4):
         return conv_ops.to_channels_first(space_to_depth(conv_ops.to_channels_last(node), block, name))
     n, height, width, depth = node.shape.as_list() if node.shape.dims is not None else [None] * 4
-
-    def move(value: Any) -> Any:
-        batch, rows, columns, channels = np.shape(value)
-        if rows % block or columns % block:
-            raise InvalidArgumentError(f"Image height {rows} and width {columns} should be divisible by {block}")
-        split = np.reshape(value, (batch, rows // block, block, columns // block, block, channels))
-        turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
-        return np.reshape(turned, (batch, rows // block, columns // block, block * block * channels))
-
     sizes = [_divided(height, block, node, "height"), _divided(width, block, node, "width")]
     shape = TensorShape([n, *sizes, None if depth is None else depth * block * block])
-    return Node("SpaceToDepth", (node,), move, name=name, dtype=node.dtype, shape=shape)
+    return Node("SpaceToDepth", (node,), name=name, dtype=node.dtype, shape=shape, attrs={"block_size": block})
+
+
+@computing("SpaceToDepth")
+def _space_to_depth(value: Any, *, block_size: int) -> Any:
+    (batch, rows, columns, channels), block = np.shape(value), block_size
+    if rows % block or columns % block:
+        raise InvalidArgumentError(f"Image height {rows} and width {columns} should be divisible by {block}")
+    split = np.reshape(value, (batch, rows // block, block, columns // block, block, channels))
+    turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
+    return np.reshape(turned, (batch, rows // block, columns // block, block * block * channels))
 
 
 def depth_to_space(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Node:
@@ -92,18 +95,19 @@ def depth_to_space(input: Any, block_size: int, name: str | None = None, data_fo
     if conv_ops.is_channels_first(data_format, 4):
         return conv_ops.to_channels_first(depth_to_space(conv_ops.to_channels_last(node), block, name))
     n, height, width, depth = node.shape.as_list() if node.shape.dims is not None else [None] * 4
-
-    def move(value: Any) -> Any:
-        batch, rows, columns, channels = np.shape(value)
-        if channels % (block * block):
-            raise InvalidArgumentError(f"Depth {channels} should be divisible by {block * block}")
-        split = np.reshape(value, (batch, rows, columns, block, block, channels // (block * block)))
-        turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
-        return np.reshape(turned, (batch, rows * block, columns * block, -1))
-
     sizes = [None if size is None else size * block for size in (height, width)]
     shape = TensorShape([n, *sizes, _divided(depth, block * block, node, "depth")])
-    return Node("DepthToSpace", (node,), move, name=name, dtype=node.dtype, shape=shape)
+    return Node("DepthToSpace", (node,), name=name, dtype=node.dtype, shape=shape, attrs={"block_size": block})
+
+
+@computing("DepthToSpace")
+def _depth_to_space(value: Any, *, block_size: int) -> Any:
+    (batch, rows, columns, channels), block = np.shape(value), block_size
+    if channels % (block * block):
+        raise InvalidArgumentError(f"Depth {channels} should be divisible by {block * block}")
+    split = np.reshape(value, (batch, rows, columns, block, block, channels // (block * block)))
+    turned = np.transpose(split, (0, 1, 3, 2, 4, 5))
+    return np.reshape(turned, (batch, rows * block, columns * block, -1))
 
 
 def _pairs(values: Any, count: int, what: str) -> list[tuple[int, int]]:
@@ -127,22 +131,24 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
     """
     node, block = as_node(input), static_ints(block_shape, "block_shape")
     around = _pairs(paddings, len(block), "paddings")
+    shape = _space_shape(node, block, around, inside=False)
+    attrs = {"block_shape": block, "paddings": around}
+    return Node("SpaceToBatchND", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
 
-    def move(value: Any) -> Any:
-        rest = np.shape(value)[1 + len(block) :]
-        value = np.pad(value, [(0, 0), *around, *[(0, 0)] * len(rest)], "constant")
-        batch, space = np.shape(value)[0], np.shape(value)[1 : 1 + len(block)]
-        if any(size % by for size, by in zip(space, block, strict=True)):
-            raise InvalidArgumentError(f"padded_shape {list(space)} is not divisible by block_shape {list(block)}")
-        parts = [item for size, by in zip(space, block, strict=True) for item in (size // by, by)]
-        split = np.reshape(value, (batch, *parts, *rest))
-        inner, outer = [2 + 2 * i for i in range(len(block))], [1 + 2 * i for i in range(len(block))]
-        last = list(range(1 + 2 * len(block), np.ndim(split)))
-        turned = np.transpose(split, (*inner, 0, *outer, *last))
-        return np.reshape(turned, (batch * int(np.prod(block)), *(parts[::2]), *rest))
 
-    return Node("SpaceToBatchND", (node,), move, name=name, dtype=node.dtype,
-                shape=_space_shape(node, block, around, inside=False))  # fmt: skip
+@computing("SpaceToBatchND")
+def _space_to_batch_nd(value: Any, *, block_shape: tuple[int, ...], paddings: Sequence[tuple[int, int]]) -> Any:
+    ranks = len(block_shape)
+    rest = np.shape(value)[1 + ranks :]
+    value = np.pad(value, [(0, 0), *paddings, *[(0, 0)] * len(rest)], "constant")
+    batch, space = np.shape(value)[0], np.shape(value)[1 : 1 + ranks]
+    if any(size % by for size, by in zip(space, block_shape, strict=True)):
+        raise InvalidArgumentError(f"padded_shape {list(space)} is not divisible by block_shape {list(block_shape)}")
+    parts = [item for size, by in zip(space, block_shape, strict=True) for item in (size // by, by)]
+    split = np.reshape(value, (batch, *parts, *rest))
+    inner, outer = [2 + 2 * i for i in range(ranks)], [1 + 2 * i for i in range(ranks)]
+    turned = np.transpose(split, (*inner, 0, *outer, *range(1 + 2 * ranks, np.ndim(split))))
+    return np.reshape(turned, (batch * int(np.prod(block_shape)), *(parts[::2]), *rest))
 
 
 def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Node:
@@ -159,26 +165,26 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     """
     node, block = as_node(input), static_ints(block_shape, "block_shape")
     cut = _pairs(crops, len(block), "crops")
+    shape = _space_shape(node, block, cut, inside=True)
+    attrs = {"block_shape": block, "crops": cut}
+    return Node("BatchToSpaceND", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
 
-    def move(value: Any) -> Any:
-        batch, space = np.shape(value)[0], np.shape(value)[1 : 1 + len(block)]
-        rest = np.shape(value)[1 + len(block) :]
-        count = int(np.prod(block))
-        if batch % count:
-            raise InvalidArgumentError(
-                f"Input batch dimension ({batch}) is not divisible by product of block sizes ({count})"
-            )
-        split = np.reshape(value, (*block, batch // count, *space, *rest))
-        ranks = len(block)
-        order = [ranks] + [axis for i in range(ranks) for axis in (ranks + 1 + i, i)]
-        turned = np.transpose(split, (*order, *range(2 * ranks + 1, np.ndim(split))))
-        whole = [size * by for size, by in zip(space, block, strict=True)]
-        joined = np.reshape(turned, (batch // count, *whole, *rest))
-        slices = [slice(low, size - high) for size, (low, high) in zip(whole, cut, strict=True)]
-        return joined[(slice(None), *slices)]
 
-    return Node("BatchToSpaceND", (node,), move, name=name, dtype=node.dtype,
-                shape=_space_shape(node, block, cut, inside=True))  # fmt: skip
+@computing("BatchToSpaceND")
+def _batch_to_space_nd(value: Any, *, block_shape: tuple[int, ...], crops: Sequence[tuple[int, int]]) -> Any:
+    ranks, count = len(block_shape), int(np.prod(block_shape))
+    batch, space, rest = np.shape(value)[0], np.shape(value)[1 : 1 + ranks], np.shape(value)[1 + ranks :]
+    if batch % count:
+        raise InvalidArgumentError(
+            f"Input batch dimension ({batch}) is not divisible by product of block sizes ({count})"
+        )
+    split = np.reshape(value, (*block_shape, batch // count, *space, *rest))
+    order = [ranks] + [axis for i in range(ranks) for axis in (ranks + 1 + i, i)]
+    turned = np.transpose(split, (*order, *range(2 * ranks + 1, np.ndim(split))))
+    whole = [size * by for size, by in zip(space, block_shape, strict=True)]
+    joined = np.reshape(turned, (batch // count, *whole, *rest))
+    slices = [slice(low, size - high) for size, (low, high) in zip(whole, crops, strict=True)]
+    return joined[(slice(None), *slices)]
 
 
 def _space_shape(node: Node, block: tuple[int, ...], margins: list[tuple[int, int]], *, inside: bool) -> TensorShape:
@@ -243,17 +249,19 @@ def extract_image_patches(
     if conv_ops.two_sizes([1, 1, 1, 1] if rates is None else rates, "rates") != (1, 1):
         raise ValueError("extract_image_patches with rates above 1 is not supported.")
     fit = conv_ops.checked_padding("VALID" if padding is None else padding)
-
-    def take(value: Any) -> Any:
-        windows = conv_ops.prepared(value, size, steps, fit, 0)
-        return np.reshape(windows, (*np.shape(windows)[:3], -1))
-
     depth = node.shape.as_list()[-1] if node.shape.dims is not None else None
     channels = None if depth is None else depth * size[0] * size[1]
     shape = conv_ops.output_shape(node, size, steps, fit, channels)
     if channels is None:
         shape = TensorShape([*shape.as_list()[:3], None])
-    return Node("ExtractImagePatches", (node,), take, name=name, dtype=node.dtype, shape=shape)
+    attrs = {"ksizes": size, "strides": steps, "padding": fit}
+    return Node("ExtractImagePatches", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
+
+
+@computing("ExtractImagePatches")
+def _extract_image_patches(value: Any, *, ksizes: Any, strides: Any, padding: str) -> Any:
+    windows = conv_ops.prepared(value, ksizes, strides, padding, 0)
+    return np.reshape(windows, (*np.shape(windows)[:3], -1))
 
 
 rearranges("BatchToSpaceND", "DepthToSpace", "ExtractImagePatches", "SpaceToBatchND", "SpaceToDepth")
