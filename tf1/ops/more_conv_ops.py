@@ -12,6 +12,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.kernels import computes, computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops, math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, reshape, reshape_like, squeeze, transpose
@@ -32,7 +33,8 @@ __all__ = [
 ]
 
 
-def _spread(kernel: Any, rates: tuple[int, int]) -> Any:
+@computing("Dilate")
+def _spread(kernel: Any, *, rates: tuple[int, int]) -> Any:
     """Put rows and columns of zeros between those of a kernel."""
     rows, columns = (rate * (size - 1) + 1 for rate, size in zip(rates, kernel.shape, strict=False))
     wide = np.zeros((rows, columns, *kernel.shape[2:]), kernel.dtype)
@@ -48,9 +50,8 @@ def dilated(kernel: Node, rates: tuple[int, int]) -> Node:
     if rows is None or columns is None:
         raise ValueError(f"The size of the filters must be known: {kernel.shape}.")
     wide = [rates[0] * (rows - 1) + 1, rates[1] * (columns - 1) + 1]
-    return Node(
-        "Dilate", (kernel,), lambda k: _spread(k, rates), name="dilate", dtype=kernel.dtype, shape=[*wide, *rest]
-    )
+    attrs = {"rates": rates}
+    return Node("Dilate", (kernel,), name="dilate", dtype=kernel.dtype, shape=[*wide, *rest], attrs=attrs)
 
 
 def conv2d_transpose(
@@ -98,8 +99,7 @@ def conv2d_transpose(
     sizes = as_shape_node(output_shape)
     if conv_ops.is_channels_first(data_format, 4):
         moved = Node(
-            "Gather", (sizes,), lambda s: s[np.array([0, 2, 3, 1])], dtype=sizes.dtype, shape=[4],
-            attrs={"stops_gradient": True},
+            "SizesInLastOrder", (sizes,), name="Gather", dtype=sizes.dtype, shape=[4], attrs={"stops_gradient": True}
         ) if sizes.op_type != "Const" else as_shape_node([sizes.attrs["value"][i] for i in (0, 2, 3, 1)])  # fmt: skip
         made = conv2d_transpose(
             conv_ops.to_channels_last(x), w, moved, conv_ops.last_order(strides), padding, "NHWC", name
@@ -115,6 +115,9 @@ def conv2d_transpose(
     if dims is not None and len(dims) == 4 and dims[3] not in (None, outputs):
         raise ValueError(f"output_shape does not match filter's output channels, {dims[3]} != {outputs}")
     return conv_ops.images_gradient(x, w, sizes, steps, fit, name or "conv2d_transpose")
+
+
+computes("SizesInLastOrder", lambda sizes: sizes[np.array([0, 2, 3, 1])])
 
 
 def depthwise_conv2d(
@@ -165,22 +168,22 @@ def depthwise_conv2d(
         raise ValueError(f"The size of the filters must be known: {w.shape}.")
     if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, channels):
         raise ValueError(f"The images have {x.shape.as_list()[-1]} channels, the filters {channels}.")
-    size = (rows, columns)
-
-    def convolve(images: Any, kernels: Any) -> Any:
-        windows = conv_ops.prepared(images, size, steps, fit, 0)
-        lead, (depth, each) = np.shape(windows)[:3], np.shape(kernels)[2:]
-        # Channel by channel: [channels, places, elements] @ [channels, elements, multiplier].
-        flat = np.transpose(np.reshape(windows, (-1, size[0] * size[1], depth)), (2, 0, 1))
-        weights = np.transpose(np.reshape(kernels, (size[0] * size[1], depth, each)), (1, 0, 2))
-        return np.reshape(np.transpose(np.matmul(flat, weights), (1, 0, 2)), (*lead, depth * each))
-
     outputs = None if channels is None or multiplier is None else channels * multiplier
-    shape = conv_ops.output_shape(x, size, steps, fit, outputs)
+    shape = conv_ops.output_shape(x, (rows, columns), steps, fit, outputs)
     return Node(
-        "DepthwiseConv2dNative", (x, kernel), convolve, name=name or "depthwise", dtype=x.dtype, shape=shape,
+        "DepthwiseConv2dNative", (x, kernel), name=name or "depthwise", dtype=x.dtype, shape=shape,
         attrs={"strides": steps, "padding": fit},
     )  # fmt: skip
+
+
+@computing("DepthwiseConv2dNative")
+def _depthwise(images: Any, kernels: Any, *, strides: tuple[int, int], padding: str) -> Any:
+    rows, columns, depth, each = np.shape(kernels)
+    windows = conv_ops.prepared(images, (rows, columns), strides, padding, 0)
+    # Channel by channel: [channels, places, elements] @ [channels, elements, multiplier].
+    flat = np.transpose(np.reshape(windows, (-1, rows * columns, depth)), (2, 0, 1))
+    weights = np.transpose(np.reshape(kernels, (rows * columns, depth, each)), (1, 0, 2))
+    return np.reshape(np.transpose(np.matmul(flat, weights), (1, 0, 2)), (*np.shape(windows)[:3], depth * each))
 
 
 rearranges("Dilate")
@@ -420,7 +423,8 @@ def pool(
         return conv_ops.to_channels_first(made) if first else made
 
 
-def _around(x: Any, radius: int) -> Any:
+@computing("SumOfNeighbours")
+def _around(x: Any, *, radius: int) -> Any:
     """Give at each channel the sum of those at most `radius` away."""
     total = x.copy()
     for step in range(1, min(radius, x.shape[-1] - 1) + 1):
@@ -448,20 +452,19 @@ def local_response_normalization(
     x = require_float("LRN", as_node(input), "input")
     if x.shape.ndims not in (None, 4):
         raise ValueError(f"Shape must be rank 4 but is rank {x.shape.ndims} for 'LRN' with input shapes: {x.shape}.")
-
-    def normalize(images: Any) -> Any:
-        kind = images.dtype.type
-        norm = _around(images * images, int(depth_radius)) * kind(alpha) + kind(bias)
-        return images / np.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
-
     attrs = {"depth_radius": int(depth_radius), "bias": float(bias), "alpha": float(alpha), "beta": float(beta)}
-    return Node("LRN", (x,), normalize, name=name or "LRN", dtype=x.dtype, shape=x.shape, attrs=attrs)
+    return Node("LRN", (x,), name=name or "LRN", dtype=x.dtype, shape=x.shape, attrs=attrs)
+
+
+@computing("LRN")
+def _normalized(images: Any, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Any:
+    kind = images.dtype.type
+    norm = _around(images * images, radius=depth_radius) * kind(alpha) + kind(bias)
+    return images / np.sqrt(norm) if beta == 0.5 else images * norm ** kind(-beta)
 
 
 def _neighbours(x: Node, radius: int) -> Node:
-    return Node(
-        "SumOfNeighbours", (x,), lambda v: _around(v, radius), dtype=x.dtype, shape=x.shape, attrs={"radius": radius}
-    )
+    return Node("SumOfNeighbours", (x,), dtype=x.dtype, shape=x.shape, attrs={"radius": radius})
 
 
 @gradient_of("SumOfNeighbours")

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, sizes_of
@@ -66,6 +67,9 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     return (None, None) if op_seed is None else (_DEFAULT_GRAPH_SEED, op_seed)
 
 
+_How = TypeVar("_How", bound=Callable[..., Any])
+
+
 class Generator:
     """A seeded generator that several threads may draw from."""
 
@@ -88,29 +92,41 @@ def _random_node(
     seed: int | None,
     dtype: DTypeLike,
     name: str | None,
-    how: Callable[..., Any],
     *inputs: Node,
     lead: Any = (),
     last: Any = (),
 ) -> Node:
-    """Make a node of random values: `how(generator, size, *values)`; `lead` and `last` are around `shape` in theirs."""
-    generator, kind = Generator(seed), as_dtype(dtype)
+    """Make a node of random values; `lead` and `last` are around `shape` in theirs."""
+    attrs, kind = {"seed": seed, "generator": Generator(seed), "stops_gradient": True}, as_dtype(dtype)
     sizes = as_shape_node(shape)
-
-    def draw(wanted: Any, *values: Any) -> Any:
-        size = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
-        return np.asarray(generator.draw(lambda g: how(g, size, *values)), dtype=kind.as_numpy_dtype)
-
     return Node(
-        op_type, (sizes, *inputs), draw, name=name, dtype=kind,
+        op_type, (sizes, *inputs), name=name, dtype=kind, stateful=True, attrs=attrs,
         shape=TensorShape(lead).concatenate(sizes_of(sizes)).concatenate(last),
-        stateful=True, attrs={"seed": seed, "stops_gradient": True},
     )  # fmt: skip
 
 
-def _drawn_as(dtype: DTypeLike) -> Any:
+def _draws(op_type: str) -> Callable[[_How], _How]:
+    """Register how values of a kind of node are drawn, by `how(generator, size, numpy's dtype, *values)`."""
+
+    def register(how: _How) -> _How:
+        @kernel_of(op_type)
+        def _kernel(node: Node) -> Any:
+            generator, dtype = node.attrs["generator"], node.dtype.as_numpy_dtype
+
+            def draw(wanted: Any, *values: Any) -> Any:
+                size = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
+                return np.asarray(generator.draw(lambda g: how(g, size, dtype, *values)), dtype=dtype)
+
+            return draw
+
+        return how
+
+    return register
+
+
+def _drawn_as(dtype: Any) -> Any:
     """The dtype to draw in: numpy draws float32 and float64."""
-    return np.float64 if as_dtype(dtype).name == "float64" else np.float32
+    return np.float64 if dtype is np.float64 else np.float32
 
 
 def random_normal(
@@ -134,11 +150,13 @@ def random_normal(
     Returns:
         A node.
     """
-    normal = _random_node(
-        "RandomStandardNormal", shape, seed, dtype, name or "random_normal",
-        lambda g, size: g.standard_normal(size, dtype=_drawn_as(dtype)),
-    )  # fmt: skip
+    normal = _random_node("RandomStandardNormal", shape, seed, dtype, name or "random_normal")
     return _scaled(normal, mean, stddev)
+
+
+@_draws("RandomStandardNormal")
+def _normal(g: np.random.Generator, size: tuple[int, ...], dtype: Any) -> Any:
+    return g.standard_normal(size, dtype=_drawn_as(dtype))
 
 
 def _scaled(unit: Node, mean: Any, stddev: Any) -> Node:
@@ -158,17 +176,17 @@ def truncated_normal(
 
     The arguments are those of `random_normal`.
     """
+    return _scaled(_random_node("TruncatedNormal", shape, seed, dtype, name or "truncated_normal"), mean, stddev)
 
-    def draw(g: np.random.Generator, size: tuple[int, ...]) -> Any:
-        values = g.standard_normal(size, dtype=_drawn_as(dtype)).reshape(-1)
-        far = np.flatnonzero(np.abs(values) > 2)
-        while far.size:
-            values[far] = g.standard_normal(far.size, dtype=_drawn_as(dtype))
-            far = far[np.abs(values[far]) > 2]
-        return values.reshape(size)
 
-    unit = _random_node("TruncatedNormal", shape, seed, dtype, name or "truncated_normal", draw)
-    return _scaled(unit, mean, stddev)
+@_draws("TruncatedNormal")
+def _truncated_normal(g: np.random.Generator, size: tuple[int, ...], dtype: Any) -> Any:
+    values = g.standard_normal(size, dtype=_drawn_as(dtype)).reshape(-1)
+    far = np.flatnonzero(np.abs(values) > 2)
+    while far.size:
+        values[far] = g.standard_normal(far.size, dtype=_drawn_as(dtype))
+        far = far[np.abs(values[far]) > 2]
+    return values.reshape(size)
 
 
 def random_uniform(
@@ -201,15 +219,18 @@ def random_uniform(
             raise ValueError(f"Must specify maxval for integer dtype {kind.name}")
         maxval = 1
     low, high = (as_node(v, None if isinstance(v, Node) else kind) for v in (minval, maxval))
-
-    def draw(g: np.random.Generator, size: tuple[int, ...], a: Any, b: Any) -> Any:
-        if kind.is_integer:
-            return g.integers(a, b, size, dtype=kind.as_numpy_dtype)
-        unit = g.random(size, dtype=_drawn_as(kind))
-        return unit * (b - a) + a
-
     op_type = "RandomUniformInt" if kind.is_integer else "RandomUniform"
-    return _random_node(op_type, shape, seed, kind, name or "random_uniform", draw, low, high)
+    return _random_node(op_type, shape, seed, kind, name or "random_uniform", low, high)
+
+
+@_draws("RandomUniformInt")
+def _integers(g: np.random.Generator, size: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
+    return g.integers(low, high, size, dtype=dtype)
+
+
+@_draws("RandomUniform")
+def _uniform(g: np.random.Generator, size: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
+    return g.random(size, dtype=_drawn_as(dtype)) * (high - low) + low
 
 
 def random_gamma(
@@ -223,13 +244,13 @@ def random_gamma(
     """Draw from gamma distributions: values of shape `shape` + shape of `alpha`; `beta` is 1 / scale."""
     a = as_node(alpha, None if isinstance(alpha, Node) else dtype)
     b = as_node(1.0 if beta is None else beta, None if isinstance(beta, Node) else dtype)
-
-    def draw(g: np.random.Generator, size: tuple[int, ...], form: Any, rate: Any) -> Any:
-        full = (*size, *np.broadcast_shapes(np.shape(form), np.shape(rate)))
-        return g.gamma(form, 1 / rate, full)
-
     last = broadcast_sizes(a.shape, b.shape)
-    return _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", draw, a, b, last=last)
+    return _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", a, b, last=last)
+
+
+@_draws("RandomGamma")
+def _gamma(g: np.random.Generator, size: tuple[int, ...], dtype: Any, form: Any, rate: Any) -> Any:
+    return g.gamma(form, 1 / rate, (*size, *np.broadcast_shapes(np.shape(form), np.shape(rate))))
 
 
 def random_poisson(
@@ -237,10 +258,12 @@ def random_poisson(
 ) -> Node:
     """Draw from Poisson distributions: values of shape `shape` + shape of `lam`."""
     rate = as_node(lam)
-    return _random_node(
-        "RandomPoisson", shape, seed, dtype, name or "random_poisson",
-        lambda g, size, mean: g.poisson(mean, (*size, *np.shape(mean))), rate, last=rate.shape,
-    )  # fmt: skip
+    return _random_node("RandomPoisson", shape, seed, dtype, name or "random_poisson", rate, last=rate.shape)
+
+
+@_draws("RandomPoisson")
+def _poisson(g: np.random.Generator, size: tuple[int, ...], dtype: Any, mean: Any) -> Any:
+    return g.poisson(mean, (*size, *np.shape(mean)))
 
 
 def multinomial(
@@ -259,15 +282,14 @@ def multinomial(
         A node [batch, num_samples].
     """
     scores = as_node(logits)
-
-    def draw(g: np.random.Generator, size: tuple[int, ...], values: Any) -> Any:
-        noise = g.gumbel(size=(values.shape[0], *size, values.shape[1]))
-        return np.argmax(values[:, None, :] + noise, axis=-1)
-
     rows = scores.shape.as_list()[:1] if scores.shape.dims is not None else [None]
-    return _random_node(
-        "Multinomial", [num_samples], seed, output_dtype, name or "Multinomial", draw, scores, lead=rows
-    )  # fmt: skip
+    return _random_node("Multinomial", [num_samples], seed, output_dtype, name or "Multinomial", scores, lead=rows)
+
+
+@_draws("Multinomial")
+def _multinomial(g: np.random.Generator, size: tuple[int, ...], dtype: Any, values: Any) -> Any:
+    noise = g.gumbel(size=(values.shape[0], *size, values.shape[1]))
+    return np.argmax(values[:, None, :] + noise, axis=-1)
 
 
 def categorical(
@@ -280,8 +302,7 @@ def categorical(
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Node:
     """Give the rows of `value` in random order."""
     node = as_node(value)
-    order = _random_node(
-        "RandomShuffle", shape_of(node)[:1], seed, "int64", name or "RandomShuffle",
-        lambda g, size: g.permutation(size[0]),
-    )  # fmt: skip
-    return gather(node, order)
+    return gather(node, _random_node("RandomShuffle", shape_of(node)[:1], seed, "int64", name or "RandomShuffle"))
+
+
+_draws("RandomShuffle")(lambda g, size, dtype: g.permutation(size[0]))

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import computes, computing, kernel_of
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape, stop_gradient
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.constant_ops import ones_like, zeros_like
 from globalstep.tf1.ops.cross_entropy_ops import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
 from globalstep.tf1.ops.embedding_ops import embedding_lookup
+from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import Generator
@@ -57,8 +59,22 @@ def _sampler(
     if unique and num_sampled > range_max:
         raise ValueError(f"Sampler's range is too small: {range_max} classes, {num_sampled} unique samples.")
     classes = as_node(true_classes)
-    generator = Generator(seed)
-    log_uniform = op_type == "LogUniformCandidateSampler"
+    attrs = {
+        "tuple": True, "stops_gradient": True, "generator": Generator(seed), "num_sampled": num_sampled,
+        "unique": unique, "range_max": range_max,
+    }  # fmt: skip
+    parts = Node(op_type, (classes,), name=name or op_type, stateful=True, attrs=attrs)
+    return CandidateSampler(
+        tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
+        tuple_item(parts, 1, dtype="float32", shape=classes.shape),
+        tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
+    )
+
+
+@kernel_of("LogUniformCandidateSampler", "UniformCandidateSampler")
+def _sampling(node: Node) -> Any:
+    num_sampled, unique, range_max = (node.attrs[part] for part in ("num_sampled", "unique", "range_max"))
+    generator, log_uniform = node.attrs["generator"], node.op_type == "LogUniformCandidateSampler"
 
     def probability(ids: Any) -> Any:
         if not log_uniform:
@@ -94,15 +110,7 @@ def _sampler(
 
         return ids, expected(true), expected(ids)
 
-    parts = Node(
-        op_type, (classes,), sample, name=name or op_type, stateful=True,
-        attrs={"tuple": True, "stops_gradient": True},
-    )  # fmt: skip
-    return CandidateSampler(
-        tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
-        tuple_item(parts, 1, dtype="float32", shape=classes.shape),
-        tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
-    )
+    return sample
 
 
 def log_uniform_candidate_sampler(
@@ -209,7 +217,7 @@ def _sampled_logits(
 
 def _cut(rows: Node, count: Node) -> tuple[Node, Node]:
     """Give the first `count` rows and the others."""
-    parts = Node("Split", (rows, count), lambda v, n: (v[: int(n[0])], v[int(n[0]) :]), attrs={"tuple": True})
+    parts = Node("SplitAt", (rows, count), name="Split", attrs={"tuple": True})
     shape = None if rows.shape.dims is None else [None, *rows.shape.as_list()[1:]]
     first, second = (tuple_item(parts, i, dtype=rows.dtype) for i in (0, 1))
     first.set_shape(shape)
@@ -217,15 +225,21 @@ def _cut(rows: Node, count: Node) -> tuple[Node, Node]:
     return first, second
 
 
+computes("SplitAt", lambda rows, count: (rows[: int(count[0])], rows[int(count[0]) :]))
+rearranges("SplitAt", views=True)
+
+
 def _hits(true: Node, drawn: Node, scores: Node) -> Node:
     """Give the smallest number where a drawn class is a true one of the example, 0 elsewhere."""
     lowest = np.finfo(scores.dtype.as_numpy_dtype).min
+    attrs = {"lowest": lowest}
+    return Node("AccidentalHits", (true, drawn), dtype=scores.dtype, shape=scores.shape, attrs=attrs)
 
-    def find(targets: Any, sample: Any) -> Any:
-        hit = (targets[:, :, None] == sample).any(axis=1)
-        return np.where(hit, lowest, np.zeros((), lowest.dtype))
 
-    return Node("AccidentalHits", (true, drawn), find, dtype=scores.dtype, shape=scores.shape)
+@computing("AccidentalHits")
+def _accidental_hits(targets: Any, sample: Any, *, lowest: Any) -> Any:
+    hit = (targets[:, :, None] == sample).any(axis=1)
+    return np.where(hit, lowest, np.zeros((), lowest.dtype))
 
 
 def nce_loss(

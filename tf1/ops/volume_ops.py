@@ -15,6 +15,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.array_ops import reshape, reshape_like
@@ -82,17 +83,16 @@ def conv3d(
     size, channels, outputs = _size_of(w)
     if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, channels):
         raise ValueError(f"The volumes have {x.shape.as_list()[-1]} channels, the filters {channels}.")
+    shape = conv_ops.output_shape(x, size, steps, fit, outputs)
+    return Node("Conv3D", (x, w), name=name, dtype=x.dtype, shape=shape, attrs={"strides": steps, "padding": fit})
 
-    def convolve(volumes: Any, kernels: Any) -> Any:
-        windows = conv_ops.prepared(volumes, size, steps, fit, 0)
-        lead = np.shape(windows)[:4]
-        flat = np.reshape(windows, (int(np.prod(lead)), -1))
-        return np.reshape(np.matmul(flat, np.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
-    return Node(
-        "Conv3D", (x, w), convolve, name=name, dtype=x.dtype, shape=conv_ops.output_shape(x, size, steps, fit, outputs),
-        attrs={"strides": steps, "padding": fit},
-    )  # fmt: skip
+@computing("Conv3D")
+def _conv3d(volumes: Any, kernels: Any, *, strides: _Sizes, padding: str) -> Any:
+    windows = conv_ops.prepared(volumes, np.shape(kernels)[:3], strides, padding, 0)
+    lead = np.shape(windows)[:4]
+    flat = np.reshape(windows, (int(np.prod(lead)), -1))
+    return np.reshape(np.matmul(flat, np.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
 
 @gradient_of("Conv3D")
@@ -159,34 +159,35 @@ def conv3d_transpose(
     if output_shape is None or strides is None:
         raise ValueError("conv3d_transpose needs output_shape and strides.")
     sizes, steps, fit = as_shape_node(output_shape), _three(strides, "strides"), conv_ops.checked_padding(padding)
-    size, outputs, inputs = _size_of(w)
+    _, outputs, inputs = _size_of(w)
     if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, inputs):
         raise ValueError(f"input channels does not match filter's input channels, {x.shape.as_list()[-1]} != {inputs}")
-
-    def spread(values: Any, kernels: Any, target: Any) -> Any:
-        batch, *space, depth = (int(n) for n in np.asarray(target).reshape(-1))
-        around = conv_ops.around(space, size, steps, fit)
-        wide = [n + sum(pair) for n, pair in zip(space, around, strict=True)]
-        expected = [(n - k) // step + 1 for n, k, step in zip(wide, size, steps, strict=True)]
-        if [batch, *expected] != list(np.shape(values)[:4]):
-            raise InvalidArgumentError(
-                f"Conv3DBackpropInput: a value of shape {np.shape(values)} does not come from volumes of shape "
-                f"{(batch, *space, depth)} by filters of {size} with strides {steps} and padding {fit}"
-            )
-        flat = np.reshape(values, (-1, np.shape(values)[-1]))
-        each = np.matmul(flat, np.transpose(np.reshape(kernels, (-1, np.shape(kernels)[-1]))))
-        windows = np.reshape(each, (*np.shape(values)[:4], *size, depth))
-        return conv_ops.laid_over(windows, (batch, *space, depth), size, steps, fit)
-
     dims = sizes_of(sizes) or [None, None, None, None, outputs]
     return Node(
-        "Conv3DBackpropInputV2", (x, w, sizes), spread, name=name or "conv3d_transpose", dtype=x.dtype,
+        "Conv3DBackpropInputV2", (x, w, sizes), name=name or "conv3d_transpose", dtype=x.dtype,
         shape=TensorShape(dims), attrs={"strides": steps, "padding": fit},
     )  # fmt: skip
 
 
-def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name: str | None, fn: Any) -> Node:
-    """Make a node of what `fn(volumes, size, strides, padding)` gives."""
+@computing("Conv3DBackpropInputV2")
+def _spread(values: Any, kernels: Any, target: Any, *, strides: _Sizes, padding: str) -> Any:
+    batch, *space, depth = (int(n) for n in np.asarray(target).reshape(-1))
+    size = np.shape(kernels)[:3]
+    around = conv_ops.around(space, size, strides, padding)
+    wide = [n + sum(pair) for n, pair in zip(space, around, strict=True)]
+    expected = [(n - k) // step + 1 for n, k, step in zip(wide, size, strides, strict=True)]
+    if [batch, *expected] != list(np.shape(values)[:4]):
+        raise InvalidArgumentError(
+            f"Conv3DBackpropInput: a value of shape {np.shape(values)} does not come from volumes of shape "
+            f"{(batch, *space, depth)} by filters of {size} with strides {strides} and padding {padding}"
+        )
+    flat = np.reshape(values, (-1, np.shape(values)[-1]))
+    each = np.matmul(flat, np.transpose(np.reshape(kernels, (-1, np.shape(kernels)[-1]))))
+    windows = np.reshape(each, (*np.shape(values)[:4], *size, depth))
+    return conv_ops.laid_over(windows, (batch, *space, depth), size, strides, padding)
+
+
+def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name: str | None) -> Node:
     ksize, strides, padding, data_format = arguments
     x = require_float(op_type, as_node(value), "input")
     first = conv_ops.is_channels_first(data_format, 5)
@@ -195,7 +196,7 @@ def _pooled(op_type: str, value: Any, arguments: tuple[Any, Any, str, str], name
     size, steps, fit = _three(ksize, "ksize"), _three(strides, "strides"), conv_ops.checked_padding(padding)
     shape = conv_ops.output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
-    made = Node(op_type, (x,), lambda v: fn(v, size, steps, fit), name=name, dtype=x.dtype, shape=shape, attrs=attrs)
+    made = Node(op_type, (x,), name=name, dtype=x.dtype, shape=shape, attrs=attrs)
     return conv_ops.to_channels_first(made) if first else made
 
 
@@ -216,7 +217,11 @@ def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> C
     def function(
         input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NDHWC", name: str | None = None
     ) -> Node:
-        return _pooled(op_type, input, (ksize, strides, padding, data_format), name, fn)
+        return _pooled(op_type, input, (ksize, strides, padding, data_format), name)
+
+    @computing(op_type)
+    def _kernel(volumes: Any, *, ksize: _Sizes, strides: _Sizes, padding: str) -> Any:
+        return fn(volumes, ksize, strides, padding)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{first_line}
