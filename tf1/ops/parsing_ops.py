@@ -20,9 +20,12 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import Example
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
+from globalstep.tf1.graph.kernels import computing
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.building import sizes_of
+from globalstep.tf1.ops.gradient_ops import sum_like
 from globalstep.tf1.ops.indexing_ops import gather_nd
 
 __all__ = [
@@ -152,30 +155,38 @@ def decode_csv(
     dtypes = [default.dtype for default in defaults]
     if select_cols is not None and (len(select_cols) != len(defaults) or list(select_cols) != sorted(set(select_cols))):
         raise ValueError("Length of select_cols and record_defaults do not match, or it is not ascending.")
-
-    def fn(values: Any, *defaults: Any) -> Any:
-        array = np.asarray(values, dtype=object)
-        flat = [_as_text(line) for line in array.reshape(-1)]
-        rows = [_fields(line, field_delim, use_quote_delim) for line in flat]
-        columns = []
-        for number, (dtype, default) in enumerate(zip(dtypes, defaults, strict=True)):
-            column = number if select_cols is None else select_cols[number]
-            fields = []
-            for index, row in enumerate(rows):
-                if select_cols is None and len(row) != len(dtypes):
-                    raise InvalidArgumentError(f"Expect {len(dtypes)} fields but have {len(row)} in record {index}")
-                if column >= len(row):
-                    raise InvalidArgumentError(f"Expect field {column} but have {len(row)} in record {index}")
-                fields.append(_field(row[column], dtype, default, column, index, na_value))
-            columns.append(np.array(fields, dtype=dtype.as_numpy_dtype).reshape(array.shape))
-        return tuple(columns)
-
-    node = Node("DecodeCSV", [lines, *defaults], fn, name=name or "DecodeCSV")
+    attrs = {
+        "out_type": dtypes, "field_delim": field_delim, "use_quote_delim": use_quote_delim, "na_value": na_value,
+        "select_cols": None if select_cols is None else list(select_cols),
+    }  # fmt: skip
+    node = Node("DecodeCSV", [lines, *defaults], name=name or "DecodeCSV", attrs=attrs)
     with name_scope(f"{node.op_name}/"):
         return [
             tuple_item(node, index, name=f"field_{index}", dtype=dtype, shape=lines.shape)
             for index, dtype in enumerate(dtypes)
         ]
+
+
+@computing("DecodeCSV")
+def _decode_csv(
+    values: Any, *defaults: Any, out_type: list[DType], field_delim: str, use_quote_delim: bool, na_value: str,
+    select_cols: list[int] | None,
+) -> Any:  # fmt: skip
+    array = np.asarray(values, dtype=object)
+    flat = [_as_text(line) for line in array.reshape(-1)]
+    rows = [_fields(line, field_delim, use_quote_delim) for line in flat]
+    columns = []
+    for number, (dtype, default) in enumerate(zip(out_type, defaults, strict=True)):
+        column = number if select_cols is None else select_cols[number]
+        fields = []
+        for index, row in enumerate(rows):
+            if select_cols is None and len(row) != len(out_type):
+                raise InvalidArgumentError(f"Expect {len(out_type)} fields but have {len(row)} in record {index}")
+            if column >= len(row):
+                raise InvalidArgumentError(f"Expect field {column} but have {len(row)} in record {index}")
+            fields.append(_field(row[column], dtype, default, column, index, na_value))
+        columns.append(np.array(fields, dtype=dtype.as_numpy_dtype).reshape(array.shape))
+    return tuple(columns)
 
 
 def _as_text(line: Any) -> str:
@@ -218,27 +229,28 @@ def decode_raw(bytes: Any, out_type: Any, little_endian: bool = True, name: str 
         InvalidArgumentError: When run, if the lengths differ or do not fit the dtype.
     """
     strings, dtype = as_node(bytes, "string"), as_dtype(out_type)
-    stored = np.dtype(dtype.as_numpy_dtype).newbyteorder("<" if little_endian else ">")
+    shape = TensorShape(None if strings.shape.ndims is None else [*strings.shape.as_list(), None])
+    attrs = {"out_type": dtype, "little_endian": little_endian}
+    return Node("DecodeRaw", [strings], name=name or "DecodeRaw", dtype=dtype, shape=shape, attrs=attrs)
 
-    def fn(values: Any) -> Any:
-        array = np.asarray(values, dtype=object)
-        items = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
-        lengths = {len(item) for item in items}
-        if len(lengths) > 1:
-            raise InvalidArgumentError(
-                f"DecodeRaw requires input strings to all be the same size, but they have {sorted(lengths)}"
-            )
-        if any(length % stored.itemsize for length in lengths):
-            raise InvalidArgumentError(
-                f"Input to DecodeRaw has length {lengths.pop()} that is not a multiple of "
-                f"{stored.itemsize}, the size of {dtype.name}"
-            )
-        rows = np.frombuffer(b"".join(items), dtype=stored).astype(dtype.as_numpy_dtype)
-        return rows.reshape(*array.shape, -1) if items else rows.reshape(*array.shape, 0)
 
-    shape = strings.shape
-    out = None if shape.ndims is None else [*shape.as_list(), None]
-    return Node("DecodeRaw", [strings], fn, name=name or "DecodeRaw", dtype=dtype, shape=TensorShape(out))
+@computing("DecodeRaw")
+def _decode_raw(values: Any, *, out_type: DType, little_endian: bool) -> Any:
+    stored = np.dtype(out_type.as_numpy_dtype).newbyteorder("<" if little_endian else ">")
+    array = np.asarray(values, dtype=object)
+    items = [item.encode() if isinstance(item, str) else item for item in array.reshape(-1)]
+    lengths = {len(item) for item in items}
+    if len(lengths) > 1:
+        raise InvalidArgumentError(
+            f"DecodeRaw requires input strings to all be the same size, but they have {sorted(lengths)}"
+        )
+    if any(length % stored.itemsize for length in lengths):
+        raise InvalidArgumentError(
+            f"Input to DecodeRaw has length {lengths.pop()} that is not a multiple of "
+            f"{stored.itemsize}, the size of {out_type.name}"
+        )
+    rows = np.frombuffer(b"".join(items), dtype=stored).astype(out_type.as_numpy_dtype)
+    return rows.reshape(*array.shape, -1) if items else rows.reshape(*array.shape, 0)
 
 
 def parse_example(
@@ -295,22 +307,28 @@ def sparse_tensor_to_dense(
         validate_indices: Accepted as in TensorFlow.
         name: Name of the node; default "SparseToDense".
     """
-    dtype = sp_input.values.dtype
-    default = b"" if dtype.name == "string" and default_value == 0 else default_value
+    default = b"" if sp_input.values.dtype.name == "string" and default_value == 0 else default_value
+    return _dense([sp_input.indices, sp_input.dense_shape, sp_input.values], default, sp_input.shape, name)
 
-    def fn(indices: Any, values: Any, dense_shape: Any) -> Any:
-        sizes = [int(size) for size in dense_shape]
-        dense = np.full(sizes, default, dtype=dtype.as_numpy_dtype)
-        dense[tuple(np.asarray(indices).T)] = values
-        return dense
 
-    inputs = [sp_input.indices, sp_input.values, sp_input.dense_shape]
-    return Node("SparseToDense", inputs, fn, name=name or "SparseToDense", dtype=dtype, shape=sp_input.shape)
+def _dense(inputs: list[Node], default: Any, shape: TensorShape, name: str | None) -> Node:
+    attrs = {"default_value": default}
+    return Node("SparseToDense", inputs, name=name or "SparseToDense", dtype=inputs[2].dtype, shape=shape, attrs=attrs)
+
+
+@computing("SparseToDense")
+def _sparse_to_dense(indices: Any, shape: Any, values: Any, *, default_value: Any, dtype: Any) -> Any:
+    places = np.asarray(indices)
+    dense = np.full([int(size) for size in shape], default_value, dtype=dtype)
+    dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = values
+    return dense
 
 
 @gradient_of("SparseToDense")
 def _sparse_to_dense_gradient(node: Node, grad: Node) -> Any:
-    return None, gather_nd(grad, node.inputs[0]), None
+    places, _, values = node.inputs
+    picked = gather_nd(grad, reshape(places, [-1, 1]) if places.shape.ndims in (0, 1) else places)
+    return None, None, picked if values.shape.ndims == 1 else sum_like(picked, values)
 
 
 def sparse_to_dense(
@@ -337,19 +355,8 @@ def sparse_to_dense(
     [[0. 1.]
      [1. 0.]]
     """
-    values = as_node(sparse_values)
-
-    def fn(indices: Any, shape: Any, filled: Any) -> Any:
-        places = np.asarray(indices)
-        dense = np.full([int(size) for size in shape], default_value, dtype=values.dtype.as_numpy_dtype)
-        dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = filled
-        return dense
-
-    sizes = as_node(output_shape)
-    return Node(
-        "SparseToDense", [as_node(sparse_indices), sizes, values], fn,
-        name=name or "SparseToDense", dtype=values.dtype, shape=TensorShape(sizes_of(sizes)),
-    )  # fmt: skip
+    values, sizes = as_node(sparse_values), as_node(output_shape)
+    return _dense([as_node(sparse_indices), sizes, values], default_value, TensorShape(sizes_of(sizes)), name)
 
 
 def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batched: bool) -> dict[str, Any]:
@@ -365,28 +372,30 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
                 raise ValueError(f"Missing index_key or value_key for SparseFeature {feature}.")
             if len(feature.keys) != len(feature.sizes):
                 raise ValueError(f"index_key and size have to have equal lengths, in {feature}.")
-
-    def fn(values: Any) -> Any:
-        strings = np.asarray(values, dtype=object).reshape(-1)
-        examples = [_example(item, index) for index, item in enumerate(strings)]
-        parsed: list[Any] = []
-        for key, feature in features.items():
-            if isinstance(feature, SparseFeature):
-                parsed.extend(_placed(examples, key, feature, batched))
-                continue
-            columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
-            if isinstance(feature, VarLenFeature):
-                parsed.extend(sparse_parts(columns, feature, batched))
-            elif isinstance(feature, FixedLenSequenceFeature):
-                parsed.append(_padded(columns, key, feature, batched))
-            else:
-                parsed.append(dense_of(columns, key, feature, batched))
-        return tuple(parsed)
-
     op_type = "ParseExample" if batched else "ParseSingleExample"
-    node = Node(op_type, [serialized], fn, name=name or op_type)
+    attrs = {"features": dict(features), "batched": batched}
+    node = Node(op_type, [serialized], name=name or op_type, attrs=attrs)
     rows = [serialized.shape.as_list()[0] if serialized.shape.ndims else None] if batched else []
     return outputs_of(node, features, 0, rows, 2 if batched else 1)
+
+
+@computing("ParseExample", "ParseSingleExample")
+def _parsed(values: Any, *, features: dict[str, Any], batched: bool) -> Any:
+    strings = np.asarray(values, dtype=object).reshape(-1)
+    examples = [_example(item, index) for index, item in enumerate(strings)]
+    parsed: list[Any] = []
+    for key, feature in features.items():
+        if isinstance(feature, SparseFeature):
+            parsed.extend(_placed(examples, key, feature, batched))
+            continue
+        columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
+        if isinstance(feature, VarLenFeature):
+            parsed.extend(sparse_parts(columns, feature, batched))
+        elif isinstance(feature, FixedLenSequenceFeature):
+            parsed.append(_padded(columns, key, feature, batched))
+        else:
+            parsed.append(dense_of(columns, key, feature, batched))
+    return tuple(parsed)
 
 
 def check_dtypes(features: Mapping[str, Any]) -> None:

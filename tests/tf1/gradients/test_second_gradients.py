@@ -55,6 +55,8 @@ CASES = {
     "sparse_concat": (lambda v, w: gs.sparse_concat(1, [sparse(v * v), sparse(w)]).values, (3,), (3,)),
     "sparse_retain": (lambda v: gs.sparse_retain(sparse(v * v), [True, False, True]).values, (3,)),
     "sparse_to_dense": (lambda v: gs.sparse_tensor_to_dense(gs.sparse_reorder(sparse(v * v))), (3,)),
+    "dense_from_places": (lambda v: gs.sparse_to_dense([3, 0, 1], [4], v * v), (3,)),
+    "dense_from_one": (lambda v: gs.sparse_to_dense([[1, 0], [0, 1]], [2, 3], v * v, 5.0), ()),
     "sparse_filled": (lambda v: gs.sparse_fill_empty_rows(sparse(v * v), 2.0)[0].values, (3,)),
     "lookup_in_parts": (lambda t, u: gs.nn.embedding_lookup([t * t, u], [0, 3, 1, 0]), (2, 3), (2, 3)),
     "lookup_clipped": (lambda t: gs.nn.embedding_lookup(t, [[0, 1], [1, 2]], max_norm=1.0), (3, 3)),
