@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -67,9 +67,6 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     return (None, None) if op_seed is None else (_DEFAULT_GRAPH_SEED, op_seed)
 
 
-_How = TypeVar("_How", bound=Callable[..., Any])
-
-
 class Generator:
     """A seeded generator that several threads may draw from."""
 
@@ -105,28 +102,49 @@ def _random_node(
     )  # fmt: skip
 
 
-def _draws(op_type: str) -> Callable[[_How], _How]:
-    """Register how values of a kind of node are drawn, by `how(generator, size, numpy's dtype, *values)`."""
-
-    def register(how: _How) -> _How:
-        @kernel_of(op_type)
-        def _kernel(node: Node) -> Any:
-            generator, dtype = node.attrs["generator"], node.dtype.as_numpy_dtype
-
-            def draw(wanted: Any, *values: Any) -> Any:
-                size = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
-                return np.asarray(generator.draw(lambda g: how(g, size, dtype, *values)), dtype=dtype)
-
-            return draw
-
-        return how
-
-    return register
-
-
 def _drawn_as(dtype: Any) -> Any:
     """The dtype to draw in: numpy draws float32 and float64."""
     return np.float64 if dtype is np.float64 else np.float32
+
+
+def _truncated_normal(g: np.random.Generator, size: tuple[int, ...], dtype: Any) -> Any:
+    values = g.standard_normal(size, dtype=_drawn_as(dtype)).reshape(-1)
+    far = np.flatnonzero(np.abs(values) > 2)
+    while far.size:
+        values[far] = g.standard_normal(far.size, dtype=_drawn_as(dtype))
+        far = far[np.abs(values[far]) > 2]
+    return values.reshape(size)
+
+
+def _multinomial(g: np.random.Generator, size: tuple[int, ...], dtype: Any, values: Any) -> Any:
+    noise = g.gumbel(size=(values.shape[0], *size, values.shape[1]))
+    return np.argmax(values[:, None, :] + noise, axis=-1)
+
+
+#: How each kind of node draws: by a function of generator, size, numpy's dtype and the values of the other inputs.
+_DRAWN: dict[str, Callable[..., Any]] = {
+    "Multinomial": _multinomial,
+    "RandomGamma": lambda g, size, dtype, a, rate: g.gamma(
+        a, 1 / rate, (*size, *np.broadcast_shapes(np.shape(a), np.shape(rate)))
+    ),
+    "RandomPoisson": lambda g, size, dtype, mean: g.poisson(mean, (*size, *np.shape(mean))),
+    "RandomShuffle": lambda g, size, dtype: g.permutation(size[0]),
+    "RandomStandardNormal": lambda g, size, dtype: g.standard_normal(size, dtype=_drawn_as(dtype)),
+    "RandomUniform": lambda g, size, dtype, a, b: g.random(size, dtype=_drawn_as(dtype)) * (b - a) + a,
+    "RandomUniformInt": lambda g, size, dtype, a, b: g.integers(a, b, size, dtype=dtype),
+    "TruncatedNormal": _truncated_normal,
+}
+
+
+@kernel_of(*_DRAWN)
+def _drawing(node: Node) -> Any:
+    how, generator, dtype = _DRAWN[node.op_type], node.attrs["generator"], node.dtype.as_numpy_dtype
+
+    def draw(wanted: Any, *values: Any) -> Any:
+        size = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
+        return np.asarray(generator.draw(lambda g: how(g, size, dtype, *values)), dtype=dtype)
+
+    return draw
 
 
 def random_normal(
@@ -154,11 +172,6 @@ def random_normal(
     return _scaled(normal, mean, stddev)
 
 
-@_draws("RandomStandardNormal")
-def _normal(g: np.random.Generator, size: tuple[int, ...], dtype: Any) -> Any:
-    return g.standard_normal(size, dtype=_drawn_as(dtype))
-
-
 def _scaled(unit: Node, mean: Any, stddev: Any) -> Node:
     scaled = unit if isinstance(stddev, (int, float)) and stddev == 1 else multiply(unit, stddev)
     return scaled if isinstance(mean, (int, float)) and mean == 0 else add(scaled, mean)
@@ -177,16 +190,6 @@ def truncated_normal(
     The arguments are those of `random_normal`.
     """
     return _scaled(_random_node("TruncatedNormal", shape, seed, dtype, name or "truncated_normal"), mean, stddev)
-
-
-@_draws("TruncatedNormal")
-def _truncated_normal(g: np.random.Generator, size: tuple[int, ...], dtype: Any) -> Any:
-    values = g.standard_normal(size, dtype=_drawn_as(dtype)).reshape(-1)
-    far = np.flatnonzero(np.abs(values) > 2)
-    while far.size:
-        values[far] = g.standard_normal(far.size, dtype=_drawn_as(dtype))
-        far = far[np.abs(values[far]) > 2]
-    return values.reshape(size)
 
 
 def random_uniform(
@@ -223,16 +226,6 @@ def random_uniform(
     return _random_node(op_type, shape, seed, kind, name or "random_uniform", low, high)
 
 
-@_draws("RandomUniformInt")
-def _integers(g: np.random.Generator, size: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
-    return g.integers(low, high, size, dtype=dtype)
-
-
-@_draws("RandomUniform")
-def _uniform(g: np.random.Generator, size: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
-    return g.random(size, dtype=_drawn_as(dtype)) * (high - low) + low
-
-
 def random_gamma(
     shape: Any,
     alpha: Any,
@@ -248,22 +241,12 @@ def random_gamma(
     return _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", a, b, last=last)
 
 
-@_draws("RandomGamma")
-def _gamma(g: np.random.Generator, size: tuple[int, ...], dtype: Any, form: Any, rate: Any) -> Any:
-    return g.gamma(form, 1 / rate, (*size, *np.broadcast_shapes(np.shape(form), np.shape(rate))))
-
-
 def random_poisson(
     lam: Any, shape: Any, dtype: DTypeLike = "float32", seed: int | None = None, name: str | None = None
 ) -> Node:
     """Draw from Poisson distributions: values of shape `shape` + shape of `lam`."""
     rate = as_node(lam)
     return _random_node("RandomPoisson", shape, seed, dtype, name or "random_poisson", rate, last=rate.shape)
-
-
-@_draws("RandomPoisson")
-def _poisson(g: np.random.Generator, size: tuple[int, ...], dtype: Any, mean: Any) -> Any:
-    return g.poisson(mean, (*size, *np.shape(mean)))
 
 
 def multinomial(
@@ -286,12 +269,6 @@ def multinomial(
     return _random_node("Multinomial", [num_samples], seed, output_dtype, name or "Multinomial", scores, lead=rows)
 
 
-@_draws("Multinomial")
-def _multinomial(g: np.random.Generator, size: tuple[int, ...], dtype: Any, values: Any) -> Any:
-    noise = g.gumbel(size=(values.shape[0], *size, values.shape[1]))
-    return np.argmax(values[:, None, :] + noise, axis=-1)
-
-
 def categorical(
     logits: Any, num_samples: Any, dtype: Any = None, seed: int | None = None, name: str | None = None
 ) -> Node:
@@ -303,6 +280,3 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
     """Give the rows of `value` in random order."""
     node = as_node(value)
     return gather(node, _random_node("RandomShuffle", shape_of(node)[:1], seed, "int64", name or "RandomShuffle"))
-
-
-_draws("RandomShuffle")(lambda g, size, dtype: g.permutation(size[0]))

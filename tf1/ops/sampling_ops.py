@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, computing, kernel_of
+from globalstep.tf1.graph.kernels import computes, computing
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape, stop_gradient
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -61,7 +61,7 @@ def _sampler(
     classes = as_node(true_classes)
     attrs = {
         "tuple": True, "stops_gradient": True, "generator": Generator(seed), "num_sampled": num_sampled,
-        "unique": unique, "range_max": range_max,
+        "unique": unique, "range_max": range_max, "log_uniform": op_type == "LogUniformCandidateSampler",
     }  # fmt: skip
     parts = Node(op_type, (classes,), name=name or op_type, stateful=True, attrs=attrs)
     return CandidateSampler(
@@ -71,46 +71,39 @@ def _sampler(
     )
 
 
-@kernel_of("LogUniformCandidateSampler", "UniformCandidateSampler")
-def _sampling(node: Node) -> Any:
-    num_sampled, unique, range_max = (node.attrs[part] for part in ("num_sampled", "unique", "range_max"))
-    generator, log_uniform = node.attrs["generator"], node.op_type == "LogUniformCandidateSampler"
-
-    def probability(ids: Any) -> Any:
+@computing("LogUniformCandidateSampler", "UniformCandidateSampler")
+def _sample(
+    true: Any, *, generator: Generator, num_sampled: int, unique: bool, range_max: int, log_uniform: bool
+) -> Any:
+    def draw_ids(random: np.random.Generator) -> Any:
         if not log_uniform:
-            return np.full(np.shape(ids), 1 / range_max)
-        return np.log((ids + 2.0) / (ids + 1.0)) / np.log(range_max + 1.0)
-
-    def draw_ids(random: np.random.Generator, count: int) -> Any:
-        if not log_uniform:
-            return random.integers(0, range_max, count)
-        drawn = np.exp(random.random(count) * np.log(range_max + 1.0)).astype(np.int64) - 1
+            return random.integers(0, range_max, num_sampled)
+        drawn = np.exp(random.random(num_sampled) * np.log(range_max + 1.0)).astype(np.int64) - 1
         return np.clip(drawn, 0, range_max - 1)
 
     def draw(random: np.random.Generator) -> tuple[Any, int]:
         if not unique:
-            return draw_ids(random, num_sampled), num_sampled
+            return draw_ids(random), num_sampled
         distinct: dict[int, None] = {}
         tries = 0
         while len(distinct) < num_sampled:
-            for number in draw_ids(random, num_sampled):
+            for number in draw_ids(random):
                 tries += 1
                 distinct.setdefault(int(number))
                 if len(distinct) == num_sampled:
                     break
         return np.fromiter(distinct, np.int64), tries
 
-    def sample(true: Any) -> Any:
-        ids, tries = generator.draw(draw)
+    def expected(numbers: Any) -> Any:
+        ids = np.asarray(numbers, np.float64)
+        p = np.full(ids.shape, 1 / range_max)
+        if log_uniform:
+            p = np.log((ids + 2.0) / (ids + 1.0)) / np.log(range_max + 1.0)
+        counts = p * num_sampled if tries == num_sampled else -np.expm1(tries * np.log1p(-p))
+        return counts.astype(np.float32)
 
-        def expected(numbers: Any) -> Any:
-            p = probability(np.asarray(numbers, np.float64))
-            counts = p * num_sampled if tries == num_sampled else -np.expm1(tries * np.log1p(-p))
-            return counts.astype(np.float32)
-
-        return ids, expected(true), expected(ids)
-
-    return sample
+    drawn, tries = generator.draw(draw)
+    return drawn, expected(true), expected(drawn)
 
 
 def log_uniform_candidate_sampler(
