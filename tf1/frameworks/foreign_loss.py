@@ -114,12 +114,10 @@ def _loss_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Node | 
     return [by_place.get(at) for at in range(len(node.inputs))]
 
 
+@computes("LossGrad")
 def _scaled(
-    places: Sequence[int], dtypes: Sequence[DType], scales: bool, found: Mapping[int, Array], g: Any, *_: Any
+    found: Mapping[int, Array], g: Any, *_: Any, places: Sequence[int], dtypes: Sequence[DType], scales: bool
 ) -> tuple[Array, ...]:  # fmt: skip
     parts = tuple(found[at].astype(kind.as_numpy_dtype, copy=False) for at, kind in zip(places, dtypes, strict=True))
     # The very arrays where the loss is what is minimized, without a copy.
     return tuple(part.dtype.type(g) * part for part in parts) if scales and g != 1 else parts
-
-
-computes("LossGrad", _scaled, "places", "dtypes", "scales")

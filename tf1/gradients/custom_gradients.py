@@ -79,7 +79,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-computes("IdentityN", lambda count, *values: values[:count], "count")
+computes("IdentityN", lambda *values, count: values[:count])
 
 
 def _variables_of(leaves: Sequence[Node], inputs: set[Node]) -> list[Variable]:

@@ -25,7 +25,6 @@ Layer: tf1, below the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -67,10 +66,10 @@ def _registering(kernels: dict[str, Kernel], op_types: tuple[str, ...]) -> Calla
 @overload
 def computes(op_type: str) -> Callable[[_Function], _Function]: ...
 @overload
-def computes(op_type: str, function: _Function, *attrs: str) -> _Function: ...
+def computes(op_type: str, function: _Function) -> _Function: ...
 
 
-def computes(op_type: str, function: Function | None = None, *attrs: str) -> Any:
+def computes(op_type: str, function: Function | None = None) -> Any:
     """Register the function of all nodes of a kind, and return it; see the module's text.
 
     Args:
@@ -80,27 +79,13 @@ def computes(op_type: str, function: Function | None = None, *attrs: str) -> Any
     """
     if function is None:
         return lambda decorated: computes(op_type, decorated)
-    if attrs:
-        kernel_of(op_type)(lambda node: partial(function, *(node.attrs[name] for name in attrs)))
-    else:
-        kernel_of(op_type)(lambda node: with_attributes(function, node))
+    kernel_of(op_type)(lambda node: with_attributes(function, node))
     return function
-
-
-def computing(*op_types: str) -> Callable[[_Function], _Function]:
-    """Register the decorated function for these kinds of nodes."""
-
-    def register(function: _Function) -> _Function:
-        for op_type in op_types:
-            computes(op_type, function)
-        return function
-
-    return register
 
 
 def with_attributes(function: Function, node: Node) -> Function:
     """Return a function with the attributes of a node for what it takes by keyword only."""
-    code = getattr(function, "__code__", None)  # numpy's have none, and take no attributes
+    code: Any = getattr(function, "__code__", None)  # numpy's have none, and take no attributes
     names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount] if code is not None else ()
     if not names:
         return function

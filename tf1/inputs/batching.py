@@ -335,14 +335,12 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
     return queue.enqueue_many(rows_kept)
 
 
-def _kept(many: bool, value: Any, wanted: Any) -> Any:
+@computes("KeepInput")
+def _kept(value: Any, wanted: Any, *, many: bool) -> Any:
     array = np.asarray(value, object if isinstance(value, bytes | str) else None)
     array = array if many else array[None]
     mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
     return array[mask]
-
-
-computes("KeepInput", _kept, "many")
 
 
 def _items_of(source: Example) -> list[Any]:

@@ -177,7 +177,7 @@ def fullness(queue: QueueBase, capacity: int, least: int = 0) -> Node:
     return Node("QueueFullness", [queue.size()], name="fullness", dtype="float32", shape=(), attrs=attrs)
 
 
-computes("QueueFullness", lambda least, span, n: np.float32(max(int(n) - least, 0) / span), "least", "span")
+computes("QueueFullness", lambda n, *, least, span: np.float32(max(int(n) - least, 0) / span))
 
 
 def string_input_producer(

@@ -103,7 +103,8 @@ computes("SerializeSparse", _whole)
 computes("SerializeManySparse", _rows)
 
 
-def _joined(dtype: DType, texts: Any) -> tuple[Any, Any, Any]:
+@computes("DeserializeManySparse")
+def _joined(texts: Any, *, dtype: DType) -> tuple[Any, Any, Any]:
     parts = ["int64", dtype.name, "int64"]
     examples = [decode_element(text, parts) for text in np.asarray(texts, object).reshape(-1)]
     if not examples:
@@ -118,6 +119,3 @@ def _joined(dtype: DType, texts: Any) -> tuple[Any, Any, Any]:
     places = [np.insert(part.reshape(-1, rank), 0, number, axis=1) for number, (part, _, _) in enumerate(examples)]
     sizes = np.max([shape for _, _, shape in examples], axis=0)
     return np.concatenate(places), np.concatenate([part for _, part, _ in examples]), np.array([len(examples), *sizes])
-
-
-computes("DeserializeManySparse", _joined, "dtype")

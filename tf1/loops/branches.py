@@ -145,7 +145,7 @@ class _Branch:
         return Node("Switch", (self._condition, ids), name="branch_ids", dtype=ids.dtype, shape=shape, attrs=attrs)
 
 
-computes("Switch", lambda expected, dead, holds, ids: ids if bool(holds) is expected else dead, "expected", "dead")
+computes("Switch", lambda holds, ids, *, expected, dead: ids if bool(holds) is expected else dead)
 
 
 def _stage(
@@ -182,13 +182,11 @@ def _export(stage: Node, inner: Node, dead: Any) -> Node:
     return tuple_item(stage, values.index(inner), name="branch_value", dtype=inner._dtype, shape=inner._shape)
 
 
-def _evaluated(body: Body, dead: Sequence[Any], expected: bool, holds: Any, *values: Any) -> tuple[Any, ...]:
+@computes("Branch")
+def _evaluated(holds: Any, *values: Any, body: Body, dead: Sequence[Any], expected: bool) -> tuple[Any, ...]:
     if bool(holds) is not expected:
         return tuple(zeros_of(values[one]) if type(one) is int else one for one in dead)
     return tuple(body.evaluate(values))
-
-
-computes("Branch", _evaluated, "body", "dead", "expected")
 
 
 @gradient_of("Branch")

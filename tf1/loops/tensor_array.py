@@ -220,7 +220,8 @@ def _split(rows: Any, sizes: Any) -> list[Any]:
     return np.split(rows, np.cumsum(sizes)[:-1])
 
 
-def _picked(shapes: Sequence[TensorShape], dtype: DType, flow: Any, at: Any) -> Any:
+@computes("TensorArrayRead")
+def _picked(flow: Any, at: Any, *, element_shape: Sequence[TensorShape], dtype: DType) -> Any:
     """Give an element, or zeros in place of one that was not written."""
     element = flow[_place(at, len(flow), "read from")]
     if element is not None:
@@ -228,27 +229,25 @@ def _picked(shapes: Sequence[TensorShape], dtype: DType, flow: Any, at: Any) -> 
     written = next((other for other in flow if other is not None), None)
     if written is not None:
         return np.zeros_like(written)
-    if shapes[0].is_fully_defined():
-        return np.zeros(shapes[0].as_list(), dtype.as_numpy_dtype)
+    if element_shape[0].is_fully_defined():
+        return np.zeros(element_shape[0].as_list(), dtype.as_numpy_dtype)
     raise InvalidArgumentError(
         "Could not read from TensorArray: no element was written, and the shape of its elements is not known."
     )
 
 
-def _stacked(shapes: Sequence[TensorShape], dtype: DType, flow: Any, at: Any = None) -> Any:
+@computes("TensorArrayGather")
+@computes("TensorArrayStack")
+def _stacked(flow: Any, at: Any = None, *, element_shape: Sequence[TensorShape], dtype: DType) -> Any:
     wanted = range(len(flow)) if at is None else np.asarray(at).reshape(-1)
     if not len(wanted):
-        sizes = shapes[0].as_list() if shapes[0].ndims else []
+        sizes = element_shape[0].as_list() if element_shape[0].ndims else []
         return np.zeros((0, *(size or 0 for size in sizes)), dtype.as_numpy_dtype)
-    return np.stack([_picked(shapes, dtype, flow, place) for place in wanted])
+    return np.stack([_picked(flow, place, element_shape=element_shape, dtype=dtype) for place in wanted])
 
 
-computes("TensorArrayRead", _picked, "element_shape", "dtype")
-computes("TensorArrayStack", _stacked, "element_shape", "dtype")
-computes("TensorArrayGather", _stacked, "element_shape", "dtype")
-
-
-def _written(dynamic: bool, same: bool, flow: Any, at: Any, element: Any) -> Any:
+@computes("TensorArrayWrite")
+def _written(flow: Any, at: Any, element: Any, *, dynamic: bool, infer: bool) -> Any:
     wanted = int(at)
     if dynamic and wanted >= len(flow):
         flow = np.concatenate([flow, np.full(wanted + 1 - len(flow), None, object)])
@@ -257,14 +256,15 @@ def _written(dynamic: bool, same: bool, flow: Any, at: Any, element: Any) -> Any
         raise InvalidArgumentError(
             f"Could not write to TensorArray index {place} because it has already been written to."
         )
-    if same:
+    if infer:
         _require_same_shape(flow, place, element)
     written = flow.copy()
     written[place] = element[()] if isinstance(element, np.ndarray) and not element.ndim else element
     return written
 
 
-def _unstacked(dynamic: bool, flow: Any, rows: Any) -> Any:
+@computes("TensorArrayUnstack")
+def _unstacked(flow: Any, rows: Any, *, dynamic: bool) -> Any:
     if len(rows) != len(flow) and not (dynamic and len(rows) > len(flow)):
         raise InvalidArgumentError(
             f"Input value must have first dimension equal to the array size ({len(rows)} vs. {len(flow)})"
@@ -272,7 +272,8 @@ def _unstacked(dynamic: bool, flow: Any, rows: Any) -> Any:
     return _flow_of(rows)
 
 
-def _scattered(dynamic: bool, flow: Any, at: Any, rows: Any) -> Any:
+@computes("TensorArrayScatter")
+def _scattered(flow: Any, at: Any, rows: Any, *, dynamic: bool) -> Any:
     places = [int(i) for i in np.asarray(at).reshape(-1)]
     longest = max([len(flow), *(place + 1 for place in places)]) if dynamic else len(flow)
     written = np.full(longest, None, object)
@@ -280,11 +281,6 @@ def _scattered(dynamic: bool, flow: Any, at: Any, rows: Any) -> Any:
     for place, row in zip(places, rows, strict=True):
         written[_place(place, longest, "write to")] = row
     return written
-
-
-computes("TensorArrayWrite", _written, "dynamic", "infer")
-computes("TensorArrayUnstack", _unstacked, "dynamic")
-computes("TensorArrayScatter", _scattered, "dynamic")
 
 
 def _flow_of(elements: Sequence[Any]) -> Any:

@@ -326,26 +326,27 @@ def _flowing(body: Body, ends: Sequence[int], wanted: Collection[Node]) -> list[
     return [at for at in sorted(flowing) if body.parameters[at] in depending]
 
 
+@computes("WhileGrad")
 def _back(
-    body: Body, kept: Sequence[int], count: int, dense: int, in_rows: int, records: Sequence[Any], *values: Any
+    records: Sequence[Any], *values: Any, body: Body, kept: Sequence[int], variables: int, dense: int, rows: int
 ) -> tuple[Any, ...]:  # fmt: skip
     """Evaluate the body of a loop's gradient once for each iteration, from the last one to the first.
 
     Args:
+        records: What was kept of each iteration.
+        *values: The gradients of the loop variables at the end, what the body captures, and what has gradients.
         body: Takes the gradients of the loop variables after an iteration, and what was kept of it. Gives those before
             it, then the gradients of what the loop captured: dense ones; and the rows, then their indices.
         kept: Places of what it takes among what was kept.
-        count: How many loop variables have gradients.
+        variables: How many loop variables have gradients.
         dense: How many dense gradients it gives.
-        in_rows: How many gradients in rows it gives.
-        records: What was kept of each iteration.
-        *values: The gradients of the loop variables at the end, what the body captures, and what has gradients.
+        rows: How many gradients in rows it gives.
     """
-    summed = count + dense
+    count, summed = variables, variables + dense
     current, captured = list(values[:count]), values[count : count + len(body.captures)]
     likes = values[count + len(captured) :]
     totals: list[Any] = [None] * dense
-    rows: list[list[Any]] = [[] for _ in range(2 * in_rows)]
+    in_rows: list[list[Any]] = [[] for _ in range(2 * rows)]
     with np.errstate(all="ignore"):
         for number, record in enumerate(reversed(records)):
             made = body.evaluate([*current, *(record[at] for at in kept), *captured])
@@ -356,16 +357,13 @@ def _back(
                     np.add(totals[at], part, out=totals[at])
                 else:
                     totals[at] = totals[at] + part if number else part
-            for all_rows, part in zip(rows, made[summed:], strict=True):
+            for all_rows, part in zip(in_rows, made[summed:], strict=True):
                 all_rows.append(part)
     if not records:
         totals = [zeros_of(like) for like in likes[:dense]]
-        for at, like in enumerate(likes[dense : dense + in_rows]):
-            rows[at], rows[at + in_rows] = [like[:0]], [np.zeros(0, np.int64)]
-    return (*current, *totals, *(np.concatenate(parts) for parts in rows))
-
-
-computes("WhileGrad", _back, "body", "kept", "variables", "dense", "rows")
+        for at, like in enumerate(likes[dense : dense + rows]):
+            in_rows[at], in_rows[at + rows] = [like[:0]], [np.zeros(0, np.int64)]
+    return (*current, *totals, *(np.concatenate(parts) for parts in in_rows))
 
 
 @gradient_of("WhileGrad", "RecurrentSequenceGrad")

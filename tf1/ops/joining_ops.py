@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
     as_shape_node,
@@ -82,7 +82,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
     )  # fmt: skip
 
 
-@computing("ConcatV2")
+@computes("ConcatV2")
 def _concat(*arrays: Any, axis: int) -> Any:
     return np.concatenate(arrays, axis=axis)
 
@@ -113,7 +113,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
     return Node("Pack", nodes, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})
 
 
-@computing("Pack")
+@computes("Pack")
 def _pack(*arrays: Any, axis: int) -> Any:
     place = axis if axis >= 0 else np.ndim(arrays[0]) + 1 + axis
     return np.concatenate([np.expand_dims(array, place) for array in arrays], axis=place)
@@ -155,7 +155,7 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
 
 
-@computing("Unpack")
+@computes("Unpack")
 def _unpack(array: Any, *, axis: int, num: int) -> Any:
     if np.shape(array)[axis] != num:
         raise InvalidArgumentError(f"Input shape axis {axis} must equal {num}, got shape {np.shape(array)}")
@@ -220,7 +220,7 @@ def split(
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(s)) for i, s in enumerate(shapes)]
 
 
-@computing("Split")
+@computes("Split")
 def _split(array: Any, *, axis: int, sizes: Sequence[int], equal: bool) -> Any:
     whole, count = np.shape(array)[axis], len(sizes)
     if equal and whole % count:
@@ -246,7 +246,7 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
     return Node("Tile", (node, times), name=name, dtype=node.dtype, shape=TensorShape(result))
 
 
-@computing("Tile")
+@computes("Tile")
 def _tile(value: Any, counts: Any) -> Any:
     old, by = np.shape(value), [int(n) for n in np.asarray(counts).reshape(-1)]
     spread = tuple(n for pair in zip([1] * len(old), old, strict=True) for n in pair)
@@ -289,7 +289,7 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     return Node("PadV2", inputs, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
 
 
-@computing("PadV2")
+@computes("PadV2")
 def _pad(value: Any, given: Any = None, *, paddings: Any, mode: Any, constant_values: Any) -> Any:
     around = [(int(a), int(b)) for a, b in (paddings if given is None else given)]
     if mode == "CONSTANT":
@@ -317,7 +317,7 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
     return elementwise("ReverseV2", node, name, axis=axes)
 
 
-@computing("ReverseV2")
+@computes("ReverseV2")
 def _reverse(value: Any, *, axis: Any) -> Any:
     return np.flip(value, axis)
 
@@ -341,7 +341,7 @@ def _concat_part(node: Node, grad: Node, at: int) -> Node:
     return Node("ConcatPart", inputs, dtype=grad.dtype, shape=wanted.shape, attrs={"axis": axis})
 
 
-@computing("ConcatPart")
+@computes("ConcatPart")
 def _part(value: Any, *joined: Any, axis: int) -> Any:
     place = axis % np.ndim(value)
     end = sum(array.shape[place] for array in joined)
@@ -371,7 +371,7 @@ def _unstack_gradient(node: Node, grads: list[Node | None]) -> list[Node]:
     return [Node("PackSome", (value, *given), dtype=value.dtype, shape=value.shape, attrs=attrs)]
 
 
-@computing("PackSome")
+@computes("PackSome")
 def _pack_some(whole: Any, *parts: Any, axis: int, present: Sequence[int]) -> Any:
     out = np.zeros_like(whole)
     for at, part in zip(present, parts, strict=True):
@@ -390,7 +390,7 @@ def _tile_gradient(node: Node, grad: Node) -> tuple[Node, None]:
     return Node("TileGrad", (grad, *node.inputs), dtype=grad.dtype, shape=node.inputs[0].shape), None
 
 
-@computing("TileGrad")
+@computes("TileGrad")
 def _tile_back(g: Any, whole: Any, counts: Any) -> Any:
     by = [int(n) for n in np.asarray(counts).reshape(-1)]
     pairs = tuple(n for pair in zip(by, whole.shape, strict=True) for n in pair)
@@ -411,7 +411,7 @@ def _pad_gradient(node: Node, grad: Node) -> list[Node | None]:
     return [inner, *[None] * len(rest)]
 
 
-@computing("Unpad")
+@computes("Unpad")
 def _unpad(g: Any, given: Any = None, *, paddings: Any) -> Any:
     around = zip(paddings if given is None else given, g.shape, strict=True)
     return g[tuple(slice(int(a), size - int(b)) for (a, b), size in around)]

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, matrix_transpose
 from globalstep.tf1.ops.building import operands, pairwise, require_float
@@ -45,7 +45,7 @@ def _eye(rows: int, columns: int, dtype: Any) -> Any:
     return np.eye(rows, columns, dtype=dtype)
 
 
-@computing("MatrixDiagPart")
+@computes("MatrixDiagPart")
 def _diagonal(value: Any) -> Any:
     """Give the main diagonals [..., min(m, n)] of matrices [..., m, n]."""
     length = min(np.shape(value)[-2:])
@@ -61,7 +61,7 @@ def diag(diagonal: Any, name: str | None = None) -> Node:
     return Node("Diag", (node,), name=name, dtype=node.dtype, shape=shape)
 
 
-@computing("Diag")
+@computes("Diag")
 def _diag(value: Any) -> Any:
     shape = np.shape(value)
     count = int(np.prod(shape))
@@ -85,7 +85,7 @@ def diag_part(input: Any, name: str | None = None) -> Node:
     return Node("DiagPart", (node,), name=name, dtype=node.dtype, shape=shape)
 
 
-@computing("DiagPart")
+@computes("DiagPart")
 def _diag_part(value: Any) -> Any:
     shape = np.shape(value)[: np.ndim(value) // 2]
     count = int(np.prod(shape))
@@ -123,7 +123,7 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str | None = None) -> Node:
     return Node("MatrixSetDiag", (node, new), name=name, dtype=node.dtype, shape=node.shape)
 
 
-@computing("MatrixSetDiag")
+@computes("MatrixSetDiag")
 def _set_diag(value: Any, line: Any) -> Any:
     rows, columns = np.shape(value)[-2:]
     rest = value * (1 - _eye(rows, columns, value.dtype))
@@ -151,7 +151,7 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     return Node("MatrixBandPart", (node, lower, upper), name=name, dtype=node.dtype, shape=node.shape)
 
 
-@computing("MatrixBandPart")
+@computes("MatrixBandPart")
 def _band_part(value: Any, below: Any, above: Any) -> Any:
     rows, columns = np.shape(value)[-2:]
     ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
@@ -260,7 +260,7 @@ def cross(a: Any, b: Any, name: str | None = None) -> Node:
     return pairwise("Cross", a, b, name, names=("a", "b"))
 
 
-@computing("Cross")
+@computes("Cross")
 def _cross(x: Any, y: Any) -> Any:
     after, before = np.array([1, 2, 0]), np.array([2, 0, 1])
     return x[..., after] * y[..., before] - x[..., before] * y[..., after]

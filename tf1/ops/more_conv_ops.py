@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
-from globalstep.tf1.graph.kernels import computes, computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops, math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, reshape, reshape_like, squeeze, transpose
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-@computing("Dilate")
+@computes("Dilate")
 def _spread(kernel: Any, *, rates: tuple[int, int]) -> Any:
     """Put rows and columns of zeros between those of a kernel."""
     rows, columns = (rate * (size - 1) + 1 for rate, size in zip(rates, kernel.shape, strict=False))
@@ -176,7 +176,7 @@ def depthwise_conv2d(
     )  # fmt: skip
 
 
-@computing("DepthwiseConv2dNative")
+@computes("DepthwiseConv2dNative")
 def _depthwise(images: Any, kernels: Any, *, strides: tuple[int, int], padding: str) -> Any:
     rows, columns, depth, each = np.shape(kernels)
     windows = conv_ops.prepared(images, (rows, columns), strides, padding, 0)
@@ -423,7 +423,7 @@ def pool(
         return conv_ops.to_channels_first(made) if first else made
 
 
-@computing("SumOfNeighbours")
+@computes("SumOfNeighbours")
 def _around(x: Any, *, radius: int) -> Any:
     """Give at each channel the sum of those at most `radius` away."""
     total = x.copy()
@@ -456,7 +456,7 @@ def local_response_normalization(
     return Node("LRN", (x,), name=name or "LRN", dtype=x.dtype, shape=x.shape, attrs=attrs)
 
 
-@computing("LRN")
+@computes("LRN")
 def _normalized(images: Any, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Any:
     kind = images.dtype.type
     norm = _around(images * images, radius=depth_radius) * kind(alpha) + kind(bias)

@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, computing, kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -61,7 +61,7 @@ def _where_above_zero(g: Any, x: Any, out: Any = None) -> Any:
     return np.multiply(g, np.greater(x, 0), out=out)
 
 
-@computing("Relu")
+@computes("Relu")
 def _relu_of(x: Any) -> Any:
     return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
 
@@ -94,7 +94,7 @@ def relu6(features: Any, name: str | None = None) -> Node:
     return elementwise("Relu6", as_node(features), name or "Relu6")
 
 
-@computing("Relu6")
+@computes("Relu6")
 def _relu6(x: Any, *, dtype: Any) -> Any:
     return np.minimum(_relu_of(x), np.asarray(6, dtype))
 
@@ -117,7 +117,7 @@ def elu(features: Any, name: str | None = None) -> Node:
     return elementwise("Elu", node, name or "Elu")
 
 
-@computing("Elu")
+@computes("Elu")
 def _elu(x: Any) -> Any:
     return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
 
@@ -136,7 +136,7 @@ def selu(features: Any, name: str | None = None) -> Node:
     return elementwise("Selu", node, name or "Selu")
 
 
-@computing("Selu")
+@computes("Selu")
 def _selu(x: Any) -> Any:
     below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
     return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
@@ -155,7 +155,7 @@ def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> No
     return elementwise("LeakyRelu", node, name or "LeakyRelu", alpha=alpha)
 
 
-@computing("LeakyRelu")
+@computes("LeakyRelu")
 def _leaky_relu(x: Any, *, alpha: Any) -> Any:
     return np.maximum(alpha * x, x)
 
@@ -225,7 +225,7 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     return elementwise("Softmax", node, name or "Softmax", axis=place)
 
 
-@computing("Softmax")
+@computes("Softmax")
 def _softmax(x: Any, *, axis: int) -> Any:
     powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return powers / np.sum(powers, axis=axis, keepdims=True)
@@ -237,7 +237,7 @@ def _softmax_gradient(node: Node, grad: Node) -> Any:
     return (Node("SoftmaxGrad", (grad, node), dtype=node.dtype, shape=node.shape, attrs=attrs),)
 
 
-@computing("SoftmaxGrad")
+@computes("SoftmaxGrad")
 def _softmax_grad(g: Any, value: Any, *, axis: int) -> Any:
     return (g - np.sum(g * value, axis=axis, keepdims=True)) * value
 
@@ -430,7 +430,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
     )
 
 
-@computing("TopKV2")
+@computes("TopKV2")
 def _top_k(values: Any, *, k: int) -> Any:
     order = np.argsort(-values, axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(values, order, -1), order.astype(np.int32)
@@ -459,7 +459,7 @@ def in_top_k(predictions: Any, targets: Any, k: int, name: str | None = None) ->
     return Node("InTopK", inputs, name=name or "InTopK", dtype="bool", shape=inputs[1].shape, attrs={"k": k})
 
 
-@computing("InTopK")
+@computes("InTopK")
 def _in_top_k(values: Any, classes: Any, *, k: int) -> Any:
     inside = (classes >= 0) & (classes < values.shape[1])
     own = values[np.arange(len(classes)), np.where(inside, classes, 0)]

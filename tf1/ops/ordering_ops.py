@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
@@ -71,7 +71,7 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     return elementwise("Sort", node, name or "sort", axis=place, direction=order)
 
 
-@computing("Sort")
+@computes("Sort")
 def _sort(value: Any, *, axis: int, direction: str) -> Any:
     return np.take_along_axis(value, _order(value, axis, direction), axis)
 
@@ -93,7 +93,7 @@ def argsort(
     )  # fmt: skip
 
 
-@computing("ArgSort")
+@computes("ArgSort")
 def _argsort(value: Any, *, axis: int, direction: str) -> Any:
     return _order(value, axis, direction).astype(np.int32)
 
@@ -140,7 +140,7 @@ def unique_with_counts(x: Any, out_idx: Any = "int32", name: str | None = None) 
     )
 
 
-@computing("UniqueWithCounts")
+@computes("UniqueWithCounts")
 def _unique_with_counts(values: Any, *, out_idx: DType) -> Any:
     _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
     order, kind = np.argsort(first), out_idx.as_numpy_dtype
@@ -163,7 +163,7 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = "int32", name: str | None = Non
     )
 
 
-@computing("ListDiff")
+@computes("ListDiff")
 def _list_diff(values: Any, others: Any, *, out_idx: DType) -> Any:
     places = np.flatnonzero(~np.isin(values, others))
     return values[places], places.astype(out_idx.as_numpy_dtype)
@@ -195,7 +195,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Node:
     return Node("Roll", (node, steps), name=name, dtype=node.dtype, shape=node.shape, attrs={"axis": axes})
 
 
-@computing("Roll")
+@computes("Roll")
 def _roll(value: Any, far: Any, *, axis: tuple[int, ...]) -> Any:
     for place, count in zip(axis, np.asarray(far).reshape(-1), strict=True):
         value = np.roll(value, int(count), axis=place)
@@ -222,7 +222,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
                 attrs={"axis": place})  # fmt: skip
 
 
-@computing("Repeat")
+@computes("Repeat")
 def _repeat(value: Any, often: Any, *, axis: int | None) -> Any:
     flat = np.reshape(value, (-1,)) if axis is None else value
     along = 0 if axis is None else axis % np.ndim(value)
@@ -280,7 +280,7 @@ def batch_gather(params: Any, indices: Any, name: str | None = None) -> Node:
     return Node("BatchGather", (values, ids), name=name or "BatchGather", dtype=values.dtype, shape=TensorShape(shape))
 
 
-@computing("BatchGather")
+@computes("BatchGather")
 def _batch_gather(rows: Any, places: Any) -> Any:
     lead = np.ndim(places) - 1
     grid = [np.arange(size).reshape((-1,) + (1,) * (lead - i)) for i, size in enumerate(np.shape(places)[:-1])]
@@ -305,7 +305,7 @@ def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = Fals
     return elementwise("Cumprod", node, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
-@computing("Cumprod")
+@computes("Cumprod")
 def _cumprod(value: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
     turned = np.flip(value, axis) if reverse else value
     if exclusive:

@@ -20,7 +20,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import Example
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
-from globalstep.tf1.graph.kernels import computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape
@@ -167,7 +167,7 @@ def decode_csv(
         ]
 
 
-@computing("DecodeCSV")
+@computes("DecodeCSV")
 def _decode_csv(
     values: Any, *defaults: Any, out_type: list[DType], field_delim: str, use_quote_delim: bool, na_value: str,
     select_cols: list[int] | None,
@@ -234,7 +234,7 @@ def decode_raw(bytes: Any, out_type: Any, little_endian: bool = True, name: str 
     return Node("DecodeRaw", [strings], name=name or "DecodeRaw", dtype=dtype, shape=shape, attrs=attrs)
 
 
-@computing("DecodeRaw")
+@computes("DecodeRaw")
 def _decode_raw(values: Any, *, out_type: DType, little_endian: bool) -> Any:
     stored = np.dtype(out_type.as_numpy_dtype).newbyteorder("<" if little_endian else ">")
     array = np.asarray(values, dtype=object)
@@ -316,7 +316,7 @@ def _dense(inputs: list[Node], default: Any, shape: TensorShape, name: str | Non
     return Node("SparseToDense", inputs, name=name or "SparseToDense", dtype=inputs[2].dtype, shape=shape, attrs=attrs)
 
 
-@computing("SparseToDense")
+@computes("SparseToDense")
 def _sparse_to_dense(indices: Any, shape: Any, values: Any, *, default_value: Any, dtype: Any) -> Any:
     places = np.asarray(indices)
     dense = np.full([int(size) for size in shape], default_value, dtype=dtype)
@@ -379,7 +379,8 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
     return outputs_of(node, features, 0, rows, 2 if batched else 1)
 
 
-@computing("ParseExample", "ParseSingleExample")
+@computes("ParseExample")
+@computes("ParseSingleExample")
 def _parsed(values: Any, *, features: dict[str, Any], batched: bool) -> Any:
     strings = np.asarray(values, dtype=object).reshape(-1)
     examples = [_example(item, index) for index, item in enumerate(strings)]

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import operand_list, static_value
 from globalstep.tf1.ops.gradient_ops import rearranges
@@ -41,7 +41,7 @@ def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", n
     return Node("SequenceMask", inputs, name=name, dtype=kind, shape=TensorShape(dims))
 
 
-@computing("SequenceMask")
+@computes("SequenceMask")
 def _sequence_mask(values: Any, longest: Any = None, *, dtype: Any) -> Any:
     width = int(np.max(values, initial=0) if longest is None else longest)
     return (np.arange(width) < np.asarray(values)[..., None]).astype(dtype)
@@ -68,7 +68,7 @@ def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str
     return [tuple_item(parts, i, dtype=values.dtype, shape=TensorShape(shape)) for i in range(num_partitions)]
 
 
-@computing("DynamicPartition")
+@computes("DynamicPartition")
 def _dynamic_partition(rows: Any, target: Any, *, num_partitions: int) -> Any:
     flat = np.asarray(target).reshape(-1)
     if flat.size and (flat.min() < 0 or flat.max() >= num_partitions):
@@ -96,7 +96,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
                 attrs={"count": len(ids)})  # fmt: skip
 
 
-@computing("DynamicStitch")
+@computes("DynamicStitch")
 def _dynamic_stitch(*arrays: Any, count: int) -> Any:
     places = [np.asarray(a).reshape(-1) for a in arrays[:count]]
     rest = np.shape(arrays[count])[np.ndim(arrays[0]) :]
@@ -135,7 +135,7 @@ def unique(x: Any, out_idx: Any = "int32", name: str | None = None) -> Unique:
     )
 
 
-@computing("Unique")
+@computes("Unique")
 def _unique(values: Any, *, out_idx: DType) -> Any:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)

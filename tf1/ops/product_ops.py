@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.kernels import computing, kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, transpose
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
@@ -139,7 +139,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     return Node("Tensordot", (x, y), name=name, dtype=x.dtype, shape=shape, attrs={"axes": pairs})
 
 
-@computing("Tensordot")
+@computes("Tensordot")
 def _tensordot(u: Any, v: Any, *, axes: Any) -> Any:
     return np.tensordot(u, v, axes)
 
@@ -219,7 +219,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
     return Node("Einsum", nodes, name=name, dtype=nodes[0].dtype, shape=shape, attrs={"equation": equation})
 
 
-@computing("Einsum")
+@computes("Einsum")
 def _einsum(*values: Any, equation: str) -> Any:
     return np.einsum(equation, *values)
 

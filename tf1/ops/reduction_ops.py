@@ -16,7 +16,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computing, kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
@@ -313,7 +313,7 @@ def _product_gradient(node: Node, grad: Node) -> Any:
     return (_spread(node, grad) * rest,)
 
 
-@computing("ProductOfOthers")
+@computes("ProductOfOthers")
 def _product_of_others(value: Any, *, of: Node) -> Any:
     axes = _axes_of(np.ndim(value), of.attrs["axis"])
     return product_of_others(value, axes) if axes else np.ones_like(value)
@@ -374,7 +374,7 @@ def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
         shape = _reduced_shape(node, (place,), False)
         return Node(op_type, (node,), name=name, dtype=wanted, shape=shape, attrs={"axis": place})
 
-    @computing(op_type)
+    @computes(op_type)
     def _found(value: Any, *, axis: int, dtype: Any) -> Any:
         return find(value, axis=axis).astype(dtype)
 
@@ -417,7 +417,7 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
     return elementwise("Cumsum", node, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
-@computing("Cumsum")
+@computes("Cumsum")
 def _cumsum(value: Any, *, axis: int, exclusive: bool, reverse: bool) -> Any:
     turned = np.flip(value, axis) if reverse else value
     total = np.cumsum(turned, axis=axis, dtype=value.dtype)
@@ -497,7 +497,7 @@ def bincount(
     return Node("Bincount", inputs, name=name, dtype=kind, shape=[None], attrs={"minlength": low, "maxlength": high})
 
 
-@computing("Bincount")
+@computes("Bincount")
 def _bincount(numbers: Any, weights: Any = None, *, minlength: int, maxlength: int | None, dtype: Any) -> Any:
     flat = np.asarray(numbers).reshape(-1)
     flat = flat if maxlength is None else np.minimum(flat, maxlength)

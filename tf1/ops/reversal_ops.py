@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.joining_ops import reverse
 
 __all__ = ["reverse_sequence"]
@@ -55,7 +55,7 @@ def reverse_sequence(
     )  # fmt: skip
 
 
-@computing("ReverseSequence")
+@computes("ReverseSequence")
 def _reverse_sequence(values: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -> Any:
     steps, count = values.shape[seq_axis], values.shape[batch_axis]
     counts = np.asarray(lengths).reshape(-1)

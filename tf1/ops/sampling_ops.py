@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape, stop_gradient
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -71,7 +71,8 @@ def _sampler(
     )
 
 
-@computing("LogUniformCandidateSampler", "UniformCandidateSampler")
+@computes("LogUniformCandidateSampler")
+@computes("UniformCandidateSampler")
 def _sample(
     true: Any, *, generator: Generator, num_sampled: int, unique: bool, range_max: int, log_uniform: bool
 ) -> Any:
@@ -229,7 +230,7 @@ def _hits(true: Node, drawn: Node, scores: Node) -> Node:
     return Node("AccidentalHits", (true, drawn), dtype=scores.dtype, shape=scores.shape, attrs=attrs)
 
 
-@computing("AccidentalHits")
+@computes("AccidentalHits")
 def _accidental_hits(targets: Any, sample: Any, *, lowest: Any) -> Any:
     hit = (targets[:, :, None] == sample).any(axis=1)
     return np.where(hit, lowest, np.zeros((), lowest.dtype))

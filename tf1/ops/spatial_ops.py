@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.building import static_ints
@@ -66,7 +66,7 @@ def space_to_depth(input: Any, block_size: int, name: str | None = None, data_fo
     return Node("SpaceToDepth", (node,), name=name, dtype=node.dtype, shape=shape, attrs={"block_size": block})
 
 
-@computing("SpaceToDepth")
+@computes("SpaceToDepth")
 def _space_to_depth(value: Any, *, block_size: int) -> Any:
     (batch, rows, columns, channels), block = np.shape(value), block_size
     if rows % block or columns % block:
@@ -100,7 +100,7 @@ def depth_to_space(input: Any, block_size: int, name: str | None = None, data_fo
     return Node("DepthToSpace", (node,), name=name, dtype=node.dtype, shape=shape, attrs={"block_size": block})
 
 
-@computing("DepthToSpace")
+@computes("DepthToSpace")
 def _depth_to_space(value: Any, *, block_size: int) -> Any:
     (batch, rows, columns, channels), block = np.shape(value), block_size
     if channels % (block * block):
@@ -136,7 +136,7 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
     return Node("SpaceToBatchND", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
 
 
-@computing("SpaceToBatchND")
+@computes("SpaceToBatchND")
 def _space_to_batch_nd(value: Any, *, block_shape: tuple[int, ...], paddings: Sequence[tuple[int, int]]) -> Any:
     ranks = len(block_shape)
     rest = np.shape(value)[1 + ranks :]
@@ -170,7 +170,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     return Node("BatchToSpaceND", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
 
 
-@computing("BatchToSpaceND")
+@computes("BatchToSpaceND")
 def _batch_to_space_nd(value: Any, *, block_shape: tuple[int, ...], crops: Sequence[tuple[int, int]]) -> Any:
     ranks, count = len(block_shape), int(np.prod(block_shape))
     batch, space, rest = np.shape(value)[0], np.shape(value)[1 : 1 + ranks], np.shape(value)[1 + ranks :]
@@ -258,7 +258,7 @@ def extract_image_patches(
     return Node("ExtractImagePatches", (node,), name=name, dtype=node.dtype, shape=shape, attrs=attrs)
 
 
-@computing("ExtractImagePatches")
+@computes("ExtractImagePatches")
 def _extract_image_patches(value: Any, *, ksizes: Any, strides: Any, padding: str) -> Any:
     windows = conv_ops.prepared(value, ksizes, strides, padding, 0)
     return np.reshape(windows, (*np.shape(windows)[:3], -1))

@@ -15,7 +15,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computing
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.array_ops import reshape, reshape_like
@@ -87,7 +87,7 @@ def conv3d(
     return Node("Conv3D", (x, w), name=name, dtype=x.dtype, shape=shape, attrs={"strides": steps, "padding": fit})
 
 
-@computing("Conv3D")
+@computes("Conv3D")
 def _conv3d(volumes: Any, kernels: Any, *, strides: _Sizes, padding: str) -> Any:
     windows = conv_ops.prepared(volumes, np.shape(kernels)[:3], strides, padding, 0)
     lead = np.shape(windows)[:4]
@@ -169,7 +169,7 @@ def conv3d_transpose(
     )  # fmt: skip
 
 
-@computing("Conv3DBackpropInputV2")
+@computes("Conv3DBackpropInputV2")
 def _spread(values: Any, kernels: Any, target: Any, *, strides: _Sizes, padding: str) -> Any:
     batch, *space, depth = (int(n) for n in np.asarray(target).reshape(-1))
     size = np.shape(kernels)[:3]
@@ -219,7 +219,7 @@ def _pool(op_type: str, name: str, first_line: str, fn: Callable[..., Any]) -> C
     ) -> Node:
         return _pooled(op_type, input, (ksize, strides, padding, data_format), name)
 
-    @computing(op_type)
+    @computes(op_type)
     def _kernel(volumes: Any, *, ksize: _Sizes, strides: _Sizes, padding: str) -> Any:
         return fn(volumes, ksize, strides, padding)
 

@@ -49,16 +49,16 @@ class Operands:
         return Node(op_type, self.nodes, name=name, dtype=dtype, shape=[], attrs=attrs)
 
 
-def _value(template: Expr, dtype: DType, *numbers: Any) -> Any:
+def _value(*numbers: Any, formula: Expr, dtype: DType) -> Any:
     names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(numbers)}
-    return np.asarray(evaluate(template, names)).astype(dtype.as_numpy_dtype)
+    return np.asarray(evaluate(formula, names)).astype(dtype.as_numpy_dtype)
 
 
 for _op_type in (
     *("CosineDecay", "ExponentialDecay", "ExponentialTimeDecay", "InverseTimeDecay", "LinearCosineDecay"),
     *("LinearWarmup", "NoisyLinearCosineDecay", "PiecewiseConstant", "PolynomialDecay", "SGDRDecay"),
 ):
-    computes(_op_type, _value, "formula", "dtype")
+    computes(_op_type, _value)
 
 
 def _exact(value: Any, number: Any) -> float:

@@ -64,7 +64,7 @@ def _filled(primary: Variable, value: float) -> Node:
     return Node("FillLike", sources, name="Fill", dtype=primary.dtype, shape=primary.shape, attrs=attrs)
 
 
-computes("FillLike", lambda value, array: np.full(np.shape(array), value, array.dtype), "fill")
+computes("FillLike", lambda array, *, fill: np.full(np.shape(array), fill, array.dtype))
 
 
 def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str, local: bool = False) -> Variable:

@@ -102,16 +102,14 @@ def _sequence_gradient(node: Node, grads: Sequence[Node | None]) -> Sequence[Nod
     return [*items, *[None] * has_lengths]
 
 
+@computes("RecurrentSequenceGrad")
 def _back(
-    known: Sequence[int], count: int, dtypes: Sequence[DType], run: SequenceRun, *values: Any
-) -> tuple[Any, ...]:  # fmt: skip
+    run: SequenceRun, *values: Any, known: Sequence[int], states: int, dtypes: Sequence[DType]
+) -> tuple[Any, ...]:
     given = dict(zip(known, values, strict=False))
     with np.errstate(all="ignore"), one_thread_each():
-        parts = run.backward(given.get(0), [given.get(1 + at) for at in range(count)])
+        parts = run.backward(given.get(0), [given.get(1 + at) for at in range(states)])
     return tuple(part.astype(kind.as_numpy_dtype, copy=False) for part, kind in zip(parts, dtypes, strict=True))
-
-
-computes("RecurrentSequenceGrad", _back, "known", "states", "dtypes")
 
 
 def mask_of(lengths: Any, steps: int) -> Any:

@@ -119,13 +119,11 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
     return Node("CountUpTo", (counted,), name=name, dtype=ref.dtype, shape=ref.shape, attrs=attrs, stateful=True)
 
 
-def _before(limit: int, after: Any) -> Any:
+@computes("CountUpTo")
+def _before(after: Any, *, limit: int) -> Any:
     if after > limit:
         raise OutOfRangeError(f"Reached limit of {limit}")
     return after - after.dtype.type(1)
-
-
-computes("CountUpTo", _before, "limit")
 
 
 def scatter_update(
@@ -177,7 +175,7 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
         return assignment(kind, ref, operand, rows, name=name)
 
 
-computes("BroadcastRows", lambda sizes, value, at: np.broadcast_to(value, (*at.shape, *sizes)), "sizes")
+computes("BroadcastRows", lambda value, at, *, sizes: np.broadcast_to(value, (*at.shape, *sizes)))
 
 
 def indices_of(op_type: str, ref: Variable, indices: Any) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
@@ -145,12 +146,12 @@ def _read(prefix: str, saved: str, part: Variable) -> Node:
     return Node("RestoreV2", name=name, dtype=part.dtype, shape=part.shape, attrs=attrs, stateful=True)
 
 
-def _restored(prefix: str, saved: str, cut: SaveSliceInfo | None) -> npt.NDArray[Any]:
+@computes("RestoreV2")
+def _restored(*, prefix: str, tensor: str, slice: SaveSliceInfo | None) -> npt.NDArray[Any]:
     with CheckpointReader(prefix) as reader:
-        value = reader.get_tensor(saved)
-    if cut is None:
+        value = reader.get_tensor(tensor)
+    if slice is None:
         return value
-    return value[tuple(slice(at, at + size) for at, size in zip(cut.var_offset, cut.var_shape, strict=True))]
-
-
-computes("RestoreV2", _restored, "prefix", "tensor", "slice")
+    where = zip(slice.var_offset, slice.var_shape, strict=True)
+    part: npt.NDArray[Any] = value[tuple(np.s_[at : at + size] for at, size in where)]
+    return part

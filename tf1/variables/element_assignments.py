@@ -196,17 +196,18 @@ def _rows(op_type: str, ref: Variable, inputs: Sequence[Node]) -> Node:
     return Node("ScatterNdRows", inputs, dtype=ref.dtype, shape=shape, attrs={"of": op_type, "variable": ref})
 
 
-def _with_updates(op_type: str, ref: Any, *values: Any) -> Any:
+@computes("ScatterNdRows")
+def _with_updates(*values: Any, of: str, variable: Any) -> Any:
     *there, at, updates = values
     tuples = at.reshape(-1, at.shape[-1])
-    within = _within(op_type, ref, tuples)
+    within = _within(of, variable, tuples)
     if updates.ndim or not there:
         updates = updates.reshape(len(tuples), *updates.shape[at.ndim - 1 :])
     if not there:
-        rows: Any = np.zeros((len(tuples), *ref.shape.as_list()[1:]), updates.dtype)
+        rows: Any = np.zeros((len(tuples), *variable.shape.as_list()[1:]), updates.dtype)
         rows[(np.arange(len(tuples)), *within)] = updates
         return rows
-    rows, places, each = np.array(there[0]), np.searchsorted(there[1], tuples[:, 0]), _EACH.get(op_type)
+    rows, places, each = np.array(there[0]), np.searchsorted(there[1], tuples[:, 0]), _EACH.get(of)
     if each is None:
         rows[(places, *within)] = updates
         return rows
@@ -214,9 +215,6 @@ def _with_updates(op_type: str, ref: Any, *values: Any) -> Any:
     for place, update in zip(places, np.broadcast_to(updates, (len(tuples), *rows.shape[1:])), strict=True):
         rows[place] = each(rows[place], update)
     return rows
-
-
-computes("ScatterNdRows", _with_updates, "of", "variable")
 
 
 def _within(op_type: str, ref: Variable, tuples: Any) -> tuple[Any, ...]:

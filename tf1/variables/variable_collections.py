@@ -125,12 +125,10 @@ def report_uninitialized_variables(
     return _told("UninitializedVariables", var_list, name=name, dtype=np.object_, shape=[None])
 
 
-def _missing(variables: Sequence[Variable], have: Any) -> npt.NDArray[Any]:
+@computes("UninitializedVariables")
+def _missing(have: Any, *, variables: Sequence[Variable]) -> npt.NDArray[Any]:
     names = [one.op_name.encode() for one, has in zip(variables, have, strict=True) if not has]
     return np.array(names, dtype=object)
-
-
-computes("UninitializedVariables", _missing, "variables")
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Node:
@@ -142,12 +140,10 @@ def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> 
     return _told("AssertInitialized", var_list, name="Assert", operation=True, stateful=True)
 
 
-def _require_none(variables: Sequence[Variable], have: Any) -> None:
-    for name in _missing(variables, have):
+@computes("AssertInitialized")
+def _require_none(have: Any, *, variables: Sequence[Variable]) -> None:
+    for name in _missing(have, variables=variables):
         raise FailedPreconditionError(f"Attempting to use uninitialized value {name.decode()}")
-
-
-computes("AssertInitialized", _require_none, "variables")
 
 
 def _told(op_type: str, var_list: Sequence[Variable] | None, **how: Any) -> Node:

@@ -125,23 +125,21 @@ def _remapped(prefix: str, saved: str, part: Variable, info: VocabInfo) -> Node:
     )  # fmt: skip
 
 
+@computes("LoadAndRemapMatrix")
 def _with_words_of(
-    prefix: str, saved: str, axis: int, begin: Sequence[int], sizes: Sequence[int], vocabularies: Any, value: Any
+    value: Any, *, prefix: str, tensor: str, axis: int, begin: Sequence[int], sizes: Sequence[int], vocabularies: Any
 ) -> Any:  # fmt: skip
     new, held_words = (_words(*vocabulary) for vocabulary in vocabularies)
     new, old = new[begin[axis] : begin[axis] + sizes[axis]], {word: at for at, word in enumerate(held_words)}
     to = [place for place, word in enumerate(new) if word in old]
     lead: tuple[Any, ...] = (slice(None),) * axis
     with CheckpointReader(prefix) as reader:
-        held = reader.get_tensor(saved)
+        held = reader.get_tensor(tensor)
     if axis:
         held = held[begin[0] : begin[0] + sizes[0]]
     value = np.array(value)
     value[(*lead, to)] = held[(*lead, [old[new[place]] for place in to])]
     return value
-
-
-computes("LoadAndRemapMatrix", _with_words_of, "prefix", "tensor", "axis", "begin", "sizes", "vocabularies")
 
 
 def _words(path: str, count: int) -> list[bytes]:
