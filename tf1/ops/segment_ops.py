@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import static_value
@@ -74,19 +75,19 @@ def _product(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
 def _sorted(op_type: str, word: str, combine: _Combine) -> Callable[..., Node]:
     """Make the public function of segments whose numbers are sorted."""
 
+    def evaluate(rows: Any, numbers: Any) -> Any:
+        if numbers.size and (np.any(np.diff(numbers) < 0) or numbers[0] < 0):
+            raise InvalidArgumentError("segment ids are not increasing")
+        count = int(numbers[-1]) + 1 if numbers.size else 0
+        return combine(rows, numbers, (count, *np.shape(rows)[1:]))
+
     def function(data: Any, segment_ids: Any, name: str | None = None) -> Node:
         values, ids = as_node(data), as_node(segment_ids)
-
-        def evaluate(rows: Any, numbers: Any) -> Any:
-            if numbers.size and (np.any(np.diff(numbers) < 0) or numbers[0] < 0):
-                raise InvalidArgumentError("segment ids are not increasing")
-            count = int(numbers[-1]) + 1 if numbers.size else 0
-            return combine(rows, numbers, (count, *np.shape(rows)[1:]))
-
         dims = values.shape.as_list() if values.shape.dims is not None else None
         shape = None if dims is None else [None, *dims[1:]]
-        return Node(op_type, (values, ids), evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
+        return Node(op_type, (values, ids), name=name, dtype=values.dtype, shape=TensorShape(shape))
 
+    computes(op_type, evaluate)
     function.__name__ = function.__qualname__ = op_type.replace("Segment", "segment_").lower()
     function.__doc__ = f"""{word} rows that have one segment id.
 
@@ -123,32 +124,31 @@ def _unsorted(name: str, op_type: str, word: str, combine: _Combine, lowest: boo
             what `combine` gives.
     """
 
+    def evaluate(rows: Any, numbers: Any, size: Any) -> Any:
+        flat = np.asarray(numbers).reshape(-1)
+        if flat.size and flat.max() >= size:
+            raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
+        rest = np.shape(rows)[np.ndim(numbers) :]
+        valid = np.flatnonzero(flat >= 0)
+        rows = np.reshape(rows, (flat.size, *rest))
+        rows = rows if valid.size == flat.size else take_rows(rows, valid)
+        shape = (int(size), *rest)
+        results = combine(rows, flat[valid], shape)
+        if lowest is None:
+            return results
+        limits = (np.finfo if results.dtype.kind == "f" else np.iinfo)(results.dtype)
+        empty = _counts(flat[valid], shape) == 0
+        return results + np.where(empty, limits.min if lowest else limits.max, 0).astype(results.dtype)
+
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Node:
         values, ids, count = as_node(data), as_node(segment_ids), as_node(num_segments)
-
-        def evaluate(rows: Any, numbers: Any, size: Any) -> Any:
-            flat = np.asarray(numbers).reshape(-1)
-            if flat.size and flat.max() >= size:
-                raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
-            rest = np.shape(rows)[np.ndim(numbers) :]
-            valid = np.flatnonzero(flat >= 0)
-            rows = np.reshape(rows, (flat.size, *rest))
-            rows = rows if valid.size == flat.size else take_rows(rows, valid)
-            shape = (int(size), *rest)
-            results = combine(rows, flat[valid], shape)
-            if lowest is None:
-                return results
-            limits = (np.finfo if results.dtype.kind == "f" else np.iinfo)(results.dtype)
-            empty = _counts(flat[valid], shape) == 0
-            return results + np.where(empty, limits.min if lowest else limits.max, 0).astype(results.dtype)
-
         shape = None
         if values.shape.dims is not None and ids.shape.ndims is not None:
             static = static_value(count)
             shape = [None if static is None else int(static), *values.shape.as_list()[ids.shape.ndims :]]
-        inputs = (values, ids, count)
-        return Node(op_type, inputs, evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
+        return Node(op_type, (values, ids, count), name=name, dtype=values.dtype, shape=TensorShape(shape))
 
+    computes(op_type, evaluate)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{word} rows that have one segment id; negative ids are left out.
 
@@ -183,28 +183,30 @@ unsorted_segment_prod = _unsorted("unsorted_segment_prod", "UnsortedSegmentProd"
 
 def _of_segments(values: Node, ids: Node, like: Node) -> Node:
     """Give for each row that of its segment, 0 where it has none."""
+    return Node("OfSegments", (values, ids, like), dtype=values.dtype, shape=like.shape)
 
-    def pick(of_segment: Any, numbers: Any, rows: Any) -> Any:
-        flat = np.asarray(numbers).reshape(-1)
-        # A segment that is left out is of no row.
-        taken = of_segment[np.maximum(flat, 0)] if len(of_segment) else np.zeros((0, *of_segment.shape[1:]), rows.dtype)
-        if flat.size and flat.min() < 0:
-            taken[flat < 0] = 0
-        return taken.reshape(np.shape(rows))
 
-    return Node("OfSegments", (values, ids, like), pick, dtype=values.dtype, shape=like.shape)
+@computes("OfSegments")
+def _pick(of_segment: Any, numbers: Any, rows: Any) -> Any:
+    flat = np.asarray(numbers).reshape(-1)
+    # A segment that is left out is of no row.
+    taken = of_segment[np.maximum(flat, 0)] if len(of_segment) else np.zeros((0, *of_segment.shape[1:]), rows.dtype)
+    if flat.size and flat.min() < 0:
+        taken[flat < 0] = 0
+    return taken.reshape(np.shape(rows))
 
 
 def _sums_of_segments(values: Node, ids: Node, like: Node) -> Node:
     """Give for each segment the sum of its rows: what `_of_segments` does, back."""
-
-    def add_up(rows: Any, numbers: Any, of_segment: Any) -> Any:
-        flat = np.asarray(numbers).reshape(-1)
-        valid, shape = np.flatnonzero(flat >= 0), np.shape(of_segment)
-        return scatter_rows(rows.reshape(flat.size, *shape[1:])[valid], flat[valid], shape)
-
     # Also where the segments are sorted: their number is that of the rows of `like`.
-    return Node("SumOfSegments", (values, ids, like), add_up, dtype=values.dtype, shape=like.shape)
+    return Node("SumOfSegments", (values, ids, like), dtype=values.dtype, shape=like.shape)
+
+
+@computes("SumOfSegments")
+def _add_up(rows: Any, numbers: Any, of_segment: Any) -> Any:
+    flat = np.asarray(numbers).reshape(-1)
+    valid, shape = np.flatnonzero(flat >= 0), np.shape(of_segment)
+    return scatter_rows(rows.reshape(flat.size, *shape[1:])[valid], flat[valid], shape)
 
 
 @gradient_of("OfSegments")
@@ -225,15 +227,21 @@ def _sum_of_segments_gradient(node: Node, grad: Node) -> Any:
 def _segment_sum_gradient(node: Node, grad: Node) -> Any:
     rows, ids, *rest = node.inputs
     if node.op_type.endswith(("Mean", "SqrtN")):
-        root = node.op_type.endswith("SqrtN")
-
-        def divide(g: Any, numbers: Any) -> Any:
-            flat = np.asarray(numbers).reshape(-1)
-            counts = np.maximum(_counts(flat[flat >= 0], np.shape(g)), 1)
-            return g / (np.sqrt(counts) if root else counts).astype(g.dtype)
-
-        grad = Node("DivideByCounts", (grad, ids), divide, dtype=grad.dtype, shape=grad.shape)
+        attrs = {"root": node.op_type.endswith("SqrtN")}
+        grad = Node("DivideByCounts", (grad, ids), dtype=grad.dtype, shape=grad.shape, attrs=attrs)
     return _of_segments(grad, ids, rows), None, *[None] * len(rest)
+
+
+@kernel_of("DivideByCounts")
+def _divide_by_counts(node: Node) -> Any:
+    root = node.attrs["root"]
+
+    def divide(g: Any, numbers: Any) -> Any:
+        flat = np.asarray(numbers).reshape(-1)
+        counts = np.maximum(_counts(flat[flat >= 0], np.shape(g)), 1)
+        return g / (np.sqrt(counts) if root else counts).astype(g.dtype)
+
+    return divide
 
 
 @gradient_of("DivideByCounts")
@@ -253,18 +261,19 @@ def _segment_extreme_gradient(node: Node, grad: Node) -> Any:
 @gradient_of("SegmentProd", "UnsortedSegmentProd")
 def _segment_product_gradient(node: Node, grad: Node) -> Any:
     rows, ids, *rest = node.inputs
-
-    def others(values: Any, numbers: Any, products: Any) -> Any:
-        flat, shape = np.asarray(numbers).reshape(-1), np.shape(products)
-        valid = np.flatnonzero(flat >= 0)
-        given, at = values.reshape(flat.size, *shape[1:])[valid], flat[valid]
-        zero = given == 0
-        zeros = np.zeros(shape, np.int64)
-        np.add.at(zeros, at, zero)
-        rest = _product(np.where(zero, 1, given).astype(given.dtype), at, shape)
-        factors = np.zeros((flat.size, *shape[1:]), given.dtype)
-        factors[valid] = np.where(zeros[at] - zero == 0, rest[at] / np.where(zero, 1, given), 0)
-        return factors.reshape(np.shape(values))
-
-    factor = Node("ProductOfOthersInSegment", (rows, ids, node), others, dtype=rows.dtype, shape=rows.shape)
+    factor = Node("ProductOfOthersInSegment", (rows, ids, node), dtype=rows.dtype, shape=rows.shape)
     return _of_segments(grad, ids, rows) * factor, None, *[None] * len(rest)
+
+
+@computes("ProductOfOthersInSegment")
+def _product_of_others(values: Any, numbers: Any, products: Any) -> Any:
+    flat, shape = np.asarray(numbers).reshape(-1), np.shape(products)
+    valid = np.flatnonzero(flat >= 0)
+    given, at = values.reshape(flat.size, *shape[1:])[valid], flat[valid]
+    zero = given == 0
+    zeros = np.zeros(shape, np.int64)
+    np.add.at(zeros, at, zero)
+    rest = _product(np.where(zero, 1, given).astype(given.dtype), at, shape)
+    factors = np.zeros((flat.size, *shape[1:]), given.dtype)
+    factors[valid] = np.where(zeros[at] - zero == 0, rest[at] / np.where(zero, 1, given), 0)
+    return factors.reshape(np.shape(values))

@@ -5,7 +5,7 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/sparse_ops.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.array_ops import matrix_transpose
@@ -74,9 +75,9 @@ def sparse_placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = N
         return SparseTensor(indices, values, sizes)
 
 
-def _parts(op_type: str, inputs: Sequence[Node], fn: Callable[..., Any], dtype: Any, rank: int | None) -> SparseTensor:
-    """Make the SparseTensor of a function that gives its three parts; gradients go through the values."""
-    made = Node(op_type, inputs, fn, attrs={"tuple": True})
+def _parts(op_type: str, inputs: Sequence[Node], dtype: Any, rank: int | None, **attrs: Any) -> SparseTensor:
+    """Make the SparseTensor of a node that gives its three parts; gradients go through the values."""
+    made = Node(op_type, inputs, attrs={"tuple": True, **attrs})
     return SparseTensor(
         tuple_item(made, 0, name="indices", dtype="int64", shape=[None, rank]),
         tuple_item(made, 1, name="values", dtype=dtype, shape=[None]),
@@ -113,6 +114,18 @@ def sparse_tensor_dense_matmul(
     """
     sp_a = SparseTensor.from_value(sp_a)
     values, dense = operands("SparseTensorDenseMatMul", sp_a.values, b, ("a_values", "b"))
+    height = sp_a.shape.as_list()[1 if adjoint_a else 0] if sp_a.shape.ndims == 2 else None
+    width = dense.shape.as_list()[0 if adjoint_b else 1] if dense.shape.ndims == 2 else None
+    return Node(
+        "SparseTensorDenseMatMul", (sp_a.indices, values, sp_a.dense_shape, dense),
+        name=name or "SparseTensorDenseMatMul", dtype=dense.dtype, shape=[height, width],
+        attrs={"adjoint_a": adjoint_a, "adjoint_b": adjoint_b},
+    )  # fmt: skip
+
+
+@kernel_of("SparseTensorDenseMatMul")
+def _sparse_matmul(node: Node) -> Any:
+    adjoint_a, adjoint_b = node.attrs["adjoint_a"], node.attrs["adjoint_b"]
 
     def multiply(places: Any, filled: Any, shape: Any, other: Any) -> Any:
         rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
@@ -126,13 +139,7 @@ def sparse_tensor_dense_matmul(
         parts = take_rows(other, columns) * np.reshape(filled, (-1, 1))
         return scatter_rows(parts, rows, (height, np.shape(other)[1]))
 
-    height = sp_a.shape.as_list()[1 if adjoint_a else 0] if sp_a.shape.ndims == 2 else None
-    width = dense.shape.as_list()[0 if adjoint_b else 1] if dense.shape.ndims == 2 else None
-    return Node(
-        "SparseTensorDenseMatMul", (sp_a.indices, values, sp_a.dense_shape, dense), multiply,
-        name=name or "SparseTensorDenseMatMul", dtype=dense.dtype, shape=[height, width],
-        attrs={"adjoint_a": adjoint_a, "adjoint_b": adjoint_b},
-    )  # fmt: skip
+    return multiply
 
 
 @gradient_of("SparseTensorDenseMatMul")
@@ -169,15 +176,21 @@ def sparse_reduce_sum(
     chosen = reduction_axes if axis is None else axis
     keeps = bool(keep_dims if keepdims is None else keepdims)
     axes = None if chosen is None else [int(item) for item in np.asarray(chosen).reshape(-1)]
+    dims = None if sp_input.shape.dims is None else _sizes_left(sp_input.shape.as_list(), axes, keeps)
+    return Node("SparseReduceSum", _inputs(sp_input), dtype=sp_input.dtype, shape=TensorShape(dims),
+                attrs={"axes": axes, "keeps": keeps})  # fmt: skip
+
+
+@kernel_of("SparseReduceSum")
+def _sparse_sum(node: Node) -> Any:
+    axes, keeps = node.attrs["axes"], node.attrs["keeps"]
 
     def total(places: Any, filled: Any, shape: Any) -> Any:
         sizes = [int(size) for size in shape]
         flat, count = _flat_places(places, sizes, axes)
         return np.reshape(scatter_rows(filled, flat, (count,)), _sizes_left(sizes, axes, keeps))
 
-    dims = None if sp_input.shape.dims is None else _sizes_left(sp_input.shape.as_list(), axes, keeps)
-    return Node("SparseReduceSum", _inputs(sp_input), total, dtype=sp_input.dtype, shape=TensorShape(dims),
-                attrs={"axes": axes})  # fmt: skip
+    return total
 
 
 def _gone(rank: int, axes: Sequence[int] | None) -> set[int]:
@@ -201,14 +214,18 @@ def _flat_places(places: Any, sizes: Sequence[int], axes: Sequence[int] | None) 
 
 @gradient_of("SparseReduceSum")
 def _sparse_reduce_sum_gradient(node: Node, grad: Node) -> Any:
-    places, filled, shape = node.inputs
+    shape, attrs = node.inputs[1].shape, {"axes": node.attrs["axes"]}
+    return None, Node("SparseReduceSumGrad", (grad, *node.inputs), dtype=grad.dtype, shape=shape, attrs=attrs), None
+
+
+@kernel_of("SparseReduceSumGrad")
+def _sparse_sum_grad(node: Node) -> Any:
     axes = node.attrs["axes"]
 
     def pick(g: Any, at: Any, values: Any, sizes: Any) -> Any:
         return g.reshape(-1)[_flat_places(at, [int(size) for size in sizes], axes)[0]]
 
-    inputs = (grad, places, filled, shape)
-    return None, Node("SparseReduceSumGrad", inputs, pick, dtype=grad.dtype, shape=filled.shape), None
+    return pick
 
 
 rearranges("SparseReduceSumGrad")
@@ -222,12 +239,13 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
         name: Accepted as in TensorFlow.
     """
     sp_input = SparseTensor.from_value(sp_input)
+    return _parts("SparseReorder", _inputs(sp_input), sp_input.dtype, sp_input.shape.ndims)
 
-    def order(places: Any, filled: Any, shape: Any) -> Any:
-        at = _in_order(places)
-        return places[at], take_rows(filled, at), shape
 
-    return _parts("SparseReorder", _inputs(sp_input), order, sp_input.dtype, sp_input.shape.ndims)
+@computes("SparseReorder")
+def _reorder(places: Any, filled: Any, shape: Any) -> Any:
+    at = _in_order(places)
+    return places[at], take_rows(filled, at), shape
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
@@ -238,12 +256,13 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
         to_retain: Boolean node or array [n].
     """
     sp_input = SparseTensor.from_value(sp_input)
+    return _parts("SparseRetain", (*_inputs(sp_input), as_node(to_retain)), sp_input.dtype, sp_input.shape.ndims)
 
-    def keep(places: Any, filled: Any, shape: Any, mask: Any) -> Any:
-        at = np.flatnonzero(mask)
-        return places[at], take_rows(filled, at), shape
 
-    return _parts("SparseRetain", (*_inputs(sp_input), as_node(to_retain)), keep, sp_input.dtype, sp_input.shape.ndims)
+@computes("SparseRetain")
+def _retain(places: Any, filled: Any, shape: Any, mask: Any) -> Any:
+    at = np.flatnonzero(mask)
+    return places[at], take_rows(filled, at), shape
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
@@ -256,21 +275,22 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
     """
     sp_input = SparseTensor.from_value(sp_input)
     wanted = as_node(shape, None if isinstance(shape, Node) else "int64")
-
-    def change(places: Any, filled: Any, old: Any, new: Any) -> Any:
-        count, sizes = int(np.prod(old)), [int(size) for size in new]
-        if -1 in sizes:
-            sizes[sizes.index(-1)] = count // max(int(-np.prod(sizes)), 1)
-        if int(np.prod(sizes)) != count:
-            raise InvalidArgumentError(
-                f"Input to reshape is a tensor with {count} dense values, but the requested shape has "
-                f"{int(np.prod(sizes))}."
-            )
-        flat = np.ravel_multi_index(tuple(places.T), [int(size) for size in old])
-        return np.stack(np.unravel_index(flat, sizes), axis=1).astype(np.int64), filled, np.array(sizes, np.int64)
-
     rank = wanted.shape.as_list()[0] if wanted.shape.ndims else None
-    return _parts("SparseReshape", (*_inputs(sp_input), wanted), change, sp_input.dtype, rank)
+    return _parts("SparseReshape", (*_inputs(sp_input), wanted), sp_input.dtype, rank)
+
+
+@computes("SparseReshape")
+def _reshape(places: Any, filled: Any, old: Any, new: Any) -> Any:
+    count, sizes = int(np.prod(old)), [int(size) for size in new]
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = count // max(int(-np.prod(sizes)), 1)
+    if int(np.prod(sizes)) != count:
+        raise InvalidArgumentError(
+            f"Input to reshape is a tensor with {count} dense values, but the requested shape has "
+            f"{int(np.prod(sizes))}."
+        )
+    flat = np.ravel_multi_index(tuple(places.T), [int(size) for size in old])
+    return np.stack(np.unravel_index(flat, sizes), axis=1).astype(np.int64), filled, np.array(sizes, np.int64)
 
 
 def sparse_transpose(
@@ -284,14 +304,21 @@ def sparse_transpose(
         name: Accepted as in TensorFlow.
     """
     sp_input = SparseTensor.from_value(sp_input)
+    axes = None if perm is None else list(perm)
+    return _parts("SparseTranspose", _inputs(sp_input), sp_input.dtype, sp_input.shape.ndims, perm=axes)
+
+
+@kernel_of("SparseTranspose")
+def _transpose(node: Node) -> Any:
+    perm = node.attrs["perm"]
 
     def turn(places: Any, filled: Any, shape: Any) -> Any:
-        axes = list(reversed(range(len(shape)))) if perm is None else list(perm)
+        axes = list(reversed(range(len(shape)))) if perm is None else perm
         turned = places[:, axes]
         at = _in_order(turned)
         return turned[at], take_rows(filled, at), np.asarray(shape)[axes]
 
-    return _parts("SparseTranspose", _inputs(sp_input), turn, sp_input.dtype, sp_input.shape.ndims)
+    return turn
 
 
 def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None) -> SparseTensor:
@@ -309,6 +336,13 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
     sp_inputs = [SparseTensor.from_value(sp) for sp in sp_inputs]
     if len(sp_inputs) == 1:
         return sp_inputs[0]
+    inputs = [part for sp in sp_inputs for part in _inputs(sp)]
+    return _parts("SparseConcat", inputs, sp_inputs[0].dtype, sp_inputs[0].shape.ndims, axis=axis)
+
+
+@kernel_of("SparseConcat")
+def _concat(node: Node) -> Any:
+    axis = node.attrs["axis"]
 
     def join(*parts: Any) -> Any:
         groups = [parts[at : at + 3] for at in range(0, len(parts), 3)]
@@ -332,8 +366,7 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
             return whole[at], np.concatenate(filled)[at], sizes
         return whole[at], take_rows(np.concatenate(filled), at), sizes
 
-    inputs = [part for sp in sp_inputs for part in _inputs(sp)]
-    return _parts("SparseConcat", inputs, join, sp_inputs[0].dtype, sp_inputs[0].shape.ndims)
+    return join
 
 
 def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None = None) -> SparseTensor:
@@ -347,14 +380,14 @@ def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None
     """
     sp_input = SparseTensor.from_value(sp_input)
     first, count = (as_node(item, None if isinstance(item, Node) else "int64") for item in (start, size))
+    return _parts("SparseSlice", (*_inputs(sp_input), first, count), sp_input.dtype, sp_input.shape.ndims)
 
-    def cut(places: Any, filled: Any, shape: Any, begin: Any, sizes: Any) -> Any:
-        end = np.minimum(np.asarray(begin) + sizes, shape)
-        at = np.flatnonzero(np.all((places >= begin) & (places < end), axis=1))
-        return places[at] - begin, take_rows(filled, at), np.maximum(end - begin, 0).astype(np.int64)
 
-    inputs = (*_inputs(sp_input), first, count)
-    return _parts("SparseSlice", inputs, cut, sp_input.dtype, sp_input.shape.ndims)
+@computes("SparseSlice")
+def _slice(places: Any, filled: Any, shape: Any, begin: Any, sizes: Any) -> Any:
+    end = np.minimum(np.asarray(begin) + sizes, shape)
+    at = np.flatnonzero(np.all((places >= begin) & (places < end), axis=1))
+    return places[at] - begin, take_rows(filled, at), np.maximum(end - begin, 0).astype(np.int64)
 
 
 def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
@@ -377,19 +410,23 @@ def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("At least one input should be SparseTensor; do you mean to use gs.add()?")
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        return _sum_of(a, b, least)
+        return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), a.dtype, a.shape.ndims, least=least)
     sparse, dense = (a, b) if isinstance(a, SparseTensor) else (b, a)
     node = as_node(dense, None if isinstance(dense, Node) else sparse.dtype)
-
-    def put(places: Any, filled: Any, shape: Any, whole: Any) -> Any:
-        sizes = [int(size) for size in shape]
-        flat = np.ravel_multi_index(tuple(places.T), sizes)
-        return whole + np.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
-
-    return Node("SparseTensorDenseAdd", (*_inputs(sparse), node), put, dtype=node.dtype, shape=node.shape)
+    return Node("SparseTensorDenseAdd", (*_inputs(sparse), node), dtype=node.dtype, shape=node.shape)
 
 
-def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
+@computes("SparseTensorDenseAdd")
+def _dense_add(places: Any, filled: Any, shape: Any, whole: Any) -> Any:
+    sizes = [int(size) for size in shape]
+    flat = np.ravel_multi_index(tuple(places.T), sizes)
+    return whole + np.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
+
+
+@kernel_of("SparseAdd")
+def _add(node: Node) -> Any:
+    least = node.attrs["least"]
+
     def add(places: Any, filled: Any, shape: Any, others: Any, values: Any, other_shape: Any) -> Any:
         if np.any(np.asarray(shape) != other_shape):
             raise InvalidArgumentError(f"The shapes differ: {list(shape)} and {list(other_shape)}.")
@@ -401,7 +438,7 @@ def _sum_of(a: SparseTensor, b: SparseTensor, least: Any) -> SparseTensor:
         indices = np.stack(np.unravel_index(distinct[large], sizes), axis=1).astype(np.int64)
         return indices, take_rows(total, large), shape
 
-    return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), add, a.dtype, a.shape.ndims)
+    return add
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Node:
@@ -418,17 +455,24 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
     sp_input = SparseTensor.from_value(sp_input)
     if not sp_input.dtype.is_integer:
         raise TypeError("sp_input must have int32 or int64 values")
+    lead = sp_input.shape.as_list()[:-1] if sp_input.shape.dims is not None else None
+    return Node(
+        "SparseToIndicator", _inputs(sp_input), name=name or "SparseToIndicator", dtype="bool",
+        shape=TensorShape(None if lead is None else [*lead, int(vocab_size)]),
+        attrs={"stops_gradient": True, "vocab_size": int(vocab_size)},
+    )  # fmt: skip
+
+
+@kernel_of("SparseToIndicator")
+def _indicator(node: Node) -> Any:
+    vocab_size = node.attrs["vocab_size"]
 
     def mark(places: Any, ids: Any, shape: Any) -> Any:
-        indicator = np.zeros([*(int(size) for size in shape[:-1]), int(vocab_size)], np.bool_)
+        indicator = np.zeros([*(int(size) for size in shape[:-1]), vocab_size], np.bool_)
         indicator[(*places[:, :-1].T, np.asarray(ids))] = True
         return indicator
 
-    lead = sp_input.shape.as_list()[:-1] if sp_input.shape.dims is not None else None
-    return Node(
-        "SparseToIndicator", _inputs(sp_input), mark, name=name or "SparseToIndicator", dtype="bool",
-        shape=TensorShape(None if lead is None else [*lead, int(vocab_size)]), attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return mark
 
 
 def sparse_fill_empty_rows(
@@ -446,28 +490,27 @@ def sparse_fill_empty_rows(
     """
     sp_input = SparseTensor.from_value(sp_input)
     default = as_node(default_value, None if isinstance(default_value, Node) else sp_input.dtype)
-
-    def fill(places: Any, filled: Any, shape: Any, value: Any) -> Any:
-        empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
-        added = np.zeros((len(empty), places.shape[1]), np.int64)
-        added[:, 0] = empty
-        whole = np.concatenate([places, added])
-        at = _in_order(whole)
-        if np.asarray(filled).dtype == object:
-            more = np.empty(len(empty), object)
-            more[:] = [value[()] if isinstance(value, np.ndarray) else value] * len(empty)
-            values = np.concatenate([filled, more])[at]
-        else:
-            values = take_rows(
-                np.concatenate([filled, np.reshape(value, (1,)) * np.ones(len(empty), filled.dtype)]), at
-            )
-        bare = np.zeros(int(shape[0]), np.bool_)
-        bare[empty] = True
-        return whole[at], values, shape, bare
-
-    sparse = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), fill, sp_input.dtype, sp_input.shape.ndims)
+    sparse = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), sp_input.dtype, sp_input.shape.ndims)
     rows = sp_input.shape.as_list()[0] if sp_input.shape.dims is not None else None
     return sparse, tuple_item(sparse.values.inputs[0], 3, name="empty_row_indicator", dtype="bool", shape=[rows])
+
+
+@computes("SparseFillEmptyRows")
+def _fill_rows(places: Any, filled: Any, shape: Any, value: Any) -> Any:
+    empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+    added = np.zeros((len(empty), places.shape[1]), np.int64)
+    added[:, 0] = empty
+    whole = np.concatenate([places, added])
+    at = _in_order(whole)
+    if np.asarray(filled).dtype == object:
+        more = np.empty(len(empty), object)
+        more[:] = [value[()] if isinstance(value, np.ndarray) else value] * len(empty)
+        values = np.concatenate([filled, more])[at]
+    else:
+        values = take_rows(np.concatenate([filled, np.reshape(value, (1,)) * np.ones(len(empty), filled.dtype)]), at)
+    bare = np.zeros(int(shape[0]), np.bool_)
+    bare[empty] = True
+    return whole[at], values, shape, bare
 
 
 def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
@@ -478,13 +521,14 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
         name: Accepted as in TensorFlow.
     """
     node = as_node(tensor)
+    return _parts("DenseToSparse", (node,), node.dtype, node.shape.ndims)
 
-    def find(whole: Any) -> Any:
-        places = np.argwhere(whole != ("" if whole.dtype == object else 0)).astype(np.int64)
-        flat = np.ravel_multi_index(tuple(places.T), whole.shape) if whole.ndim else np.zeros(len(places), int)
-        return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(whole.shape, np.int64)
 
-    return _parts("DenseToSparse", (node,), find, node.dtype, node.shape.ndims)
+@computes("DenseToSparse")
+def _find(whole: Any) -> Any:
+    places = np.argwhere(whole != ("" if whole.dtype == object else 0)).astype(np.int64)
+    flat = np.ravel_multi_index(tuple(places.T), whole.shape) if whole.ndim else np.zeros(len(places), int)
+    return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(whole.shape, np.int64)
 
 
 def _values(node: Node) -> list[int]:
@@ -512,20 +556,21 @@ def _from_dense_gradient(node: Node, grads: Any) -> Any:
 def _sparse_add_gradient(node: Node, grads: Any) -> Any:
     """Each summand's values get the gradient of the sum at their places, 0 where that was left out."""
     places = tuple_item(node, 0, dtype="int64", shape=[None, None])
-    shape = node.inputs[2]
-
-    def pick(g: Any, at: Any, sizes: Any, own: Any) -> Any:
-        sizes = [int(size) for size in sizes]
-        of_sum, mine = (np.ravel_multi_index(tuple(np.asarray(item).T), sizes) for item in (at, own))
-        found = np.minimum(np.searchsorted(of_sum, mine), max(len(of_sum) - 1, 0))
-        held = of_sum[found] == mine if len(of_sum) else np.zeros(len(mine), bool)
-        return np.where(held, g[found] if len(of_sum) else 0, 0).astype(g.dtype)
 
     def of(at: int) -> Node:
-        inputs = (grads[1], places, shape, node.inputs[at])
-        return Node("SparseAddGrad", inputs, pick, dtype=grads[1].dtype, shape=node.inputs[at + 1].shape)
+        inputs = (grads[1], places, node.inputs[2], node.inputs[at])
+        return Node("SparseAddGrad", inputs, dtype=grads[1].dtype, shape=node.inputs[at + 1].shape)
 
     return None, of(0), None, None, of(3), None
+
+
+@computes("SparseAddGrad")
+def _add_grad(g: Any, at: Any, sizes: Any, own: Any) -> Any:
+    sizes = [int(size) for size in sizes]
+    of_sum, mine = (np.ravel_multi_index(tuple(np.asarray(item).T), sizes) for item in (at, own))
+    found = np.minimum(np.searchsorted(of_sum, mine), max(len(of_sum) - 1, 0))
+    held = of_sum[found] == mine if len(of_sum) else np.zeros(len(mine), bool)
+    return np.where(held, g[found] if len(of_sum) else 0, 0).astype(g.dtype)
 
 
 rearranges("SparseAddGrad")
