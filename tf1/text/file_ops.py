@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.errors import NotFoundError
 from globalstep.tf1.gfile import GFile, Glob, MakeDirs
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.text.string_ops import as_bytes
 
 __all__ = ["matching_files", "read_file", "write_file"]
@@ -34,22 +35,23 @@ def read_file(filename: Any, name: str | None = None) -> Node:
     Raises:
         NotFoundError: In the run, if there is none.
     """
-
-    def read(value: Any) -> Any:
-        path = _path(value)
-        content = np.empty((), dtype=object)
-        try:
-            with GFile(path, "rb") as file:
-                content[()] = file.read()
-        except FileNotFoundError:
-            raise NotFoundError(f"{path}; No such file or directory") from None
-        return content
-
     node = as_node(filename, "string")
     return Node(
-        "ReadFile", (node,), read, name=name or "ReadFile", dtype="string", shape=[], stateful=True,
+        "ReadFile", (node,), name=name or "ReadFile", dtype="string", shape=[], stateful=True,
         attrs={"stops_gradient": True},
     )  # fmt: skip
+
+
+@computes("ReadFile")
+def _read(value: Any) -> Any:
+    path = _path(value)
+    content = np.empty((), dtype=object)
+    try:
+        with GFile(path, "rb") as file:
+            content[()] = file.read()
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}; No such file or directory") from None
+    return content
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Node:
@@ -60,19 +62,18 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> Node:
         contents: A scalar string node, or a string.
         name: Name of the operation; default "WriteFile".
     """
+    inputs = (as_node(filename, "string"), as_node(contents, "string"))
+    return Node("WriteFile", inputs, name=name or "WriteFile", operation=True, stateful=True)
 
-    def write(value: Any, text: Any) -> None:
-        path = _path(value)
-        folder = path.rpartition("/")[0]
-        if folder:
-            MakeDirs(folder)
-        with GFile(path, "wb") as file:
-            file.write(as_bytes(np.asarray(text, dtype=object).reshape(-1)[0]))
 
-    return Node(
-        "WriteFile", (as_node(filename, "string"), as_node(contents, "string")), write, name=name or "WriteFile",
-        operation=True, stateful=True,
-    )  # fmt: skip
+@computes("WriteFile")
+def _write(value: Any, text: Any) -> None:
+    path = _path(value)
+    folder = path.rpartition("/")[0]
+    if folder:
+        MakeDirs(folder)
+    with GFile(path, "wb") as file:
+        file.write(as_bytes(np.asarray(text, dtype=object).reshape(-1)[0]))
 
 
 def matching_files(pattern: Any, name: str | None = None) -> Node:
@@ -85,15 +86,16 @@ def matching_files(pattern: Any, name: str | None = None) -> Node:
     Returns:
         A vector of strings.
     """
-
-    def match(values: Any) -> Any:
-        paths = {path for item in np.asarray(values, dtype=object).reshape(-1) for path in Glob(_path(item))}
-        matches = np.empty(len(paths), dtype=object)
-        matches[:] = [as_bytes(path) for path in sorted(paths)]
-        return matches
-
     node = as_node(pattern, "string")
     return Node(
-        "MatchingFiles", (node,), match, name=name or "MatchingFiles", dtype="string", shape=[None], stateful=True,
+        "MatchingFiles", (node,), name=name or "MatchingFiles", dtype="string", shape=[None], stateful=True,
         attrs={"stops_gradient": True},
     )  # fmt: skip
+
+
+@computes("MatchingFiles")
+def _match(values: Any) -> Any:
+    paths = {path for item in np.asarray(values, dtype=object).reshape(-1) for path in Glob(_path(item))}
+    matches = np.empty(len(paths), dtype=object)
+    matches[:] = [as_bytes(path) for path in sorted(paths)]
+    return matches

@@ -19,6 +19,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.tf1.gfile import GFile
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.text.fingerprints import fingerprint64
@@ -200,8 +201,8 @@ class LookupTable(abc.ABC):
     def size(self, name: str | None = None) -> Node:
         """Give how many keys it has, a scalar int64 node."""
         return Node(
-            "LookupTableSizeV2", (), lambda: np.asarray(self._count(), np.int64), name=name or f"{self._base}_Size",
-            dtype="int64", shape=[], stateful=True, attrs={"stops_gradient": True},
+            "LookupTableSizeV2", (), name=name or f"{self._base}_Size", dtype="int64", shape=[], stateful=True,
+            attrs={"table": self, "stops_gradient": True},
         )  # fmt: skip
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
@@ -223,11 +224,10 @@ class LookupTable(abc.ABC):
         node = as_node(keys, None if is_node(keys) else self.key_dtype)
         if node.dtype != self.key_dtype:
             raise TypeError(f"Signature mismatch. Keys must be dtype {self.key_dtype.name}, got {node.dtype.name}.")
-
         return Node(
-            "LookupTableFindV2", (node,), lambda asked: self._values_of(np.asarray(asked)),
-            name=name or f"{self._base}_Lookup", dtype=self.value_dtype,
-            shape=node.shape.concatenate(self._value_shape), stateful=True, attrs={"stops_gradient": True},
+            "LookupTableFindV2", (node,), name=name or f"{self._base}_Lookup", dtype=self.value_dtype,
+            shape=node.shape.concatenate(self._value_shape), stateful=True,
+            attrs={"table": self, "stops_gradient": True},
         )  # fmt: skip
 
     @property
@@ -248,6 +248,18 @@ class LookupTable(abc.ABC):
     @abc.abstractmethod
     def _count(self) -> int:
         """Give how many keys there are."""
+
+
+@kernel_of("LookupTableSizeV2")
+def _size(node: Node) -> Any:
+    table: LookupTable = node.attrs["table"]
+    return lambda: np.asarray(table._count(), np.int64)
+
+
+@kernel_of("LookupTableFindV2")
+def _find(node: Node) -> Any:
+    table: LookupTable = node.attrs["table"]
+    return lambda asked: table._values_of(np.asarray(asked))
 
 
 class HashTable(LookupTable):
@@ -274,18 +286,11 @@ class HashTable(LookupTable):
         self._default = _plain(as_node(default_value, self.value_dtype).attrs["value"][()])
         # Replaced as a whole, by the initializing operation.
         self._content: Mapping[Any, Any] | None = None
-
-        def fill(*values: Any) -> None:
-            content: dict[Any, Any] = {}
-            for key, value in initializer.items(*values):
-                if content.setdefault(key, value) != value:
-                    raise InvalidArgumentError(f"HashTable has different value for same key. Key {key!r}")
-            self._content = content
-
         #: The operation that fills it.
         self.init = Node(
-            "LookupTableInit", initializer.inputs, fill, name=f"{self._base}_init", operation=True, stateful=True
-        )
+            "LookupTableInit", initializer.inputs, name=f"{self._base}_init", operation=True, stateful=True,
+            attrs={"table": self, "initializer": initializer},
+        )  # fmt: skip
         add_to_collection(GraphKeys.TABLE_INITIALIZERS, self.init)
 
     @property
@@ -311,6 +316,20 @@ class HashTable(LookupTable):
 
     def _count(self) -> int:
         return len(self._ready())
+
+
+@kernel_of("LookupTableInit")
+def _fill(node: Node) -> Any:
+    table, initializer = node.attrs["table"], node.attrs["initializer"]
+
+    def fill(*values: Any) -> None:
+        content: dict[Any, Any] = {}
+        for key, value in initializer.items(*values):
+            if content.setdefault(key, value) != value:
+                raise InvalidArgumentError(f"HashTable has different value for same key. Key {key!r}")
+        table._content = content
+
+    return fill
 
 
 class MutableHashTable(LookupTable):

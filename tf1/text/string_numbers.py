@@ -6,6 +6,7 @@ Layer: tf1. Source: TensorFlow 1.15 `core/kernels/string_to_number_op.cc`, `as_s
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.text.string_ops import mapped, strings_node
+from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.text.string_ops import computes_each, mapped, strings_node
 
 __all__ = ["as_string", "string_to_number"]
 
@@ -41,6 +43,13 @@ def string_to_number(
     kind = as_dtype(out_type)
     if kind.name not in ("float32", "float64", "int32", "int64"):
         raise TypeError(f"string_to_number gives float32, float64, int32 or int64, not {kind.name}.")
+    strings = strings_node(string_tensor if input is None else input, "string_tensor")
+    return mapped("StringToNumber", strings, name, kind)
+
+
+@computes_each("StringToNumber")
+def _reader(node: Node) -> Callable[[bytes], Any]:
+    kind = node.dtype
 
     def read(text: bytes) -> Any:
         if (_INT if kind.is_integer else _FLOAT).fullmatch(text):
@@ -50,8 +59,7 @@ def string_to_number(
         shown = text.decode("utf-8", "replace")
         raise InvalidArgumentError(f"StringToNumberOp could not correctly convert string: {shown}")
 
-    strings = strings_node(string_tensor if input is None else input, "string_tensor")
-    return mapped("StringToNumber", strings, read, kind.name, name)
+    return read
 
 
 def as_string(
@@ -90,6 +98,12 @@ def as_string(
         raise ValueError("Fill string must be one or fewer characters")
     conversion = ("e" if scientific else "g" if shortest else "f") if real else "d"
     form = f"%{fill}{width if width > -1 else ''}{f'.{precision}' if precision > -1 else ''}{conversion}"
+    return mapped("AsString", node, name, form=form)
+
+
+@kernel_of("AsString")
+def _writer(node: Node) -> Any:
+    form = node.attrs["form"]
 
     def write(values: Any) -> Any:
         array = np.asarray(values)
@@ -100,7 +114,4 @@ def as_string(
             texts[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
         return texts.reshape(array.shape)
 
-    return Node(
-        "AsString", (node,), write, name=name or "AsString", dtype="string", shape=node.shape,
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return write

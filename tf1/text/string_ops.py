@@ -8,14 +8,17 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/string_ops.py`, `core/kernels/st
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import normal_axes
@@ -23,6 +26,7 @@ from globalstep.tf1.text.fingerprints import fingerprint64, hash64, strong_hash
 
 __all__ = [
     "as_bytes",
+    "computes_each",
     "decode_base64",
     "encode_base64",
     "mapped",
@@ -67,50 +71,60 @@ def _objects(values: Sequence[Any], shape: Sequence[int]) -> Any:
     return array.reshape(shape)
 
 
-def mapped(
-    op_type: str, node: Node, fn: Callable[[bytes], Any], dtype: Any = "string", name: str | None = None
-) -> Node:
-    """Make the node of a function of each string.
+def _strings(op_type: str, nodes: Sequence[Node], name: str | None, shape: Any, dtype: Any, **attrs: Any) -> Node:
+    attrs["stops_gradient"] = True
+    return Node(op_type, nodes, name=name or op_type, dtype=dtype, shape=shape, attrs=attrs)
+
+
+def mapped(op_type: str, node: Node, name: str | None, dtype: Any = "string", **attrs: Any) -> Node:
+    """Make the node of a function of each string, which `computes_each` registers.
 
     Args:
         op_type: TensorFlow's type of the operation.
         node: The strings.
-        fn: The function.
-        dtype: Dtype of what it gives.
         name: Name of the node.
+        dtype: Dtype of what it gives.
+        **attrs: Attributes of the node.
     """
-
-    def each(values: Any) -> Any:
-        array = np.asarray(values, dtype=object)
-        results = [fn(as_bytes(item)) for item in array.reshape(-1)]
-        if dtype == "string":
-            return _objects(results, array.shape)
-        return np.array(results, dtype=dtype).reshape(array.shape)
-
-    return Node(
-        op_type, (node,), each, name=name or op_type, dtype=dtype, shape=node.shape, attrs={"stops_gradient": True}
-    )
+    return _strings(op_type, [node], name, node.shape, dtype, **attrs)
 
 
-def _sparse_rows(op_type: str, node: Node, parts_of: Callable[[bytes], list[bytes]], name: str | None) -> SparseTensor:
-    """Give the parts of each string of a vector as a row of a SparseTensor."""
+def computes_each(*op_types: str) -> Callable[[Callable[[Node], Callable[[bytes], Any]]], None]:
+    """Register the decorated function, which gives a node's function of each string."""
+
+    def register(function_of: Callable[[Node], Callable[[bytes], Any]]) -> None:
+        kernel_of(*op_types)(lambda node: functools.partial(_each, function_of(node), node.dtype))
+
+    return register
+
+
+def _each(function: Callable[[bytes], Any], dtype: DType, values: Any) -> Any:
+    array = np.asarray(values, dtype=object)
+    results = [function(as_bytes(item)) for item in array.reshape(-1)]
+    if dtype.name == "string":
+        return _objects(results, array.shape)
+    return np.array(results, dtype=dtype.as_numpy_dtype).reshape(array.shape)
+
+
+def _sparse_rows(op_type: str, node: Node, name: str | None, **attrs: Any) -> SparseTensor:
+    """Give the parts of each string of a vector as a row of a SparseTensor; see `_take_apart`."""
     if node.shape.ndims not in (None, 1):
         raise ValueError(f"Shape must be rank 1 but is rank {node.shape.ndims} for '{op_type}'.")
-
-    def take_apart(values: Any) -> Any:
-        rows = [parts_of(as_bytes(item)) for item in np.asarray(values, dtype=object).reshape(-1)]
-        places = [(row, place) for row, parts in enumerate(rows) for place in range(len(parts))]
-        return (
-            np.array(places, np.int64).reshape(-1, 2),
-            _objects([part for parts in rows for part in parts], [len(places)]),
-            np.array([len(rows), max(map(len, rows), default=0)], np.int64),
-        )
-
-    made = Node(op_type, (node,), take_apart, name=name or op_type, attrs={"tuple": True, "stops_gradient": True})
+    made = Node(op_type, (node,), name=name or op_type, attrs={"tuple": True, "stops_gradient": True, **attrs})
     return SparseTensor(
         tuple_item(made, 0, name="indices", dtype="int64", shape=[None, 2]),
         tuple_item(made, 1, name="values", dtype="string", shape=[None]),
         tuple_item(made, 2, name="dense_shape", dtype="int64", shape=[2]),
+    )
+
+
+def _take_apart(parts_of: Callable[[bytes], list[bytes]], values: Any) -> Any:
+    rows = [parts_of(as_bytes(item)) for item in np.asarray(values, dtype=object).reshape(-1)]
+    places = [(row, place) for row, parts in enumerate(rows) for place in range(len(parts))]
+    return (
+        np.array(places, np.int64).reshape(-1, 2),
+        _objects([part for parts in rows for part in parts], [len(places)]),
+        np.array([len(rows), max(map(len, rows), default=0)], np.int64),
     )
 
 
@@ -136,7 +150,13 @@ def string_split(
     [array([b'hello', b'world', b'a', b'b', b'c'], dtype=object), array([2, 3])]
     """
     chosen = sep if sep is not None else " " if delimiter is None else delimiter
-    marks = as_bytes(chosen)
+    node = strings_node(source, "source")
+    return _sparse_rows("StringSplit", node, name, delimiter=as_bytes(chosen), skip_empty=bool(skip_empty))
+
+
+@kernel_of("StringSplit")
+def _split(node: Node) -> Any:
+    marks, skip_empty = node.attrs["delimiter"], node.attrs["skip_empty"]
     pattern = re.compile(b"[" + re.escape(marks) + b"]") if marks else None
 
     def parts_of(text: bytes) -> list[bytes]:
@@ -147,7 +167,7 @@ def string_split(
         parts = pattern.split(text)
         return [part for part in parts if part] if skip_empty else parts
 
-    return _sparse_rows("StringSplit", strings_node(source, "source"), parts_of, name)
+    return functools.partial(_take_apart, parts_of)
 
 
 def split(
@@ -176,9 +196,14 @@ def split(
     """
     if result_type != "SparseTensor":
         raise ValueError(f"result_type must be 'SparseTensor' here, got {result_type!r}.")
-    mark = as_bytes(sep) if sep else None
     node = strings_node(input if input is not None else source)
-    return _sparse_rows("StringSplitV2", node, lambda text: text.split(mark, maxsplit), name)
+    return _sparse_rows("StringSplitV2", node, name, sep=as_bytes(sep) if sep else None, maxsplit=maxsplit)
+
+
+@kernel_of("StringSplitV2")
+def _split_v2(node: Node) -> Any:
+    mark, maxsplit = node.attrs["sep"], node.attrs["maxsplit"]
+    return functools.partial(_take_apart, lambda text: text.split(mark, maxsplit))
 
 
 def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Node:
@@ -201,6 +226,13 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = 
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
     node = strings_node(input)
     starts, lengths = as_node(pos, name="pos"), as_node(len, name="len")
+    shape = node.shape if starts.shape.ndims == 0 and lengths.shape.ndims == 0 else TensorShape(None)
+    return _strings("Substr", (node, starts, lengths), name, shape, "string", unit=unit)
+
+
+@kernel_of("Substr")
+def _substr(node: Node) -> Any:
+    unit = node.attrs["unit"]
 
     def cut(values: Any, first: Any, count: Any) -> Any:
         array, firsts, counts = np.broadcast_arrays(np.asarray(values, dtype=object), first, count)
@@ -210,11 +242,7 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = 
             array.shape,
         )  # fmt: skip
 
-    shape = node.shape if starts.shape.ndims == 0 and lengths.shape.ndims == 0 else TensorShape(None)
-    return Node(
-        "Substr", (node, starts, lengths), cut, name=name or "Substr", dtype="string", shape=shape,
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return cut
 
 
 def _part(text: bytes, first: int, count: int, unit: str) -> bytes:
@@ -240,18 +268,20 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     nodes = [strings_node(item, "inputs") for item in inputs]
     if not nodes:
         raise ValueError("string_join needs at least one input.")
-    between = as_bytes(separator)
+    shape = next((node.shape for node in nodes if node.shape.ndims != 0), nodes[0].shape)
+    return _strings("StringJoin", nodes, name, shape, "string", separator=as_bytes(separator))
+
+
+@kernel_of("StringJoin")
+def _join(node: Node) -> Any:
+    between = node.attrs["separator"]
 
     def join(*values: Any) -> Any:
         arrays = np.broadcast_arrays(*(np.asarray(value, dtype=object) for value in values))
         rows = zip(*(array.reshape(-1) for array in arrays), strict=True)
         return _objects([between.join(map(as_bytes, row)) for row in rows], arrays[0].shape)
 
-    shape = next((node.shape for node in nodes if node.shape.ndims != 0), nodes[0].shape)
-    return Node(
-        "StringJoin", nodes, join, name=name or "StringJoin", dtype="string", shape=shape,
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return join
 
 
 def reduce_join(
@@ -278,15 +308,24 @@ def reduce_join(
         A node of strings.
     """
     node = strings_node(inputs, "inputs")
-    keeps, between = bool(keep_dims if keepdims is None else keepdims), as_bytes(separator)
+    keeps = bool(keep_dims if keepdims is None else keepdims)
     chosen = reduction_indices if axis is None else axis
-    axes = normal_axes(chosen, node)
-    # Without axes TensorFlow joins from the last one on.
-    order = tuple(reversed(axes)) if chosen is None else axes
+    axes, order, dims = normal_axes(chosen, node), None, None
+    if node.shape.dims is not None:
+        # Without axes TensorFlow joins from the last one on.
+        order = tuple(reversed(axes)) if chosen is None else axes
+        dims = [1 if i in axes else n for i, n in enumerate(node.shape.as_list()) if keeps or i not in axes]
+    options = {"order": order, "keep_dims": keeps, "separator": as_bytes(separator)}
+    return _strings("ReduceJoin", [node], name, TensorShape(dims), "string", **options)
+
+
+@kernel_of("ReduceJoin")
+def _reduce_join(node: Node) -> Any:
+    order, keeps, between = (node.attrs[part] for part in ("order", "keep_dims", "separator"))
 
     def join(values: Any) -> Any:
         array = np.asarray(values, dtype=object)
-        by = order if node.shape.ndims is not None else tuple(reversed(range(array.ndim)))
+        by = tuple(reversed(range(array.ndim))) if order is None else order
         rest = [axis for axis in range(array.ndim) if axis not in by]
         moved = np.transpose(array, [*rest, *reversed(by)])
         shape = moved.shape[: len(rest)]
@@ -295,35 +334,38 @@ def reduce_join(
             shape = tuple(1 if axis in by else size for axis, size in enumerate(array.shape))
         return _objects(joined, shape)
 
-    dims = None
-    if node.shape.dims is not None:
-        sizes = node.shape.as_list()
-        dims = [1 if i in axes else n for i, n in enumerate(sizes) if keeps or i not in axes]
-    return Node(
-        "ReduceJoin", (node,), join, name=name or "ReduceJoin", dtype="string", shape=TensorShape(dims),
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return join
 
 
 def string_strip(input: Any, name: str | None = None) -> Node:
     """Take white space off both ends of each string."""
-    return mapped("StringStrip", strings_node(input), lambda text: text.strip(b" \t\n\v\f\r"), name=name)
+    return mapped("StringStrip", strings_node(input), name)
+
+
+computes_each("StringStrip")(lambda node: lambda text: text.strip(b" \t\n\v\f\r"))
 
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Node:
     """Give strings in small letters: those of ASCII, or all with `encoding` "utf-8"."""
-    return mapped("StringLower", strings_node(input), _in_case("lower", encoding), name=name)
+    return _in_case("StringLower", input, encoding, name)
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Node:
     """Give strings in capital letters: those of ASCII, or all with `encoding` "utf-8"."""
-    return mapped("StringUpper", strings_node(input), _in_case("upper", encoding), name=name)
+    return _in_case("StringUpper", input, encoding, name)
 
 
-def _in_case(method: str, encoding: str) -> Callable[[bytes], bytes]:
+def _in_case(op_type: str, input: Any, encoding: str, name: str | None) -> Node:
+    node = strings_node(input)
     if encoding not in ("", "utf-8"):
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
-    if not encoding:
+    return mapped(op_type, node, name, encoding=encoding)
+
+
+@computes_each("StringLower", "StringUpper")
+def _cased(node: Node) -> Callable[[bytes], bytes]:
+    method = node.op_type.removeprefix("String").lower()
+    if not node.attrs["encoding"]:
         return lambda text: getattr(text, method)()
     return lambda text: as_bytes(getattr(text.decode("utf-8", "surrogateescape"), method)())
 
@@ -332,9 +374,12 @@ def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> No
     """Give the length of each string, int32, in bytes or, with `unit` "UTF8_CHAR", in characters."""
     if unit not in ("BYTE", "UTF8_CHAR"):
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
-    in_bytes = unit == "BYTE"
-    count: Callable[[bytes], int] = len if in_bytes else lambda text: len(text.decode("utf-8", "replace"))
-    return mapped("StringLength", strings_node(input), count, "int32", name)
+    return mapped("StringLength", strings_node(input), name, "int32", unit=unit)
+
+
+@computes_each("StringLength")
+def _length(node: Node) -> Callable[[bytes], int]:
+    return len if node.attrs["unit"] == "BYTE" else lambda text: len(text.decode("utf-8", "replace"))
 
 
 def regex_replace(input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None) -> Node:
@@ -353,14 +398,19 @@ def regex_replace(input: Any, pattern: Any, rewrite: Any, replace_global: bool =
     Raises:
         InvalidArgumentError: If the expression is none.
     """
-    compiled, new = _compiled(pattern), as_bytes(rewrite)
+    options = {"pattern": _compiled(pattern).pattern, "rewrite": as_bytes(rewrite), "replace_global": replace_global}
+    return mapped("RegexReplace", strings_node(input), name, **options)
+
+
+@computes_each("RegexReplace")
+def _replace(node: Node) -> Callable[[bytes], bytes]:
+    pattern, new = _compiled(node.attrs["pattern"]), node.attrs["rewrite"]
+    count = 0 if node.attrs["replace_global"] else 1
 
     def put(match: re.Match[bytes]) -> bytes:
         return re.sub(rb"\\([0-9\\])", lambda found: _group(match, found[1]), new)
 
-    return mapped(
-        "RegexReplace", strings_node(input), lambda text: compiled.sub(put, text, 0 if replace_global else 1), name=name
-    )
+    return lambda text: pattern.sub(put, text, count)
 
 
 def _group(match: re.Match[bytes], digit: bytes) -> bytes:
@@ -376,39 +426,53 @@ def _compiled(pattern: Any) -> re.Pattern[bytes]:
 
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Node:
     """Say of each string whether all of it matches a regular expression; see `regex_replace`."""
-    compiled = _compiled(pattern)
-    return mapped(
-        "RegexFullMatch", strings_node(input), lambda text: compiled.fullmatch(text) is not None, "bool", name
-    )
+    return mapped("RegexFullMatch", strings_node(input), name, "bool", pattern=_compiled(pattern).pattern)
+
+
+@computes_each("RegexFullMatch")
+def _full_match(node: Node) -> Callable[[bytes], bool]:
+    pattern = _compiled(node.attrs["pattern"])
+    return lambda text: pattern.fullmatch(text) is not None
 
 
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Node:
     """Give each string in base64 that is safe in URLs, filled up with "=" if `pad`."""
+    return mapped("EncodeBase64", strings_node(input), name, pad=pad)
 
-    def encode(text: bytes) -> bytes:
-        encoded = base64.urlsafe_b64encode(text)
-        return encoded if pad else encoded.rstrip(b"=")
 
-    return mapped("EncodeBase64", strings_node(input), encode, name=name)
+@computes_each("EncodeBase64")
+def _encode(node: Node) -> Callable[[bytes], bytes]:
+    filling = b"" if node.attrs["pad"] else b"="
+    return lambda text: base64.urlsafe_b64encode(text).rstrip(filling)
 
 
 def decode_base64(input: Any, name: str | None = None) -> Node:
     """Do the reverse of `encode_base64`."""
-
-    def decode(text: bytes) -> bytes:
-        try:
-            return base64.b64decode(text + b"=" * (-len(text) % 4), b"-_", validate=True)
-        except ValueError as error:
-            raise InvalidArgumentError(f"Invalid character found in base64: {error}") from None
-
-    return mapped("DecodeBase64", strings_node(input), decode, name=name)
+    return mapped("DecodeBase64", strings_node(input), name)
 
 
-def _buckets(op_type: str, input: Any, num_buckets: int, hashed: Callable[[bytes], int], name: str | None) -> Node:
+def _decode(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), b"-_", validate=True)
+    except ValueError as error:
+        raise InvalidArgumentError(f"Invalid character found in base64: {error}") from None
+
+
+computes_each("DecodeBase64")(lambda node: _decode)
+
+
+def _buckets(op_type: str, input: Any, num_buckets: int, name: str | None, **attrs: Any) -> Node:
     count = int(num_buckets)
     if count < 1:
         raise ValueError(f"num_buckets must be at least 1, got {num_buckets}")
-    return mapped(op_type, strings_node(input), lambda text: hashed(text) % count, "int64", name)
+    return mapped(op_type, strings_node(input), name, "int64", num_buckets=count, **attrs)
+
+
+@computes_each("StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong")
+def _bucket(node: Node) -> Callable[[bytes], int]:
+    count, key = node.attrs["num_buckets"], node.attrs.get("key")
+    hashed = functools.partial(strong_hash, key) if key else fingerprint64 if node.op_type.endswith("Fast") else hash64
+    return lambda text: hashed(text) % count
 
 
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Node:
@@ -427,7 +491,7 @@ def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = 
     ...     print(sess.run(gs.string_to_hash_bucket_fast(["omar", "stringer", "marlo"], 10)))
     [6 4 1]
     """
-    return _buckets("StringToHashBucketFast", input, num_buckets, fingerprint64, name)
+    return _buckets("StringToHashBucketFast", input, num_buckets, name)
 
 
 def string_to_hash_bucket(
@@ -441,7 +505,7 @@ def string_to_hash_bucket(
         name: Name of the node; default "StringToHashBucket".
         input: Newer name of `string_tensor`.
     """
-    return _buckets("StringToHashBucket", string_tensor if input is None else input, num_buckets, hash64, name)
+    return _buckets("StringToHashBucket", string_tensor if input is None else input, num_buckets, name)
 
 
 def string_to_hash_bucket_strong(input: Any, num_buckets: int, key: Sequence[int], name: str | None = None) -> Node:
@@ -458,4 +522,4 @@ def string_to_hash_bucket_strong(input: Any, num_buckets: int, key: Sequence[int
     """
     if len(key) != 2:
         raise ValueError(f"Key must have 2 elements, got {len(key)}.")
-    return _buckets("StringToHashBucketStrong", input, num_buckets, lambda text: strong_hash(key, text), name)
+    return _buckets("StringToHashBucketStrong", input, num_buckets, name, key=list(key))
