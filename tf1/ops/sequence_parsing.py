@@ -15,6 +15,7 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import SequenceExample
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.parsing_ops import (
     FixedLenFeature,
@@ -60,6 +61,16 @@ def parse_single_sequence_example(
     check_dtypes({**context, **lists})
     _check_kinds(context, (FixedLenFeature, VarLenFeature))
     _check_kinds(lists, (FixedLenSequenceFeature, VarLenFeature))
+    op_type, attrs = "ParseSingleSequenceExample", {"context": context, "lists": lists}
+    node = Node(op_type, [as_node(serialized, "string")], name=name or op_type, attrs=attrs)
+    said = outputs_of(node, context, 0, [], 1)
+    places = sum(3 if isinstance(feature, VarLenFeature) else 1 for feature in context.values())
+    return said, outputs_of(node, lists, places, [], 2)
+
+
+@kernel_of("ParseSingleSequenceExample")
+def _parse(node: Node) -> Any:
+    context, lists = node.attrs["context"], node.attrs["lists"]
 
     def parse(value: Any) -> Any:
         data = np.asarray(value, dtype=object).reshape(-1)[0]
@@ -83,12 +94,7 @@ def parse_single_sequence_example(
                 parsed.append(dense_of(columns, key, FixedLenFeature(feature.shape, feature.dtype), batched=True))
         return tuple(parsed)
 
-    node = Node(
-        "ParseSingleSequenceExample", [as_node(serialized, "string")], parse, name=name or "ParseSingleSequenceExample"
-    )
-    said = outputs_of(node, context, 0, [], 1)
-    places = sum(3 if isinstance(feature, VarLenFeature) else 1 for feature in context.values())
-    return said, outputs_of(node, lists, places, [], 2)
+    return parse
 
 
 def _check_kinds(features: Mapping[str, Any], kinds: tuple[type, ...]) -> None:

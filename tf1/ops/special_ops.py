@@ -13,6 +13,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import binary, require_float, unary
@@ -117,14 +118,10 @@ def lbeta(x: Any, name: str | None = None) -> Node:
     """
     node = require_float("Lbeta", as_node(x))
     shape = None if node.shape.dims is None else node.shape.as_list()[:-1]
-    return Node(
-        "Lbeta",
-        (node,),
-        lambda v: np.sum(_lgamma(v), axis=-1) - _lgamma(np.sum(v, axis=-1)),
-        name=name or "lbeta",
-        dtype=node.dtype,
-        shape=TensorShape(shape),
-    )
+    return Node("Lbeta", (node,), name=name or "lbeta", dtype=node.dtype, shape=TensorShape(shape))
+
+
+computes("Lbeta", lambda v: np.sum(_lgamma(v), axis=-1) - _lgamma(np.sum(v, axis=-1)))
 
 
 _trigamma_node = unary("_trigamma_node", "Trigamma", _trigamma, "Give the derivative of `digamma`.", floats=True)

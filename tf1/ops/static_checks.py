@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import rank as rank_of
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -114,7 +115,7 @@ def _checked(
     message: str | None,
     name: str | None,
 ) -> Node:
-    (node, *wanted), holds = map(as_node, x_and_ranks), _HOLDS[words]
+    node, *wanted = map(as_node, x_and_ranks)
     for rank in wanted:
         if not rank.dtype.is_integer:
             raise TypeError(f"Rank must be an integer, not of dtype {rank.dtype.name}: {rank!r}")
@@ -123,21 +124,21 @@ def _checked(
     ndims = node.shape.ndims
     if ndims is not None and all(rank.op_type == "Const" for rank in wanted):
         ranks = [int(rank.attrs["value"]) for rank in wanted]
-        if holds(ndims, ranks):
+        if _HOLDS[words](ndims, ranks):
             return no_op(name=name or "static_checks_determined_all_ok")
         want = ranks[0] if words != "rank in" else tuple(ranks)
         raise ValueError(
             f"{message or ''}.  Tensor {node.name} must have {words} {want}.  Received rank {ndims}, shape {node.shape}"
         )
-    right = Node(
-        "Compare",
-        (rank_of(node), *wanted),
-        lambda count, *numbers: np.asarray(holds(int(count), [int(number) for number in numbers])),
-        dtype="bool",
-        shape=[],
-    )
+    right = Node("Compare", (rank_of(node), *wanted), dtype="bool", shape=[], attrs={"words": words})
     told_in_run = [message or "", f"Tensor {node.name} must have {words}", *wanted, "Received shape: ", shape_of(node)]
     return Assert(right, list(data or told_in_run), summarize, name or "assert_rank")
+
+
+@kernel_of("Compare")
+def _compare(node: Node) -> Any:
+    holds = _HOLDS[node.attrs["words"]]
+    return lambda count, *numbers: np.asarray(holds(int(count), [int(number) for number in numbers]))
 
 
 def is_tensor(x: Any) -> bool:

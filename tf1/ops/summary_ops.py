@@ -12,15 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, OutOfRangeError
 from globalstep.files.tensorboard_protos import DATA_TYPES, Summary, TensorProto, TensorShapeProto
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collections, as_node, get_collection, name_scope
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.summary_values import histogram_proto, image_values, scalar_values
 
 __all__ = ["histogram", "image", "merge", "merge_all", "scalar", "text"]
@@ -53,12 +54,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None, fam
     """
     values = as_node(tensor)
     with summary_scope(name, family) as (tag, scope):
-        tags = np.asarray(tag, dtype=object)
-
-        def fn(value: Any) -> bytes:
-            return serialized(scalar_values(tags, np.asarray(value)))
-
-        return summary_node("ScalarSummary", [values], fn, scope, collections, tag=tag)
+        return summary_node("ScalarSummary", [values], scope, collections, tag=tag)
 
 
 def histogram(name: str, values: Any, collections: Sequence[str] | None = None, family: str | None = None) -> Node:
@@ -78,12 +74,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None, 
     """
     node = as_node(values)
     with summary_scope(name, family, "HistogramSummary") as (tag, scope):
-        op_name = scope.rstrip("/")
-
-        def fn(value: Any) -> bytes:
-            return serialized([Summary.Value(tag=tag, histo=histogram_proto(value, op_name))])
-
-        return summary_node("HistogramSummary", [node], fn, scope, collections, tag=tag)
+        return summary_node("HistogramSummary", [node], scope, collections, tag=tag)
 
 
 def image(
@@ -110,11 +101,7 @@ def image(
     """
     node = image_input(tensor, max_outputs)
     with summary_scope(name, family) as (tag, scope):
-
-        def fn(value: Any) -> bytes:
-            return serialized(image_values(tag, np.asarray(value), max_outputs))
-
-        return summary_node("ImageSummary", [node], fn, scope, collections, tag=tag, max_images=max_outputs)
+        return summary_node("ImageSummary", [node], scope, collections, tag=tag, max_images=max_outputs)
 
 
 def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Node:
@@ -135,14 +122,7 @@ def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> No
     if node.dtype.name != "string":
         raise ValueError(f"Expected tensor {node.name} to have dtype string, got {node.dtype.name}")
     with summary_scope(name) as (tag, scope):
-
-        def fn(value: Any) -> bytes:
-            strings = np.asarray(value, dtype=object)
-            written = Summary.Value(tag=tag, tensor=_string_tensor(strings))
-            written.metadata.plugin_data.plugin_name = "text"
-            return serialized([written])
-
-        return summary_node("TensorSummaryV2", [node], fn, scope, collections, tag=tag)
+        return summary_node("TensorSummaryV2", [node], scope, collections, tag=tag)
 
 
 def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Node:
@@ -161,7 +141,7 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
     """
     nodes = [as_node(item) for item in inputs]
     with name_scope(name, "Merge"):
-        return summary_node("MergeSummary", nodes, merged, name or "MergeSummary", collections or [])
+        return summary_node("MergeSummary", nodes, name or "MergeSummary", collections or [])
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Node | None:
@@ -222,30 +202,64 @@ def image_input(tensor: Any, max_outputs: int) -> Node:
 
 
 def summary_node(
-    op_type: str,
-    inputs: Sequence[Node],
-    fn: Callable[..., bytes],
-    name: str,
-    collections: Sequence[str] | None,
-    **attrs: Any,
+    op_type: str, inputs: Sequence[Node], name: str, collections: Sequence[str] | None, **attrs: Any
 ) -> Node:
-    """Make the node of a summary and put it into its collections (None: GraphKeys.SUMMARIES)."""
-    node = Node(op_type, inputs, fn, name=name, dtype="string", shape=(), attrs=attrs)
+    """Make the node of a summary and put it into its collections (None: GraphKeys.SUMMARIES).
+
+    Its inputs are the values, and before them the tags where there is no attribute "tag".
+    """
+    node = Node(op_type, inputs, name=name, dtype="string", shape=(), attrs=attrs)
     add_to_collections([GraphKeys.SUMMARIES] if collections is None else collections, node)
     return node
 
 
-def serialized(values: Sequence[Summary.Value]) -> bytes:
-    """Give a Summary of `values` as bytes."""
-    return bytes(Summary(value=values).SerializeToString())
+def _serialized(node: Node, values_of: Callable[[Any, Any], Iterable[Summary.Value]]) -> Any:
+    """Return the function of a node: a Summary of what `values_of` gives for the tags and the values."""
+    tags = [node.attrs["tag"]] if "tag" in node.attrs else []
+    return lambda *given: bytes(Summary(value=values_of(*tags, *given)).SerializeToString())
 
 
-def merged(*inputs: Any) -> bytes:
-    """Give the union of serialized summaries.
+def _text_of(tag: Any) -> str:
+    value = np.asarray(tag, dtype=object).reshape(-1)[0]
+    return value.decode() if isinstance(value, bytes) else str(value)
 
-    Raises:
-        InvalidArgumentError: If two of them use the same tag, or one is no summary.
-    """
+
+@kernel_of("ScalarSummary")
+def _scalar(node: Node) -> Any:
+    return _serialized(node, lambda tags, value: scalar_values(np.asarray(tags, dtype=object), np.asarray(value)))
+
+
+@kernel_of("HistogramSummary")
+def _histogram(node: Node) -> Any:
+    name = node.op_name if "tag" in node.attrs else None
+
+    def values_of(tag: Any, value: Any) -> list[Summary.Value]:
+        text = _text_of(tag)
+        # With the tag for an input it is TensorFlow 0.x's.
+        histogram = histogram_proto(value, name) if name else histogram_proto(value, text, OutOfRangeError)
+        return [Summary.Value(tag=text, histo=histogram)]
+
+    return _serialized(node, values_of)
+
+
+@kernel_of("ImageSummary")
+def _image(node: Node) -> Any:
+    limit = node.attrs["max_images"]
+    return _serialized(node, lambda tag, value: image_values(_text_of(tag), np.asarray(value), limit))
+
+
+@kernel_of("TensorSummaryV2")
+def _text(node: Node) -> Any:
+    def values_of(tag: str, value: Any) -> list[Summary.Value]:
+        written = Summary.Value(tag=tag, tensor=_string_tensor(np.asarray(value, dtype=object)))
+        written.metadata.plugin_data.plugin_name = "text"
+        return [written]
+
+    return _serialized(node, values_of)
+
+
+@computes("MergeSummary")
+def _merged(*inputs: Any) -> bytes:
     union = Summary()
     for item in inputs:
         for data in np.asarray(item, dtype=object).reshape(-1):

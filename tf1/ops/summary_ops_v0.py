@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from globalstep.errors import OutOfRangeError
-from globalstep.files.tensorboard_protos import Summary
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection
-from globalstep.tf1.ops.summary_ops import image_input, merged, serialized, summary_node
-from globalstep.tf1.ops.summary_values import histogram_proto, image_values, scalar_values
+from globalstep.tf1.ops.summary_ops import image_input, summary_node
 
 __all__ = ["histogram_summary", "image_summary", "merge_all_summaries", "merge_summary", "scalar_summary"]
 
@@ -34,12 +29,8 @@ def scalar_summary(tags: Any, values: Any, collections: Sequence[str] | None = N
     Raises:
         InvalidArgumentError: When run, if the shapes differ.
     """
-
-    def fn(tags_value: Any, value: Any) -> bytes:
-        return serialized(scalar_values(np.asarray(tags_value, dtype=object), np.asarray(value)))
-
     nodes = [_tag_node(tags), as_node(values)]
-    return summary_node("ScalarSummary", nodes, fn, name or "ScalarSummary", collections)
+    return summary_node("ScalarSummary", nodes, name or "ScalarSummary", collections)
 
 
 def histogram_summary(tag: Any, values: Any, collections: Sequence[str] | None = None, name: str | None = None) -> Node:
@@ -59,13 +50,8 @@ def histogram_summary(tag: Any, values: Any, collections: Sequence[str] | None =
             takes OutOfRangeError for the end of its input ends on it, which `gs.summary.histogram`
             (InvalidArgumentError, as in 1.x) avoids.
     """
-
-    def fn(tag_value: Any, value: Any) -> bytes:
-        text = _scalar_text(tag_value)
-        return serialized([Summary.Value(tag=text, histo=histogram_proto(value, text, OutOfRangeError))])
-
     nodes = [_tag_node(tag), as_node(values)]
-    return summary_node("HistogramSummary", nodes, fn, name or "HistogramSummary", collections)
+    return summary_node("HistogramSummary", nodes, name or "HistogramSummary", collections)
 
 
 def image_summary(
@@ -92,12 +78,8 @@ def image_summary(
         InvalidArgumentError: When run, if the shape is wrong.
     """
     limit = 3 if max_images is None else max_images
-
-    def fn(tag_value: Any, value: Any) -> bytes:
-        return serialized(image_values(_scalar_text(tag_value), np.asarray(value), limit))
-
     nodes = [_tag_node(tag), image_input(tensor, limit)]
-    return summary_node("ImageSummary", nodes, fn, name or "ImageSummary", collections, max_images=limit)
+    return summary_node("ImageSummary", nodes, name or "ImageSummary", collections, max_images=limit)
 
 
 def merge_summary(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Node:
@@ -117,7 +99,7 @@ def merge_summary(inputs: Sequence[Any], collections: Sequence[str] | None = Non
         InvalidArgumentError: When run, if two of them use the same tag.
     """
     nodes = [as_node(item) for item in inputs]
-    return summary_node("MergeSummary", nodes, merged, name or "MergeSummary", collections or [])
+    return summary_node("MergeSummary", nodes, name or "MergeSummary", collections or [])
 
 
 def merge_all_summaries(key: str = GraphKeys.SUMMARIES) -> Node | None:
@@ -132,8 +114,3 @@ def merge_all_summaries(key: str = GraphKeys.SUMMARIES) -> Node | None:
 
 def _tag_node(tags: Any) -> Node:
     return as_node(tags, name="tags")
-
-
-def _scalar_text(tag: Any) -> str:
-    value = np.asarray(tag, dtype=object).reshape(-1)[0]
-    return value.decode() if isinstance(value, bytes) else str(value)
