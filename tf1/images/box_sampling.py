@@ -14,6 +14,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.random_ops import Generator
 
 __all__ = ["SampledBox", "sample_distorted_bounding_box"]
@@ -85,6 +86,21 @@ def sample_distorted_bounding_box(
     limits.check()
     generator = Generator(seed2 if seed is None else seed)
     sizes, objects, covered = as_node(image_size), as_node(bounding_boxes), as_node(min_object_covered, "float32")
+    label = name or "sample_distorted_bounding_box"
+    parts = Node(
+        "SampleDistortedBoundingBoxV2", (sizes, objects, covered), name=label, stateful=True,
+        attrs={"tuple": True, "stops_gradient": True, "seed": seed, "limits": limits, "generator": generator},
+    )  # fmt: skip
+    return SampledBox(
+        tuple_item(parts, 0, dtype=sizes.dtype, shape=[3]),
+        tuple_item(parts, 1, dtype=sizes.dtype, shape=[3]),
+        tuple_item(parts, 2, dtype="float32", shape=[1, 1, 4]),
+    )
+
+
+@kernel_of("SampleDistortedBoundingBoxV2")
+def _sample(node: Node) -> Any:
+    limits, generator = node.attrs["limits"], node.attrs["generator"]
 
     def sample(size: Any, boxes: Any, least: Any) -> Any:
         if np.shape(size) != (3,):
@@ -98,16 +114,7 @@ def sample_distorted_bounding_box(
         begin, extent = [top, left, 0], [bottom - top, right - left, -1]
         return np.array(begin, size.dtype), np.array(extent, size.dtype), box
 
-    label = name or "sample_distorted_bounding_box"
-    parts = Node(
-        "SampleDistortedBoundingBoxV2", (sizes, objects, covered), sample, name=label, stateful=True,
-        attrs={"tuple": True, "stops_gradient": True, "seed": seed},
-    )  # fmt: skip
-    return SampledBox(
-        tuple_item(parts, 0, dtype=sizes.dtype, shape=[3]),
-        tuple_item(parts, 1, dtype=sizes.dtype, shape=[3]),
-        tuple_item(parts, 2, dtype="float32", shape=[1, 1, 4]),
-    )
+    return sample
 
 
 @dataclass(frozen=True)

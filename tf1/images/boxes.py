@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node
 from globalstep.tf1.ops.building import static_value
@@ -65,6 +66,19 @@ def crop_and_resize(
         raise ValueError("crop_and_resize needs crop_size.")
     images = cast(image_node(image, (4,)), "float32")
     places, numbers, size = as_node(boxes), as_node(box_indices if box_ind is None else box_ind), as_node(crop_size)
+    static = static_value(size)
+    lengths = [None, None] if static is None else [int(n) for n in np.asarray(static).reshape(-1)]
+    count = places.shape.as_list()[0] if places.shape.ndims == 2 else None
+    depth = images.shape.as_list()[-1] if images.shape.dims is not None else None
+    return Node(
+        "CropAndResize", (images, places, numbers, size), name=name, dtype="float32",
+        shape=TensorShape([count, *lengths, depth]), attrs={"method": method, "outside": extrapolation_value},
+    )  # fmt: skip
+
+
+@kernel_of("CropAndResize")
+def _crop(node: Node) -> Any:
+    method, outside = node.attrs["method"], np.float32(node.attrs["outside"])
 
     def crop(pixels: Any, frames: Any, of: Any, wanted: Any) -> Any:
         batch, height, width = np.shape(pixels)[:3]
@@ -75,20 +89,20 @@ def crop_and_resize(
         if method == "bilinear":
             upper, lower = crops[0] + (crops[1] - crops[0]) * across, crops[2] + (crops[3] - crops[2]) * across
             crops = [upper + (lower - upper) * down]
-        return np.where(inside, crops[0], np.float32(extrapolation_value)).astype(np.float32)
+        return np.where(inside, crops[0], outside).astype(np.float32)
 
-    static = static_value(size)
-    lengths = [None, None] if static is None else [int(n) for n in np.asarray(static).reshape(-1)]
-    count = places.shape.as_list()[0] if places.shape.ndims == 2 else None
-    depth = images.shape.as_list()[-1] if images.shape.dims is not None else None
-    return Node(
-        "CropAndResize", (images, places, numbers, size), crop, name=name, dtype="float32",
-        shape=TensorShape([count, *lengths, depth]), attrs={"method": method},
-    )  # fmt: skip
+    return crop
 
 
 @gradient_of("CropAndResize")
 def _crop_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
+    shape, attrs = node.inputs[0].shape, {"method": node.attrs["method"]}
+    found = Node("CropAndResizeGrad", (grad, *node.inputs), dtype="float32", shape=shape, attrs=attrs)
+    return found, None, None, None
+
+
+@kernel_of("CropAndResizeGrad")
+def _crop_back(node: Node) -> Any:
     method = node.attrs["method"]
 
     def back(gradient: Any, pixels: Any, frames: Any, of: Any, wanted: Any) -> Any:
@@ -101,8 +115,7 @@ def _crop_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
             np.add.at(found, at, gradient * weight)
         return found
 
-    images = node.inputs[0]
-    return Node("CropAndResizeGrad", (grad, *node.inputs), back, dtype="float32", shape=images.shape), None, None, None
+    return back
 
 
 def _sampled(low: Any, high: Any, count: int, size: int) -> tuple[Any, Any]:
@@ -167,28 +180,25 @@ def non_max_suppression(
     """
     inputs = [as_node(boxes), as_node(scores), as_node(max_output_size), as_node(iou_threshold, "float32"),
               as_node(score_threshold, "float32")]  # fmt: skip
+    return Node("NonMaxSuppressionV3", inputs, name=name, dtype="int32", shape=[None], attrs={"stops_gradient": True})
 
-    def choose(frames: Any, values: Any, most: Any, overlap: Any, least: Any) -> Any:
-        low, high = np.minimum(frames[:, :2], frames[:, 2:]), np.maximum(frames[:, :2], frames[:, 2:])
-        areas = np.prod(high - low, axis=1)
-        order = np.argsort(-values, kind="stable")
-        order = order[values[order] > least]
-        chosen: list[int] = []
-        while order.size and len(chosen) < int(most):
-            best, order = order[0], order[1:]
-            chosen.append(int(best))
-            common = np.prod(
-                np.maximum(np.minimum(high[best], high[order]) - np.maximum(low[best], low[order]), 0), axis=1
-            )
-            # A box without an area overlaps nothing.
-            empty = (areas[best] <= 0) | (areas[order] <= 0)
-            together = np.where(empty, 1, areas[best] + areas[order] - common)
-            order = order[np.where(empty, 0, common / together) <= overlap]
-        return np.array(chosen, np.int32)
 
-    return Node(
-        "NonMaxSuppressionV3", inputs, choose, name=name, dtype="int32", shape=[None], attrs={"stops_gradient": True}
-    )
+@computes("NonMaxSuppressionV3")
+def _choose(frames: Any, values: Any, most: Any, overlap: Any, least: Any) -> Any:
+    low, high = np.minimum(frames[:, :2], frames[:, 2:]), np.maximum(frames[:, :2], frames[:, 2:])
+    areas = np.prod(high - low, axis=1)
+    order = np.argsort(-values, kind="stable")
+    order = order[values[order] > least]
+    chosen: list[int] = []
+    while order.size and len(chosen) < int(most):
+        best, order = order[0], order[1:]
+        chosen.append(int(best))
+        common = np.prod(np.maximum(np.minimum(high[best], high[order]) - np.maximum(low[best], low[order]), 0), axis=1)
+        # A box without an area overlaps nothing.
+        empty = (areas[best] <= 0) | (areas[order] <= 0)
+        together = np.where(empty, 1, areas[best] + areas[order] - common)
+        order = order[np.where(empty, 0, common / together) <= overlap]
+    return np.array(chosen, np.int32)
 
 
 def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors: Any = None) -> Node:
@@ -205,34 +215,35 @@ def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors
     """
     pixels, frames = image_node(images, (4,)), as_node(boxes)
     nodes = [] if colors is None else [as_node(colors)]
-
-    def draw(batch: Any, places: Any, *palette: Any) -> Any:
-        result = np.array(batch)
-        height, width, depth = np.shape(batch)[1:]
-        paints = np.asarray(palette[0] if palette else _COLORS, np.float32)
-        if not palette and depth == 1:
-            paints = np.ones_like(paints)
-        for image, own in zip(result, places, strict=True):
-            for number, (top, left, bottom, right) in enumerate(own):
-                # As C++ cuts floats to ints.
-                rows = [int(np.float32(v) * np.float32(height - 1)) for v in (top, bottom)]
-                columns = [int(np.float32(v) * np.float32(width - 1)) for v in (left, right)]
-                if rows[0] > rows[1] or columns[0] > columns[1]:
-                    continue
-                if rows[0] >= height or rows[1] < 0 or columns[0] >= width or columns[1] < 0:
-                    continue
-                paint = paints[number % len(paints)][:depth]
-                lines = slice(max(rows[0], 0), min(rows[1], height - 1) + 1)
-                across = slice(max(columns[0], 0), min(columns[1], width - 1) + 1)
-                for row in rows:
-                    if 0 <= row < height:
-                        image[row, across] = paint
-                for column in columns:
-                    if 0 <= column < width:
-                        image[lines, column] = paint
-        return result
-
     return Node(
-        "DrawBoundingBoxes", (pixels, frames, *nodes), draw, name=name, dtype=pixels.dtype, shape=pixels.shape,
+        "DrawBoundingBoxes", (pixels, frames, *nodes), name=name, dtype=pixels.dtype, shape=pixels.shape,
         attrs={"stops_gradient": True},
     )  # fmt: skip
+
+
+@computes("DrawBoundingBoxes")
+def _draw(batch: Any, places: Any, *palette: Any) -> Any:
+    result = np.array(batch)
+    height, width, depth = np.shape(batch)[1:]
+    paints = np.asarray(palette[0] if palette else _COLORS, np.float32)
+    if not palette and depth == 1:
+        paints = np.ones_like(paints)
+    for image, own in zip(result, places, strict=True):
+        for number, (top, left, bottom, right) in enumerate(own):
+            # As C++ cuts floats to ints.
+            rows = [int(np.float32(v) * np.float32(height - 1)) for v in (top, bottom)]
+            columns = [int(np.float32(v) * np.float32(width - 1)) for v in (left, right)]
+            if rows[0] > rows[1] or columns[0] > columns[1]:
+                continue
+            if rows[0] >= height or rows[1] < 0 or columns[0] >= width or columns[1] < 0:
+                continue
+            paint = paints[number % len(paints)][:depth]
+            lines = slice(max(rows[0], 0), min(rows[1], height - 1) + 1)
+            across = slice(max(columns[0], 0), min(columns[1], width - 1) + 1)
+            for row in rows:
+                if 0 <= row < height:
+                    image[row, across] = paint
+            for column in columns:
+                if 0 <= column < width:
+                    image[lines, column] = paint
+    return result

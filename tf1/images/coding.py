@@ -14,6 +14,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node
 from globalstep.tf1.images.pixel_values import convert_image_dtype
@@ -88,14 +89,18 @@ def _wide_pixels(image: Any, channels: int) -> Any:
     return _pixels(image, channels).astype(np.uint16) * np.uint16(257)
 
 
-def _decoder(
-    op_type: str, contents: Any, fn: Callable[[bytes], Any], dtype: DTypeLike, shape: Any, name: str | None
-) -> Node:
-    node = as_node(contents, "string")
-    return Node(
-        op_type, (node,), lambda value: fn(_bytes(value)), name=name or op_type, dtype=dtype, shape=TensorShape(shape),
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+def _decoder(op_type: str, contents: Any, dtype: DTypeLike, shape: Any, name: str | None, **attrs: Any) -> Node:
+    node, attrs["stops_gradient"] = as_node(contents, "string"), True
+    return Node(op_type, (node,), name=name or op_type, dtype=dtype, shape=TensorShape(shape), attrs=attrs)
+
+
+def _decodes(op_type: str) -> Callable[[Callable[[Node, bytes], Any]], None]:
+    """Register the decorated function, of a node and the bytes of a file."""
+
+    def register(decode: Callable[[Node, bytes], Any]) -> None:
+        kernel_of(op_type)(lambda node: lambda value: decode(node, _bytes(value)))
+
+    return register
 
 
 def _require_channels(channels: int, allowed: tuple[int, ...]) -> int:
@@ -135,14 +140,16 @@ def decode_jpeg(
     _require_channels(channels, (0, 1, 3))
     if ratio not in (1, 2, 4, 8):
         raise ValueError(f"ratio must be 1, 2, 4, or 8, got {ratio}")
+    shape = [None, None, channels or None]
+    return _decoder("DecodeJpeg", contents, "uint8", shape, name, channels=channels, ratio=ratio)
 
-    def decode(data: bytes) -> Any:
-        image = _opened("decode_jpeg", data, _FORMATS)
-        if ratio != 1:
-            image = _reduced(data, ratio) or image
-        return _narrow(image, channels)
 
-    return _decoder("DecodeJpeg", contents, decode, "uint8", [None, None, channels or None], name)
+@_decodes("DecodeJpeg")
+def _jpeg(node: Node, data: bytes) -> Any:
+    image, ratio = _opened("decode_jpeg", data, _FORMATS), node.attrs["ratio"]
+    if ratio != 1:
+        image = _reduced(data, ratio) or image
+    return _narrow(image, node.attrs["channels"])
 
 
 def _reduced(data: bytes, ratio: int) -> Any:
@@ -176,12 +183,13 @@ def decode_png(contents: Any, channels: int = 0, dtype: DTypeLike = "uint8", nam
     kind = as_dtype(dtype)
     if kind.name not in ("uint8", "uint16"):
         raise TypeError(f"decode_png gives uint8 or uint16, not {kind.name}.")
+    return _decoder("DecodePng", contents, kind, [None, None, channels or None], name, channels=channels)
 
-    def decode(data: bytes) -> Any:
-        image = _opened("decode_png", data, _FORMATS)
-        return _wide_pixels(image, channels) if kind.name == "uint16" else _narrow(image, channels)
 
-    return _decoder("DecodePng", contents, decode, kind, [None, None, channels or None], name)
+@_decodes("DecodePng")
+def _png(node: Node, data: bytes) -> Any:
+    pixels = _wide_pixels if node.dtype.name == "uint16" else _narrow
+    return pixels(_opened("decode_png", data, _FORMATS), node.attrs["channels"])
 
 
 def _narrow(image: Any, channels: int) -> Any:
@@ -206,10 +214,12 @@ def decode_bmp(contents: Any, channels: int = 0, name: str | None = None) -> Nod
         A node [height, width, channels], uint8.
     """
     _require_channels(channels, (0, 1, 3, 4))
-    return _decoder(
-        "DecodeBmp", contents, lambda data: _pixels(_opened("decode_bmp", data, ("BMP",)), channels), "uint8",
-        [None, None, channels or None], name,
-    )  # fmt: skip
+    return _decoder("DecodeBmp", contents, "uint8", [None, None, channels or None], name, channels=channels)
+
+
+@_decodes("DecodeBmp")
+def _bmp(node: Node, data: bytes) -> Any:
+    return _pixels(_opened("decode_bmp", data, ("BMP",)), node.attrs["channels"])
 
 
 def _frames(image: Any) -> Any:
@@ -230,10 +240,12 @@ def decode_gif(contents: Any, name: str | None = None) -> Node:
     Returns:
         A node [frames, height, width, 3], uint8.
     """
-    return _decoder(
-        "DecodeGif", contents, lambda data: _frames(_opened("decode_gif", data, ("GIF",))), "uint8",
-        [None, None, None, 3], name,
-    )  # fmt: skip
+    return _decoder("DecodeGif", contents, "uint8", [None, None, None, 3], name)
+
+
+@_decodes("DecodeGif")
+def _gif(node: Node, data: bytes) -> Any:
+    return _frames(_opened("decode_gif", data, ("GIF",)))
 
 
 def decode_image(
@@ -260,18 +272,20 @@ def decode_image(
     """
     wanted = _require_channels(channels or 0, (0, 1, 3, 4))
     node = as_node(contents, "string")
-
-    def decode(data: bytes) -> Any:
-        image = _opened("decode_image", data, _FORMATS)
-        if image.format != "GIF":
-            return _narrow(image, wanted)
-        if wanted not in (0, 3):
-            raise InvalidArgumentError(f"channels must be 0 or 3 when decoding GIF images, got {wanted}")
-        return _frames(image) if expand_animations else _pixels(image, 3)
-
     with node.graph.name_scope(name or "decode_image"):
         shape = None if expand_animations else [None, None, wanted or None]
-        return convert_image_dtype(_decoder("DecodeImage", node, decode, "uint8", shape, None), dtype)
+        options = {"channels": wanted, "expand_animations": expand_animations}
+        return convert_image_dtype(_decoder("DecodeImage", node, "uint8", shape, None, **options), dtype)
+
+
+@_decodes("DecodeImage")
+def _image(node: Node, data: bytes) -> Any:
+    image, wanted = _opened("decode_image", data, _FORMATS), node.attrs["channels"]
+    if image.format != "GIF":
+        return _narrow(image, wanted)
+    if wanted not in (0, 3):
+        raise InvalidArgumentError(f"channels must be 0 or 3 when decoding GIF images, got {wanted}")
+    return _frames(image) if node.attrs["expand_animations"] else _pixels(image, 3)
 
 
 def is_jpeg(contents: Any, name: str | None = None) -> Node:
@@ -284,9 +298,10 @@ def is_jpeg(contents: Any, name: str | None = None) -> Node:
     Returns:
         A boolean scalar node.
     """
-    return _decoder(
-        "Equal", contents, lambda data: np.asarray(data[:3] == b"\xff\xd8\xff"), "bool", [], name or "is_jpeg"
-    )
+    return _decoder("IsJpeg", contents, "bool", [], name or "is_jpeg")
+
+
+_decodes("IsJpeg")(lambda node, data: np.asarray(data[:3] == b"\xff\xd8\xff"))
 
 
 def extract_jpeg_shape(contents: Any, output_type: DTypeLike = "int32", name: str | None = None) -> Node:
@@ -300,17 +315,23 @@ def extract_jpeg_shape(contents: Any, output_type: DTypeLike = "int32", name: st
     Returns:
         A node [3].
     """
-    kind = as_dtype(output_type)
+    return _decoder("ExtractJpegShape", contents, as_dtype(output_type), [3], name)
 
-    def measure(data: bytes) -> Any:
-        image = _opened("extract_jpeg_shape", data, ("JPEG",))
-        return np.array([image.height, image.width, _own_channels(image)], kind.as_numpy_dtype)
 
-    return _decoder("ExtractJpegShape", contents, measure, kind, [3], name)
+@_decodes("ExtractJpegShape")
+def _measure(node: Node, data: bytes) -> Any:
+    image = _opened("extract_jpeg_shape", data, ("JPEG",))
+    return np.array([image.height, image.width, _own_channels(image)], node.dtype.as_numpy_dtype)
 
 
 def _encoder(op_type: str, image: Node, name: str | None, **options: Any) -> Node:
-    file_format = op_type.removeprefix("Encode").upper()
+    attrs = {"stops_gradient": True, "options": options}
+    return Node(op_type, (image,), name=name or op_type, dtype="string", shape=[], attrs=attrs)
+
+
+@kernel_of("EncodeJpeg", "EncodePng")
+def _encode(node: Node) -> Any:
+    file_format, options = node.op_type.removeprefix("Encode").upper(), node.attrs["options"]
 
     def encode(pixels: Any) -> Any:
         from PIL import Image
@@ -332,9 +353,7 @@ def _encoder(op_type: str, image: Node, name: str | None, **options: Any) -> Nod
         encoded[()] = written.getvalue()
         return encoded
 
-    return Node(
-        op_type, (image,), encode, name=name or op_type, dtype="string", shape=[], attrs={"stops_gradient": True}
-    )
+    return encode
 
 
 def encode_jpeg(

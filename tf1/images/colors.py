@@ -12,6 +12,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.images.pixel_values import as_floats, back_to, convert_image_dtype
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims
@@ -55,7 +56,7 @@ def rgb_to_hsv(images: Any, name: str | None = None) -> Node:
         A node of its shape.
     """
     node = _channels(require_float("RGBToHSV", as_node(images), "images"), 3, "rgb_to_hsv")
-    return Node("RGBToHSV", (node,), _to_hsv, name=name or "RGBToHSV", dtype=node.dtype, shape=node.shape)
+    return Node("RGBToHSV", (node,), name=name or "RGBToHSV", dtype=node.dtype, shape=node.shape)
 
 
 def hsv_to_rgb(images: Any, name: str | None = None) -> Node:
@@ -69,7 +70,7 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Node:
         A node of its shape.
     """
     node = _channels(require_float("HSVToRGB", as_node(images), "images"), 3, "hsv_to_rgb")
-    return Node("HSVToRGB", (node,), _to_rgb, name=name or "HSVToRGB", dtype=node.dtype, shape=node.shape)
+    return Node("HSVToRGB", (node,), name=name or "HSVToRGB", dtype=node.dtype, shape=node.shape)
 
 
 #: What the formulas below are made of, for nodes; for arrays it is numpy.
@@ -79,6 +80,7 @@ _OF_NODES = SimpleNamespace(
 )  # fmt: skip
 
 
+@computes("RGBToHSV")
 def _to_hsv(x: Any, m: Any = np) -> Any:
     red, green, blue = x[..., 0], x[..., 1], x[..., 2]
     value = m.maximum(m.maximum(red, green), blue)
@@ -97,6 +99,7 @@ def _to_hsv(x: Any, m: Any = np) -> Any:
     return m.stack([hue, saturation, value], axis=-1)
 
 
+@computes("HSVToRGB")
 def _to_rgb(x: Any, m: Any = np) -> Any:
     hue, saturation, value = x[..., 0] * 6, x[..., 1], x[..., 2]
     zero, one = m.zeros_like(hue), m.ones_like(hue)
@@ -108,12 +111,14 @@ def _to_rgb(x: Any, m: Any = np) -> Any:
     return m.stack([((1 - saturation) + saturation * shade) * value for shade in shades], axis=-1)
 
 
+@computes("AdjustHue")
 def _turned(x: Any, by: Any, m: Any = np) -> Any:
     hsv = _to_hsv(x, m)
     hue = hsv[..., 0] + by
     return _to_rgb(m.stack([hue - m.floor(hue), hsv[..., 1], hsv[..., 2]], axis=-1), m)
 
 
+@computes("AdjustSaturation")
 def _saturated(x: Any, factor: Any, m: Any = np) -> Any:
     hsv = _to_hsv(x, m)
     saturation = hsv[..., 1] * factor
@@ -151,7 +156,7 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Node:
 
     with node.graph.name_scope(name or "adjust_hue"):
         floats, shift = as_floats(node), _number_of(delta)
-        turned = Node("AdjustHue", (floats, shift), _turned, dtype=floats.dtype, shape=floats.shape)
+        turned = Node("AdjustHue", (floats, shift), dtype=floats.dtype, shape=floats.shape)
         return back_to(turned, node.dtype)
 
 
@@ -188,7 +193,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
 
     with node.graph.name_scope(name or "adjust_saturation"):
         floats, factor = as_floats(node), _number_of(saturation_factor)
-        saturated = Node("AdjustSaturation", (floats, factor), _saturated, dtype=floats.dtype, shape=floats.shape)
+        saturated = Node("AdjustSaturation", (floats, factor), dtype=floats.dtype, shape=floats.shape)
         return back_to(saturated, node.dtype)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_ints, static_value
@@ -61,8 +62,8 @@ def sizes_of_image(node: Node) -> tuple[list[int | None], int | None, int | None
     return sizes[:-3], sizes[-3], sizes[-2], sizes[-1:]
 
 
-def _along(node: Node, op_type: str, fn: Callable[[Any], Any], shape: Any, name: str | None) -> Node:
-    return Node(op_type, (node,), fn, name=name or op_type, dtype=node.dtype, shape=TensorShape(shape))
+def _along(node: Node, op_type: str, shape: Any, name: str, **attrs: Any) -> Node:
+    return Node(op_type, (node,), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
 def flip_left_right(image: Any) -> Node:
@@ -75,7 +76,7 @@ def flip_left_right(image: Any) -> Node:
         A node of its shape and dtype.
     """
     node = image_node(image)
-    return _along(node, "FlipImage", lambda x: np.flip(x, -2), node.shape, "ReverseV2")
+    return _along(node, "FlipImage", node.shape, "ReverseV2", axis=-2)
 
 
 def flip_up_down(image: Any) -> Node:
@@ -85,7 +86,13 @@ def flip_up_down(image: Any) -> Node:
         image: As there.
     """
     node = image_node(image)
-    return _along(node, "FlipImage", lambda x: np.flip(x, -3), node.shape, "ReverseV2")
+    return _along(node, "FlipImage", node.shape, "ReverseV2", axis=-3)
+
+
+@kernel_of("FlipImage")
+def _flip(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda x: np.flip(x, axis)
 
 
 def random_flip_left_right(image: Any, seed: int | None = None) -> Node:
@@ -117,16 +124,23 @@ def _random_flip(image: Any, axis: int, seed: int | None, name: str) -> Node:
         raise ValueError(f"The rank of the image {node.op_name!r} must be known: use set_shape.")
     with node.graph.name_scope(name):
         draw = random_uniform(shape_of(node)[:-3], seed=seed)
+        attrs = {"axis": axis}
+        return Node("RandomFlip", (node, draw), name="Flip", dtype=node.dtype, shape=node.shape, attrs=attrs)
 
-        def turn(x: Any, drawn: Any) -> Any:
-            turned = np.flip(x, axis)
-            if np.ndim(x) == 3:
-                return turned if drawn < 0.5 else x
-            # TensorFlow rounds what it draws: 1 flips.
-            flips = np.reshape(np.round(drawn), (-1, 1, 1, 1)).astype(x.dtype)
-            return flips * turned + (1 - flips) * x
 
-        return Node("RandomFlip", (node, draw), turn, name="Flip", dtype=node.dtype, shape=node.shape)
+@kernel_of("RandomFlip")
+def _flip_some(node: Node) -> Any:
+    axis = node.attrs["axis"]
+
+    def turn(x: Any, drawn: Any) -> Any:
+        turned = np.flip(x, axis)
+        if np.ndim(x) == 3:
+            return turned if drawn < 0.5 else x
+        # TensorFlow rounds what it draws: 1 flips.
+        flips = np.reshape(np.round(drawn), (-1, 1, 1, 1)).astype(x.dtype)
+        return flips * turned + (1 - flips) * x
+
+    return turn
 
 
 def transpose_image(image: Any, name: str | None = None) -> Node:
@@ -144,7 +158,10 @@ def transpose_image(image: Any, name: str | None = None) -> Node:
     if node.shape.dims is not None:
         lead, height, width, rest = sizes_of_image(node)
         shape = [*lead, width, height, *rest]
-    return _along(node, "TransposeImage", lambda x: np.swapaxes(x, -3, -2), shape, name or "Transpose")
+    return _along(node, "TransposeImage", shape, name or "Transpose")
+
+
+computes("TransposeImage", lambda x: np.swapaxes(x, -3, -2))
 
 
 def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
@@ -166,11 +183,10 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
         shape = [*lead, None, None, *rest]
     elif static is not None and int(static) % 2:
         shape = [*lead, width, height, *rest]
+    return Node("Rot90", (node, times), name=name or "rot90", dtype=node.dtype, shape=TensorShape(shape))
 
-    def turn(x: Any, count: Any) -> Any:
-        return np.rot90(x, int(count) % 4, (-3, -2))
 
-    return Node("Rot90", (node, times), turn, name=name or "rot90", dtype=node.dtype, shape=TensorShape(shape))
+computes("Rot90", lambda x, count: np.rot90(x, int(count) % 4, (-3, -2)))
 
 
 def central_crop(image: Any, central_fraction: float) -> Node:
@@ -193,17 +209,24 @@ def central_crop(image: Any, central_fraction: float) -> Node:
     if fraction == 1:
         return node
     lead, height, width, rest = sizes_of_image(node)
+    lengths = [None if size is None else size - 2 * _margin(size, fraction) for size in (height, width)]
+    return _along(node, "CentralCrop", [*lead, *lengths, *rest], "central_crop", fraction=fraction)
 
-    def start(size: int) -> int:
-        return int((size - size * fraction) / 2)
+
+def _margin(size: int, fraction: float) -> int:
+    return int((size - size * fraction) / 2)
+
+
+@kernel_of("CentralCrop")
+def _crop_middle(node: Node) -> Any:
+    fraction = node.attrs["fraction"]
 
     def cut(x: Any) -> Any:
         rows, columns = np.shape(x)[-3:-1]
-        top, left = start(rows), start(columns)
+        top, left = _margin(rows, fraction), _margin(columns, fraction)
         return x[..., top : rows - top, left : columns - left, :]
 
-    lengths = [None if size is None else size - 2 * start(size) for size in (height, width)]
-    return _along(node, "CentralCrop", cut, [*lead, *lengths, *rest], "central_crop")
+    return cut
 
 
 def _box(values: Sequence[Any]) -> tuple[list[Node], list[int | None]]:
@@ -245,28 +268,29 @@ def crop_to_bounding_box(
     node = image_node(image)
     lead, height, width, rest = sizes_of_image(node)
     nodes, (top, left, rows, columns) = _box((offset_height, offset_width, target_height, target_width))
-
-    def check(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
-        _require(_least(e, 0), "offset_width must be >= 0.")
-        _require(_least(t, 0), "offset_height must be >= 0.")
-        _require(_least(c, 1), "target_width must be > 0.")
-        _require(_least(r, 1), "target_height must be > 0.")
-        if w is not None and c is not None and e is not None:
-            _require(w >= c + e, "width must be >= target + offset.")
-        if h is not None and r is not None and t is not None:
-            _require(h >= r + t, "height must be >= target + offset.")
-
-    check(height, width, top, left, rows, columns)
-
-    def cut(x: Any, *box: Any) -> Any:
-        t, e, r, c = (int(item) for item in box)
-        _checked(check, (*np.shape(x)[-3:-1], t, e, r, c))
-        return x[..., t : t + r, e : e + c, :]
-
+    _check_crop(height, width, top, left, rows, columns)
     return Node(
-        "CropToBoundingBox", (node, *nodes), cut, name="crop_to_bounding_box", dtype=node.dtype,
+        "CropToBoundingBox", (node, *nodes), name="crop_to_bounding_box", dtype=node.dtype,
         shape=[*lead, rows, columns, *rest],
     )  # fmt: skip
+
+
+def _check_crop(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
+    _require(_least(e, 0), "offset_width must be >= 0.")
+    _require(_least(t, 0), "offset_height must be >= 0.")
+    _require(_least(c, 1), "target_width must be > 0.")
+    _require(_least(r, 1), "target_height must be > 0.")
+    if w is not None and c is not None and e is not None:
+        _require(w >= c + e, "width must be >= target + offset.")
+    if h is not None and r is not None and t is not None:
+        _require(h >= r + t, "height must be >= target + offset.")
+
+
+@computes("CropToBoundingBox")
+def _crop(x: Any, *box: Any) -> Any:
+    t, e, r, c = (int(item) for item in box)
+    _checked(_check_crop, (*np.shape(x)[-3:-1], t, e, r, c))
+    return x[..., t : t + r, e : e + c, :]
 
 
 def _checked(check: Callable[..., None], arguments: Sequence[Any]) -> None:
@@ -299,28 +323,29 @@ def pad_to_bounding_box(
     node = image_node(image)
     lead, height, width, rest = sizes_of_image(node)
     nodes, (top, left, rows, columns) = _box((offset_height, offset_width, target_height, target_width))
-
-    def check(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
-        _require(_least(t, 0), "offset_height must be >= 0")
-        _require(_least(e, 0), "offset_width must be >= 0")
-        if w is not None and c is not None and e is not None:
-            _require(c - e - w >= 0, "width must be <= target - offset")
-        if h is not None and r is not None and t is not None:
-            _require(r - t - h >= 0, "height must be <= target - offset")
-
-    check(height, width, top, left, rows, columns)
-
-    def surround(x: Any, *box: Any) -> Any:
-        t, e, r, c = (int(item) for item in box)
-        h, w = np.shape(x)[-3:-1]
-        _checked(check, (h, w, t, e, r, c))
-        margins = [(0, 0)] * (np.ndim(x) - 3) + [(t, r - t - h), (e, c - e - w), (0, 0)]
-        return np.pad(x, margins, "constant")
-
+    _check_pad(height, width, top, left, rows, columns)
     return Node(
-        "PadToBoundingBox", (node, *nodes), surround, name="pad_to_bounding_box", dtype=node.dtype,
+        "PadToBoundingBox", (node, *nodes), name="pad_to_bounding_box", dtype=node.dtype,
         shape=[*lead, rows, columns, *rest],
     )  # fmt: skip
+
+
+def _check_pad(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
+    _require(_least(t, 0), "offset_height must be >= 0")
+    _require(_least(e, 0), "offset_width must be >= 0")
+    if w is not None and c is not None and e is not None:
+        _require(c - e - w >= 0, "width must be <= target - offset")
+    if h is not None and r is not None and t is not None:
+        _require(r - t - h >= 0, "height must be <= target - offset")
+
+
+@computes("PadToBoundingBox")
+def _pad(x: Any, *box: Any) -> Any:
+    t, e, r, c = (int(item) for item in box)
+    h, w = np.shape(x)[-3:-1]
+    _checked(_check_pad, (h, w, t, e, r, c))
+    margins = [(0, 0)] * (np.ndim(x) - 3) + [(t, r - t - h), (e, c - e - w), (0, 0)]
+    return np.pad(x, margins, "constant")
 
 
 def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Node:
@@ -351,27 +376,28 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
     nodes, (rows, columns) = _box((target_height, target_width))
     _require(_least(columns, 1), "target_width must be > 0.")
     _require(_least(rows, 1), "target_height must be > 0.")
-
-    def fit(x: Any, *size: Any) -> Any:
-        margins: list[tuple[int, int]] = []
-        for axis, wanted in zip((-3, -2), size, strict=True):
-            have, want = np.shape(x)[axis], int(wanted)
-            if want <= 0:
-                raise InvalidArgumentError(f"assertion failed: target sizes must be > 0, got {want}.")
-            first = max(have - want, 0) // 2
-            slices = [slice(None)] * np.ndim(x)
-            slices[axis] = slice(first, first + min(have, want))
-            x = x[tuple(slices)]
-            before = max(want - have, 0) // 2
-            margins.append((before, max(want - have, 0) - before))
-        if not any(map(any, margins)):
-            return x
-        return np.pad(x, [(0, 0)] * (np.ndim(x) - 3) + margins + [(0, 0)], "constant")
-
     return Node(
-        "ResizeWithCropOrPad", (node, *nodes), fit, name="resize_image_with_crop_or_pad", dtype=node.dtype,
+        "ResizeWithCropOrPad", (node, *nodes), name="resize_image_with_crop_or_pad", dtype=node.dtype,
         shape=[*lead, rows, columns, *rest],
     )  # fmt: skip
+
+
+@computes("ResizeWithCropOrPad")
+def _fit(x: Any, *size: Any) -> Any:
+    margins: list[tuple[int, int]] = []
+    for axis, wanted in zip((-3, -2), size, strict=True):
+        have, want = np.shape(x)[axis], int(wanted)
+        if want <= 0:
+            raise InvalidArgumentError(f"assertion failed: target sizes must be > 0, got {want}.")
+        first = max(have - want, 0) // 2
+        slices = [slice(None)] * np.ndim(x)
+        slices[axis] = slice(first, first + min(have, want))
+        x = x[tuple(slices)]
+        before = max(want - have, 0) // 2
+        margins.append((before, max(want - have, 0) - before))
+    if not any(map(any, margins)):
+        return x
+    return np.pad(x, [(0, 0)] * (np.ndim(x) - 3) + margins + [(0, 0)], "constant")
 
 
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Node:
@@ -400,15 +426,16 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
             raise ValueError(f"Need value.shape >= size, got {node.shape} and {list(wanted)}.")
     with node.graph.name_scope(name or "random_crop"):
         draw = random_uniform(shape_of(sizes), maxval=1.0, dtype="float64", seed=seed)
+        return Node("RandomCrop", (node, sizes, draw), name="Slice", dtype=node.dtype, shape=TensorShape(static))
 
-        def cut(x: Any, want: Any, drawn: Any) -> Any:
-            have, count = np.array(np.shape(x)), np.asarray(want, np.int64)
-            if have.shape != count.shape or np.any(have < count):
-                raise InvalidArgumentError(f"assertion failed: Need value.shape >= size, got {have} {count}")
-            first = np.floor(drawn * (have - count + 1)).astype(np.int64)
-            return x[tuple(slice(int(at), int(at + n)) for at, n in zip(first, count, strict=True))]
 
-        return Node("RandomCrop", (node, sizes, draw), cut, name="Slice", dtype=node.dtype, shape=TensorShape(static))
+@computes("RandomCrop")
+def _crop_anywhere(x: Any, want: Any, drawn: Any) -> Any:
+    have, count = np.array(np.shape(x)), np.asarray(want, np.int64)
+    if have.shape != count.shape or np.any(have < count):
+        raise InvalidArgumentError(f"assertion failed: Need value.shape >= size, got {have} {count}")
+    first = np.floor(drawn * (have - count + 1)).astype(np.int64)
+    return x[tuple(slice(int(at), int(at + n)) for at, n in zip(first, count, strict=True))]
 
 
 rearranges("CentralCrop", "CropToBoundingBox", "FlipImage", "RandomCrop", "Rot90", "TransposeImage", views=True)

@@ -12,6 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node, sizes_of_image
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -119,17 +120,18 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Node:
     node = as_node(images)
     if node.shape.ndims is not None and node.shape.ndims < 3:
         raise ValueError(f"'image' (shape {node.shape}) must be at least three-dimensional.")
-
-    def contrast(x: Any, by: Any) -> Any:
-        count = np.shape(x)[-3] * np.shape(x)[-2]
-        mean = np.sum(x, axis=(np.ndim(x) - 3, np.ndim(x) - 2), keepdims=True) / np.asarray(count, np.float32)
-        return (x - mean) * by + mean
-
     with node.graph.name_scope("adjust_contrast"):
         floats = as_floats(node)
         factor = contrast_factor if isinstance(contrast_factor, Node) else as_node(float(contrast_factor), "float32")
-        changed = Node("AdjustContrastv2", (floats, factor), contrast, dtype=floats.dtype, shape=floats.shape)
+        changed = Node("AdjustContrastv2", (floats, factor), dtype=floats.dtype, shape=floats.shape)
         return back_to(changed, node.dtype)
+
+
+@computes("AdjustContrastv2")
+def _contrast(x: Any, by: Any) -> Any:
+    count = np.shape(x)[-3] * np.shape(x)[-2]
+    mean = np.sum(x, axis=(np.ndim(x) - 3, np.ndim(x) - 2), keepdims=True) / np.asarray(count, np.float32)
+    return (x - mean) * by + mean
 
 
 def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Node:
@@ -190,18 +192,22 @@ def per_image_standardization(image: Any) -> Node:
      [ 0.447  1.342]]
     """
     node = image_node(image)
-
-    def standardize(x: Any) -> Any:
-        axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
-        count = np.float32(np.prod(np.shape(x)[-3:]))
-        centred = x - np.sum(x, axis=axes, keepdims=True) / count
-        variance = np.sum(centred * centred, axis=axes, keepdims=True) / count
-        least = np.asarray(1 / np.sqrt(count), np.float32)
-        return centred / np.sqrt(np.maximum(variance, least * least))
-
     with node.graph.name_scope("per_image_standardization"):
         floats = cast(node, "float32")
-        return Node("Standardize", (floats,), standardize, dtype="float32", shape=floats.shape)
+        return Node("Standardize", (floats,), dtype="float32", shape=floats.shape)
+
+
+def _axes(x: Any) -> tuple[int, ...]:
+    return tuple(range(np.ndim(x) - 3, np.ndim(x)))
+
+
+@computes("Standardize")
+def _standardize(x: Any) -> Any:
+    axes, count = _axes(x), np.float32(np.prod(np.shape(x)[-3:]))
+    centred = x - np.sum(x, axis=axes, keepdims=True) / count
+    variance = np.sum(centred * centred, axis=axes, keepdims=True) / count
+    least = np.asarray(1 / np.sqrt(count), np.float32)
+    return centred / np.sqrt(np.maximum(variance, least * least))
 
 
 def total_variation(images: Any, name: str | None = None) -> Node:
@@ -215,16 +221,14 @@ def total_variation(images: Any, name: str | None = None) -> Node:
         A node: a scalar, or [batch].
     """
     node = image_node(images)
-
-    def sum_differences(x: Any) -> Any:
-        axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
-        down = np.sum(np.abs(x[..., 1:, :, :] - x[..., :-1, :, :]), axis=axes)
-        return down + np.sum(np.abs(x[..., 1:, :] - x[..., :-1, :]), axis=axes)
-
     lead = sizes_of_image(node)[0]
-    return Node(
-        "TotalVariation", (node,), sum_differences, name=name or "total_variation", dtype=node.dtype, shape=lead
-    )
+    return Node("TotalVariation", (node,), name=name or "total_variation", dtype=node.dtype, shape=lead)
+
+
+@computes("TotalVariation")
+def _variation(x: Any) -> Any:
+    down = np.sum(np.abs(x[..., 1:, :, :] - x[..., :-1, :, :]), axis=_axes(x))
+    return down + np.sum(np.abs(x[..., 1:, :] - x[..., :-1, :]), axis=_axes(x))
 
 
 def psnr(a: Any, b: Any, max_val: float, name: str | None = None) -> Node:
@@ -243,15 +247,19 @@ def psnr(a: Any, b: Any, max_val: float, name: str | None = None) -> Node:
     with one.graph.name_scope(name or "PSNR"):
         largest = max_val / one.dtype.max if one.dtype.is_integer else max_val
         floats = convert_image_dtype(one, "float32"), convert_image_dtype(other, "float32")
-
-        def ratio(x: Any, y: Any) -> Any:
-            axes = tuple(range(np.ndim(x) - 3, np.ndim(x)))
-            count = np.float32(np.prod(np.shape(x)[-3:]))
-            error = np.sum((x - y) ** 2, axis=axes) / count
-            return np.float32(20 * np.log10(largest)) - np.float32(10 / np.log(10)) * np.log(error)
-
         shape = None if one.shape.dims is None else one.shape.as_list()[:-3]
-        return Node("PSNR", floats, ratio, dtype="float32", shape=TensorShape(shape))
+        return Node("PSNR", floats, dtype="float32", shape=TensorShape(shape), attrs={"largest": largest})
+
+
+@kernel_of("PSNR")
+def _psnr(node: Node) -> Any:
+    largest = np.float32(20 * np.log10(node.attrs["largest"]))
+
+    def ratio(x: Any, y: Any) -> Any:
+        error = np.sum((x - y) ** 2, axis=_axes(x)) / np.float32(np.prod(np.shape(x)[-3:]))
+        return largest - np.float32(10 / np.log(10)) * np.log(error)
+
+    return ratio
 
 
 _IMAGE = [-3, -2, -1]

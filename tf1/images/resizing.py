@@ -8,6 +8,7 @@ Layer: tf1. Source: TensorFlow 1.15 `core/kernels/resize_*_op.cc`, `image_resize
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.images.geometry import image_node, pad_to_bounding_box, sizes_of_image
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_value
@@ -41,8 +43,8 @@ class ResizeMethod:
     AREA = 3
 
 
-#: From the size of an axis before and after to a function of an image that brings this axis (1 or 2) to that size.
-_Resizer = Callable[[int, int], Callable[[Any, int], Any]]
+#: A function of an image that brings an axis of it (1 or 2) to a size.
+_Resizer = Callable[[Any, int], Any]
 
 
 def _scale(size: int, wanted: int, align_corners: bool) -> Any:
@@ -58,7 +60,7 @@ def _sources(size: int, wanted: int, align_corners: bool, half_pixel_centers: bo
     return (places + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel_centers else places * scale
 
 
-def _weighted(parts: list[tuple[Any, Any]]) -> Callable[[Any, int], Any]:
+def _weighted(parts: list[tuple[Any, Any]]) -> _Resizer:
     """Give the sum of pixels, each weighted: `parts` holds for each summand the pixels and the weights."""
 
     def apply(x: Any, axis: int) -> Any:
@@ -72,34 +74,28 @@ def _weighted(parts: list[tuple[Any, Any]]) -> Callable[[Any, int], Any]:
     return apply
 
 
-def _linear(align_corners: bool, half_pixel_centers: bool) -> _Resizer:
-    def resizer(size: int, wanted: int) -> Callable[[Any, int], Any]:
-        source = _sources(size, wanted, align_corners, half_pixel_centers)
-        below = np.floor(source)
-        lower = np.maximum(below, 0).astype(np.int64)
-        upper = np.minimum(np.ceil(source) if half_pixel_centers else below + 1, size - 1).astype(np.int64)
-        share = (source - below).astype(np.float32)
+def _linear(size: int, wanted: int, align_corners: bool, half_pixel_centers: bool) -> _Resizer:
+    source = _sources(size, wanted, align_corners, half_pixel_centers)
+    below = np.floor(source)
+    lower = np.maximum(below, 0).astype(np.int64)
+    upper = np.minimum(np.ceil(source) if half_pixel_centers else below + 1, size - 1).astype(np.int64)
+    share = (source - below).astype(np.float32)
 
-        def apply(x: Any, axis: int) -> Any:
-            first = np.take(x, lower, axis)
-            weights = share.reshape((-1, 1, 1) if axis == 1 else (-1, 1))
-            return first + (np.take(x, upper, axis) - first) * weights
+    def apply(x: Any, axis: int) -> Any:
+        first = np.take(x, lower, axis)
+        weights = share.reshape((-1, 1, 1) if axis == 1 else (-1, 1))
+        return first + (np.take(x, upper, axis) - first) * weights
 
-        return apply
-
-    return resizer
+    return apply
 
 
-def _nearest(align_corners: bool, half_pixel_centers: bool) -> _Resizer:
-    def resizer(size: int, wanted: int) -> Callable[[Any, int], Any]:
-        places = np.arange(wanted, dtype=np.float32)
-        source = (places + np.float32(0.5 if half_pixel_centers else 0)) * _scale(size, wanted, align_corners)
-        # C's roundf: halves go away from zero.
-        chosen = np.floor(source + np.float32(0.5)) if align_corners else np.floor(source)
-        at = np.clip(chosen, 0, size - 1).astype(np.int64)
-        return lambda x, axis: np.take(x, at, axis)
-
-    return resizer
+def _nearest(size: int, wanted: int, align_corners: bool, half_pixel_centers: bool) -> _Resizer:
+    places = np.arange(wanted, dtype=np.float32)
+    source = (places + np.float32(0.5 if half_pixel_centers else 0)) * _scale(size, wanted, align_corners)
+    # C's roundf: halves go away from zero.
+    chosen = np.floor(source + np.float32(0.5)) if align_corners else np.floor(source)
+    at = np.clip(chosen, 0, size - 1).astype(np.int64)
+    return lambda x, axis: np.take(x, at, axis)
 
 
 def _cubic_weights(share: Any, a: float) -> list[Any]:
@@ -116,66 +112,87 @@ def _cubic_weights(share: Any, a: float) -> list[Any]:
     return [far(x + 1), near(x), near(1 - x), far(2 - x)]
 
 
-def _cubic(align_corners: bool, half_pixel_centers: bool) -> _Resizer:
-    def resizer(size: int, wanted: int) -> Callable[[Any, int], Any]:
-        source = _sources(size, wanted, align_corners, half_pixel_centers).astype(np.float64)
-        below = np.floor(source)
-        weights = _cubic_weights(source - below, -0.5 if half_pixel_centers else -0.75)
-        places = [below.astype(np.int64) + step for step in (-1, 0, 1, 2)]
-        if half_pixel_centers:
-            # Pixels outside of the image weigh nothing there, and the others more.
-            weights = [w * ((at >= 0) & (at < size)) for w, at in zip(weights, places, strict=True)]
-            total = sum(weights)
-            weights = [w / np.where(np.abs(total) < 1000 * np.finfo(np.float32).tiny, 1, total) for w in weights]
-        return _weighted(
-            [(np.clip(at, 0, size - 1), w.astype(np.float32)) for at, w in zip(places, weights, strict=True)]
-        )
-
-    return resizer
+def _cubic(size: int, wanted: int, align_corners: bool, half_pixel_centers: bool) -> _Resizer:
+    source = _sources(size, wanted, align_corners, half_pixel_centers).astype(np.float64)
+    below = np.floor(source)
+    weights = _cubic_weights(source - below, -0.5 if half_pixel_centers else -0.75)
+    places = [below.astype(np.int64) + step for step in (-1, 0, 1, 2)]
+    if half_pixel_centers:
+        # Pixels outside of the image weigh nothing there, and the others more.
+        weights = [w * ((at >= 0) & (at < size)) for w, at in zip(weights, places, strict=True)]
+        total = sum(weights)
+        weights = [w / np.where(np.abs(total) < 1000 * np.finfo(np.float32).tiny, 1, total) for w in weights]
+    return _weighted([(np.clip(at, 0, size - 1), w.astype(np.float32)) for at, w in zip(places, weights, strict=True)])
 
 
-def _area(align_corners: bool) -> _Resizer:
-    def resizer(size: int, wanted: int) -> Callable[[Any, int], Any]:
-        scale = _scale(size, wanted, align_corners)
-        first = np.arange(wanted, dtype=np.float32) * scale
-        last = np.arange(1, wanted + 1, dtype=np.float32) * scale
-        start = np.floor(first).astype(np.int64)
-        parts = []
-        for step in range(int(np.max(np.ceil(last).astype(np.int64) - start))):
-            at = start + step
-            covered = np.maximum(np.minimum(at + 1, last) - np.maximum(at, first), 0)
-            parts.append((np.clip(at, 0, size - 1), (covered / scale).astype(np.float32)))
-        return _weighted(parts)
-
-    return resizer
+def _area(size: int, wanted: int, align_corners: bool, half_pixel_centers: bool) -> _Resizer:
+    scale = _scale(size, wanted, align_corners)
+    first = np.arange(wanted, dtype=np.float32) * scale
+    last = np.arange(1, wanted + 1, dtype=np.float32) * scale
+    start = np.floor(first).astype(np.int64)
+    parts = []
+    for step in range(int(np.max(np.ceil(last).astype(np.int64) - start))):
+        at = start + step
+        covered = np.maximum(np.minimum(at + 1, last) - np.maximum(at, first), 0)
+        parts.append((np.clip(at, 0, size - 1), (covered / scale).astype(np.float32)))
+    return _weighted(parts)
 
 
-def _resized(op_type: str, images: Any, size: Any, resizer: _Resizer, name: str | None, keeps_dtype: bool) -> Node:
-    """Make the node that brings images to a size; the dtype is float32 unless `keeps_dtype`."""
+#: Of the size of an axis before and after, and both options.
+_RESIZERS: dict[str, Callable[[int, int, bool, bool], _Resizer]] = {
+    "ResizeArea": _area,
+    "ResizeBicubic": _cubic,
+    "ResizeBilinear": _linear,
+    "ResizeNearestNeighbor": _nearest,
+}
+
+
+def _resizer_of(node: Node) -> Callable[[int, int], _Resizer]:
+    options = {option: node.attrs[option] for option in ("align_corners", "half_pixel_centers")}
+    return functools.partial(_RESIZERS[node.op_type], **options)
+
+
+def _resized(
+    op_type: str, images: Any, size: Any, name: str | None, align_corners: bool, half_pixel_centers: bool = False
+) -> Node:
+    """Make the node that brings images to a size; only the nearest pixels keep their dtype, and float64."""
     node, wanted = image_node(images, (4,)), as_shape_node(size)
-    dtype = node.dtype if keeps_dtype or node.dtype.name == "float64" else "float32"
+    dtype = node.dtype if op_type == "ResizeNearestNeighbor" or node.dtype.name == "float64" else "float32"
     static = sizes_of(wanted) or [None, None]
     lead, _, _, rest = sizes_of_image(node)
     if len(static) != 2:
         raise ValueError("'size' must be a 1-D Tensor of 2 elements: new_height, new_width")
 
-    def resize(x: Any, target: Any) -> Any:
-        x = x if keeps_dtype or x.dtype == np.float64 else x.astype(np.float32)
+    return Node(
+        op_type, (node, wanted), name=name or op_type, dtype=dtype, shape=[*lead, *static, *rest],
+        attrs={"align_corners": align_corners, "half_pixel_centers": half_pixel_centers},
+    )  # fmt: skip
+
+
+@kernel_of(*_RESIZERS)
+def _resize(node: Node) -> Any:
+    resizer, dtype = _resizer_of(node), node.dtype.as_numpy_dtype
+
+    def bring(x: Any, target: Any) -> Any:
+        x = x.astype(dtype, copy=False)
         for axis, length in zip((1, 2), np.asarray(target).reshape(-1), strict=True):
             if length <= 0:
                 raise InvalidArgumentError("output dimensions must be positive")
             x = resizer(np.shape(x)[axis], int(length))(x, axis)
         return x
 
-    return Node(
-        op_type, (node, wanted), resize, name=name or op_type, dtype=dtype, shape=[*lead, *static, *rest],
-        attrs={"resizer": resizer},
-    )  # fmt: skip
+    return bring
 
 
-@gradient_of("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor")
+@gradient_of(*_RESIZERS)
 def _resize_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
-    resizer: _Resizer = node.attrs["resizer"]
+    images, _ = node.inputs
+    return Node("ResizeGrad", (grad, images), dtype=images.dtype, shape=images.shape, attrs={"of": node}), None
+
+
+@kernel_of("ResizeGrad")
+def _resize_back(node: Node) -> Any:
+    resizer = _resizer_of(node.attrs["of"])
 
     def back(gradient: Any, x: Any) -> Any:
         for axis in (2, 1):
@@ -186,11 +203,7 @@ def _resize_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
             gradient = np.moveaxis(np.tensordot(weights.T, gradient, (1, axis)), 0, axis)
         return gradient.astype(x.dtype, copy=False)
 
-    images, _ = node.inputs
-    shrunk = Node(
-        "ResizeGrad", (grad, images), back, dtype=images.dtype, shape=images.shape, attrs={"of": node}
-    )  # fmt: skip
-    return shrunk, None
+    return back
 
 
 @gradient_of("ResizeGrad")
@@ -214,7 +227,7 @@ def resize_bilinear(
     Returns:
         A node, float32.
     """
-    return _resized("ResizeBilinear", images, size, _linear(align_corners, half_pixel_centers), name, False)
+    return _resized("ResizeBilinear", images, size, name, align_corners, half_pixel_centers)
 
 
 def resize_nearest_neighbor(
@@ -232,7 +245,7 @@ def resize_nearest_neighbor(
     Returns:
         A node of the dtype of `images`.
     """
-    return _resized("ResizeNearestNeighbor", images, size, _nearest(align_corners, half_pixel_centers), name, True)
+    return _resized("ResizeNearestNeighbor", images, size, name, align_corners, half_pixel_centers)
 
 
 def resize_bicubic(
@@ -250,7 +263,7 @@ def resize_bicubic(
     Returns:
         A node, float32.
     """
-    return _resized("ResizeBicubic", images, size, _cubic(align_corners, half_pixel_centers), name, False)
+    return _resized("ResizeBicubic", images, size, name, align_corners, half_pixel_centers)
 
 
 def resize_area(images: Any, size: Any, align_corners: bool = False, name: str | None = None) -> Node:
@@ -265,7 +278,7 @@ def resize_area(images: Any, size: Any, align_corners: bool = False, name: str |
     Returns:
         A node, float32.
     """
-    return _resized("ResizeArea", images, size, _area(align_corners), name, False)
+    return _resized("ResizeArea", images, size, name, align_corners)
 
 
 _BY_METHOD: dict[int, Callable[..., Node]] = {
@@ -334,20 +347,19 @@ resize = resize_images
 
 def _fitting(node: Node, size: Node) -> Node:
     """Give the largest size within `size` that has the image's proportions."""
-
-    def fit(shape: Any, wanted: Any) -> Any:
-        have = np.asarray(shape, np.float32)
-        scale = np.float32(np.min(np.asarray(wanted, np.float32) / have))
-        return np.round(scale * have).astype(np.int32)
-
     _, height, width, _ = sizes_of_image(node)
     if size.op_type == "Const" and height is not None and width is not None:
-        return as_shape_node([int(n) for n in fit([height, width], static_value(size))])
+        return as_shape_node([int(n) for n in _fit([height, width], static_value(size))])
+    return Node("FitSize", (node, size), dtype="int32", shape=[2], attrs={"stops_gradient": True})
 
-    def of_image(x: Any, wanted: Any) -> Any:
-        return fit(np.shape(x)[-3:-1], wanted)
 
-    return Node("FitSize", (node, size), of_image, dtype="int32", shape=[2], attrs={"stops_gradient": True})
+def _fit(shape: Any, wanted: Any) -> Any:
+    have = np.asarray(shape, np.float32)
+    scale = np.float32(np.min(np.asarray(wanted, np.float32) / have))
+    return np.round(scale * have).astype(np.int32)
+
+
+computes("FitSize", lambda x, wanted: _fit(np.shape(x)[-3:-1], wanted))
 
 
 def resize_image_with_pad(
