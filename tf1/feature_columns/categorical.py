@@ -24,8 +24,9 @@ from globalstep.tf1.feature_columns.column import (
     require_key,
 )
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.ops.indexing_ops import gather_nd
 from globalstep.tf1.ops.parsing_ops import VarLenFeature
 from globalstep.tf1.text.fingerprints import fingerprint64
 from globalstep.tf1.text.string_numbers import as_string
@@ -75,24 +76,28 @@ class _IdentityColumn(KeyedColumn):
         sparse = features.sparse(self.key)
         if not sparse.dtype.is_integer:
             raise ValueError(f"Invalid input, not integer. key: {self.key} dtype: {sparse.dtype.name}")
+        attrs = {"key": self.key, "number": self.number, "default": self.default_value}
+        ids = Node("IdsInRange", (sparse.values,), name="Identity", dtype="int64", shape=[None], attrs=attrs)
+        return Ids(_with_values(sparse, ids))
 
-        key, number, default = self.key, self.number, self.default_value
 
-        def check(values: Any) -> Any:
-            ids = np.asarray(values).astype(np.int64)
-            wrong = (ids < 0) | (ids >= number)
-            if default is not None:
-                return np.where(wrong, default, ids)
-            if wrong.any():
-                raise InvalidArgumentError(
-                    f"Ids of column {key!r} must be at least 0 and less than num_buckets {number}; "
-                    f"got {ids[wrong][0]}. Give a default_value for those beyond."
-                )
-            return ids
+@kernel_of("IdsInRange")
+def _ids_in_range(node: Node) -> Any:
+    key, number, default = (node.attrs[part] for part in ("key", "number", "default"))
 
-        return Ids(
-            _with_values(sparse, Node("Identity", (sparse.values,), check, dtype="int64", shape=TensorShape([None])))
-        )
+    def check(values: Any) -> Any:
+        ids = np.asarray(values).astype(np.int64)
+        wrong = (ids < 0) | (ids >= number)
+        if default is not None:
+            return np.where(wrong, default, ids)
+        if wrong.any():
+            raise InvalidArgumentError(
+                f"Ids of column {key!r} must be at least 0 and less than num_buckets {number}; "
+                f"got {ids[wrong][0]}. Give a default_value for those beyond."
+            )
+        return ids
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -119,11 +124,7 @@ class _WeightedColumn(CategoricalColumn):
         weights = features.raw(self.weight_feature_key)
         if not isinstance(weights, SparseTensor):
             # A weight for each id: where the ids are, in their order.
-            def pick(whole: Any, places: Any) -> Any:
-                return whole[tuple(places.T)]
-
-            values = Node("GatherNd", (weights, ids.indices), pick, dtype=weights.dtype, shape=TensorShape([None]))
-            weights = _with_values(ids, values)
+            weights = _with_values(ids, gather_nd(weights, ids.indices))
         return Ids(ids, weights)
 
 
@@ -158,27 +159,9 @@ class _CrossedColumn(CategoricalColumn):
         parts = [
             features.sparse(key, whole=True) if isinstance(key, str) else features.ids(key).ids for key in self.leaves
         ]
-
-        begin, size = self.hash_key, self.hash_bucket_size
-
-        def cross(*arrays: Any) -> Any:
-            rows = int(max(arrays[2][0], 0))
-            hashes = [_by_row(rows, *arrays[at : at + 2]) for at in range(0, len(arrays), 3)]
-            places, ids = [], []
-            for row in range(rows):
-                for column, chosen in enumerate(itertools.product(*(each[row] for each in hashes))):
-                    crossed = begin
-                    for one in chosen:
-                        crossed = _joined(crossed, one)
-                    places.append((row, column))
-                    ids.append(crossed % size)
-            width = max((column + 1 for _, column in places), default=0)
-            return (
-                np.array(places, np.int64).reshape(-1, 2), np.array(ids, np.int64), np.array([rows, width], np.int64)
-            )  # fmt: skip
-
         inputs = [node for part in parts for node in (part.indices, part.values, part.dense_shape)]
-        made = Node("SparseCross", inputs, cross, attrs={"tuple": True, "stops_gradient": True})
+        options = {"hash_key": self.hash_key, "hash_bucket_size": self.hash_bucket_size}
+        made = Node("SparseCross", inputs, attrs={"tuple": True, "stops_gradient": True, **options})
         return Ids(
             SparseTensor(
                 tuple_item(made, 0, dtype="int64", shape=[None, 2]),
@@ -186,6 +169,29 @@ class _CrossedColumn(CategoricalColumn):
                 tuple_item(made, 2, dtype="int64", shape=[2]),
             )
         )
+
+
+@kernel_of("SparseCross")
+def _cross(node: Node) -> Any:
+    begin, size = node.attrs["hash_key"], node.attrs["hash_bucket_size"]
+
+    def cross(*arrays: Any) -> Any:
+        rows = int(max(arrays[2][0], 0))
+        hashes = [_by_row(rows, *arrays[at : at + 2]) for at in range(0, len(arrays), 3)]
+        places, ids = [], []
+        for row in range(rows):
+            for column, chosen in enumerate(itertools.product(*(each[row] for each in hashes))):
+                crossed = begin
+                for one in chosen:
+                    crossed = _joined(crossed, one)
+                places.append((row, column))
+                ids.append(crossed % size)
+        width = max((column + 1 for _, column in places), default=0)
+        return (
+            np.array(places, np.int64).reshape(-1, 2), np.array(ids, np.int64), np.array([rows, width], np.int64)
+        )  # fmt: skip
+
+    return cross
 
 
 _FACTOR = 0xC6A4A7935BD1E995

@@ -15,6 +15,7 @@ import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import expand_dims
@@ -85,10 +86,7 @@ class Features:
         if node.shape.ndims == 0:
             raise ValueError(f"Feature (key: {key}) cannot have rank 0. Given: {node}")
         if node.shape.ndims is None:
-            unknown = TensorShape(None)
-            return Node(
-                "ExpandDims", (node,), lambda v: v[:, None] if v.ndim == 1 else v, dtype=node.dtype, shape=unknown
-            )
+            return Node("ColumnOfVector", (node,), name="ExpandDims", dtype=node.dtype, shape=TensorShape(None))
         return expand_dims(node, -1) if node.shape.ndims == 1 else node
 
     def sparse(self, key: str, whole: bool = False) -> SparseTensor:
@@ -104,10 +102,26 @@ class Features:
         return ids
 
 
+computes("ColumnOfVector", lambda value: value[:, None] if value.ndim == 1 else value)
+
+
 def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
     """Give the elements of a dense node that are not "" or -1; all of them if `whole`."""
     if node.dtype.is_floating or node.dtype.is_bool:
         raise ValueError(f"A categorical column takes strings or integers, not {node.dtype.name} of {node.name!r}.")
+    rank = node.shape.ndims
+    attrs = {"tuple": True, "stops_gradient": True, "whole": whole}
+    parts = Node("PresentToSparse", (node,), name="DenseToSparse", attrs=attrs)
+    return SparseTensor(
+        tuple_item(parts, 0, dtype="int64", shape=[None, rank]),
+        tuple_item(parts, 1, dtype=node.dtype, shape=[None]),
+        tuple_item(parts, 2, dtype="int64", shape=[rank]),
+    )
+
+
+@kernel_of("PresentToSparse")
+def _present_to_sparse(node: Node) -> Any:
+    whole = node.attrs["whole"]
 
     def find(feature: Any) -> Any:
         values = np.asarray(feature)
@@ -120,13 +134,7 @@ def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
         places = np.argwhere(present.reshape(values.shape)).astype(np.int64)
         return places, values.reshape(-1)[present], np.array(values.shape, np.int64)
 
-    rank = node.shape.ndims
-    parts = Node("DenseToSparse", (node,), find, attrs={"tuple": True, "stops_gradient": True})
-    return SparseTensor(
-        tuple_item(parts, 0, dtype="int64", shape=[None, rank]),
-        tuple_item(parts, 1, dtype=node.dtype, shape=[None]),
-        tuple_item(parts, 2, dtype="int64", shape=[rank]),
-    )
+    return find
 
 
 #: TensorFlow's own name.

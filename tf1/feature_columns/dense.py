@@ -28,6 +28,7 @@ from globalstep.tf1.feature_columns.column import (
 )
 from globalstep.tf1.feature_columns.sequences import sequence_length_from_sparse_tensor
 from globalstep.tf1.graph.graph import Node, add_to_collection, get_collection
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape
@@ -85,11 +86,8 @@ class _BucketizedColumn(BucketColumn):
     def _buckets(self, features: Features) -> Node:
         """Give the number of the bucket that each element is in, [batch, elements]."""
         source = self.source_column.dense(features)
-        limits = np.array(self.boundaries, np.float32)
-        return Node(
-            "Bucketize", (source,), lambda value: np.searchsorted(limits, value, side="right").astype(np.int64),
-            dtype="int64", shape=source.shape, attrs={"stops_gradient": True},
-        )  # fmt: skip
+        attrs = {"boundaries": np.array(self.boundaries, np.float32), "stops_gradient": True}
+        return Node("Bucketize", (source,), dtype="int64", shape=source.shape, attrs=attrs)
 
     def dense(self, features: Features, trainable: bool = True) -> Node:
         return reshape(one_hot(self._buckets(features), len(self.boundaries) + 1), [-1, self.size])
@@ -97,6 +95,12 @@ class _BucketizedColumn(BucketColumn):
     def ids_of(self, features: Features) -> Ids:
         steps = np.arange(self.source_column.size) * (len(self.boundaries) + 1)
         return Ids(sparse_of(self._buckets(features) + steps))
+
+
+@kernel_of("Bucketize")
+def _bucketize(node: Node) -> Any:
+    limits = node.attrs["boundaries"]
+    return lambda value: np.searchsorted(limits, value, side="right").astype(np.int64)
 
 
 class _OfIds(DenseColumn, SequenceDenseColumn):
@@ -150,18 +154,22 @@ class _IndicatorColumn(_OfIds):
 
     def _made(self, entries: Ids, trainable: bool) -> Node:
         ids, weights = entries
-        size = self.size
-
-        def count(places: Any, numbers: Any, shape: Any, factors: Any = None) -> Any:
-            counts = np.zeros((int(shape[0]), size), np.float32)
-            valid = (numbers >= 0) & (numbers < size)
-            np.add.at(counts, (places[valid, 0], numbers[valid]), 1 if factors is None else factors[valid])
-            return counts
-
         parts = (ids.indices, ids.values, ids.dense_shape, *([] if weights is None else [weights.values]))
-        return Node(
-            "Indicator", parts, count, dtype="float32", shape=TensorShape([None, size]), attrs={"stops_gradient": True}
-        )
+        attrs = {"size": self.size, "stops_gradient": True}
+        return Node("Indicator", parts, dtype="float32", shape=TensorShape([None, self.size]), attrs=attrs)
+
+
+@kernel_of("Indicator")
+def _indicator(node: Node) -> Any:
+    size = node.attrs["size"]
+
+    def count(places: Any, numbers: Any, shape: Any, factors: Any = None) -> Any:
+        counts = np.zeros((int(shape[0]), size), np.float32)
+        valid = (numbers >= 0) & (numbers < size)
+        np.add.at(counts, (places[valid, 0], numbers[valid]), 1 if factors is None else factors[valid])
+        return counts
+
+    return count
 
 
 @dataclass(frozen=True)

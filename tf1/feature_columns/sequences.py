@@ -25,7 +25,7 @@ from globalstep.tf1.feature_columns.column import (
 )
 from globalstep.tf1.feature_columns.layers import columns_in_order
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape, shape
 from globalstep.tf1.ops.joining_ops import concat
@@ -55,16 +55,20 @@ def sequence_length_from_sparse_tensor(sp_tensor: SparseTensor, num_elements: in
     Returns:
         A node [batch], int64.
     """
+    attrs = {"num_elements": num_elements, "stops_gradient": True}
+    return Node("SequenceLength", (sp_tensor.indices, sp_tensor.dense_shape), dtype="int64", shape=[None], attrs=attrs)
+
+
+@kernel_of("SequenceLength")
+def _length(node: Node) -> Any:
+    num_elements = node.attrs["num_elements"]
 
     def count(places: Any, sizes: Any) -> Any:
         ends = np.zeros(int(sizes[0]), np.int64)
         np.maximum.at(ends, places[:, 0], places[:, 1] + 1)
         return -(-ends // num_elements)
 
-    return Node(
-        "SequenceLength", (sp_tensor.indices, sp_tensor.dense_shape), count, dtype="int64", shape=TensorShape([None]),
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return count
 
 
 @dataclass(frozen=True)
@@ -232,9 +236,11 @@ def sequence_input_layer(
 
 
 def _all_equal(lengths: Sequence[Node]) -> Node:
-    def check(*values: Any) -> Any:
-        if any(not np.array_equal(values[0], value) for value in values[1:]):
-            raise InvalidArgumentError(f"The columns have different numbers of steps: {[v.tolist() for v in values]}")
-        return values[0]
+    return Node("EqualLengths", tuple(lengths), name="Identity", dtype="int64", shape=lengths[0].shape)
 
-    return Node("Identity", tuple(lengths), check, dtype="int64", shape=lengths[0].shape)
+
+@computes("EqualLengths")
+def _equal(*values: Any) -> Any:
+    if any(not np.array_equal(values[0], value) for value in values[1:]):
+        raise InvalidArgumentError(f"The columns have different numbers of steps: {[v.tolist() for v in values]}")
+    return values[0]
