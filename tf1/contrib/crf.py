@@ -14,7 +14,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.math_ops import cast, maximum
 from globalstep.tf1.variables.named_variables import get_variable
@@ -47,21 +47,25 @@ def _places(tags: Any) -> tuple[Any, ...]:
     return np.arange(batch)[:, None], np.arange(steps)[None, :], tags
 
 
+@computes("CrfUnaryScore")
 def _unary(inputs: Any, tags: Any, lengths: Any) -> Any:
     return np.sum(inputs[_places(tags)] * _counts(lengths, np.shape(tags)[1]), axis=1)
 
 
+@computes("CrfUnaryScoreGrad")
 def _unary_back(gradient: Any, inputs: Any, tags: Any, lengths: Any) -> Any:
     found = np.zeros_like(inputs)
     found[_places(tags)] = gradient[:, None] * _counts(lengths, np.shape(tags)[1])
     return found
 
 
+@computes("CrfBinaryScore")
 def _binary(tags: Any, lengths: Any, transitions: Any) -> Any:
     counts = _counts(np.asarray(lengths) - 1, np.shape(tags)[1] - 1)
     return np.sum(transitions[tags[:, :-1], tags[:, 1:]] * counts, axis=1)
 
 
+@computes("CrfBinaryScoreGrad")
 def _binary_back(gradient: Any, tags: Any, lengths: Any, transitions: Any) -> Any:
     found = np.zeros_like(transitions)
     counts = _counts(np.asarray(lengths) - 1, np.shape(tags)[1] - 1)
@@ -78,6 +82,7 @@ def _forward(inputs: Any, lengths: Any, transitions: Any) -> list[Any]:
     return alphas
 
 
+@computes("CrfLogNorm")
 def _log_norm(inputs: Any, lengths: Any, transitions: Any) -> Any:
     return _log_norm_found(inputs, lengths, transitions)[0]
 
@@ -95,6 +100,7 @@ def _softmax(values: Any) -> Any:
     return parts / parts.sum(axis=1, keepdims=True)
 
 
+@computes("CrfLogNormGrad")
 def _log_norm_back(gradient: Any, alphas: list[Any], inputs: Any, lengths: Any, transitions: Any) -> tuple[Any, Any]:
     counts = _counts(lengths, inputs.shape[1])
     of_inputs, of_transitions = np.zeros_like(inputs), np.zeros_like(transitions)
@@ -109,6 +115,7 @@ def _log_norm_back(gradient: Any, alphas: list[Any], inputs: Any, lengths: Any, 
     return of_inputs, of_transitions
 
 
+@computes("CrfDecode")
 def _best_tags(inputs: Any, transitions: Any, lengths: Any) -> Any:
     """Give the tags of the best path, [batch, time], 0 past the lengths."""
     batch, steps, _ = inputs.shape
@@ -126,19 +133,19 @@ def _best_tags(inputs: Any, transitions: Any, lengths: Any) -> Any:
     return tags
 
 
-def _of_batch(op_type: str, fn: Any, like: Node, *inputs: Any) -> Node:
+def _of_batch(op_type: str, like: Node, *inputs: Any) -> Node:
     """Make a node of one number for each sequence."""
     size = like.shape.as_list()[:1] if like.shape.dims is not None else None
     nodes = [as_node(value) for value in inputs]
     kind = next(node.dtype for node in nodes if node.dtype.is_floating)
-    return Node(op_type, nodes, fn, dtype=kind, shape=TensorShape(size))
+    return Node(op_type, nodes, dtype=kind, shape=TensorShape(size))
 
 
 @gradient_of("CrfUnaryScore")
 def _unary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     inputs = node.inputs[0]
     return (
-        Node("CrfUnaryScoreGrad", (grad, *node.inputs), _unary_back, dtype=inputs.dtype, shape=inputs.shape),
+        Node("CrfUnaryScoreGrad", (grad, *node.inputs), dtype=inputs.dtype, shape=inputs.shape),
         None,
         None,
     )
@@ -148,7 +155,7 @@ def _unary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 def _binary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     scores = node.inputs[2]
     return None, None, Node(
-        "CrfBinaryScoreGrad", (grad, *node.inputs), _binary_back, dtype=scores.dtype, shape=scores.shape
+        "CrfBinaryScoreGrad", (grad, *node.inputs), dtype=scores.dtype, shape=scores.shape
     )  # fmt: skip
 
 
@@ -156,7 +163,7 @@ def _binary_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 def _log_norm_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     inputs, _, scores = node.inputs
     kept = saved(node)
-    both = Node("CrfLogNormGrad", (grad, kept, *node.inputs), _log_norm_back, attrs={"tuple": True})
+    both = Node("CrfLogNormGrad", (grad, kept, *node.inputs), attrs={"tuple": True})
     of_inputs, of_scores = (tuple_item(both, at, dtype=x.dtype, shape=x.shape) for at, x in enumerate((inputs, scores)))
     return of_inputs, None, of_scores
 
@@ -173,13 +180,13 @@ def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Nod
         A node [batch].
     """
     node = as_node(inputs)
-    return _of_batch("CrfUnaryScore", _unary, node, node, tag_indices, sequence_lengths)
+    return _of_batch("CrfUnaryScore", node, node, tag_indices, sequence_lengths)
 
 
 def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Node:
     """Give the sum of the scores of going from each tag to the next one, [batch]; see `crf_unary_score`."""
     tags = as_node(tag_indices)
-    return _of_batch("CrfBinaryScore", _binary, tags, tags, sequence_lengths, transition_params)
+    return _of_batch("CrfBinaryScore", tags, tags, sequence_lengths, transition_params)
 
 
 def crf_sequence_score(inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any) -> Node:
@@ -191,7 +198,7 @@ def crf_sequence_score(inputs: Any, tag_indices: Any, sequence_lengths: Any, tra
 def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> Node:
     """Give the logarithm of the sum over all tags of exp(score), [batch]; see `crf_log_likelihood`."""
     node = as_node(inputs)
-    return _of_batch("CrfLogNorm", _log_norm, node, node, sequence_lengths, transition_params)
+    return _of_batch("CrfLogNorm", node, node, sequence_lengths, transition_params)
 
 
 def crf_log_likelihood(
@@ -230,7 +237,7 @@ def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) ->
     node, lengths = as_node(potentials), maximum(cast(as_node(sequence_length), "int32"), 1)
     size = node.shape.as_list()[:2] if node.shape.dims is not None else None
     tags = Node(
-        "CrfDecode", (node, as_node(transition_params), lengths), _best_tags, dtype="int32", shape=TensorShape(size),
+        "CrfDecode", (node, as_node(transition_params), lengths), dtype="int32", shape=TensorShape(size),
         attrs={"stops_gradient": True},
     )  # fmt: skip
     return tags, crf_sequence_score(node, tags, lengths, transition_params)
