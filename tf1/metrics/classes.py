@@ -11,6 +11,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.metrics.totals import Collections, metric_variable, ratio
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape
@@ -49,16 +50,8 @@ def mean_per_class_accuracy(
     """
     with variable_scope(name, "mean_accuracy"):
         so, guess, factors = _flat(labels, predictions, weights)
-
-        def count(truth: Any, guesses: Any, importance: Any) -> tuple[Any, Any]:
-            _require_classes(so, truth, num_classes)
-            total = np.bincount(truth, importance, num_classes)
-            correct = np.bincount(truth, importance * (truth == guesses), num_classes)
-            return total.astype(np.float32), correct.astype(np.float32)
-
-        parts = Node(
-            "CountByClass", (so, guess, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}
-        )
+        attrs = {"tuple": True, "stops_gradient": True, "num_classes": num_classes}
+        parts = Node("CountByClass", (so, guess, factors), name="counts", attrs=attrs)
         amounts = [
             tuple_item(parts, i, name=name, dtype="float32", shape=[num_classes])
             for i, name in enumerate(("batch_total", "batch_count"))
@@ -67,6 +60,19 @@ def mean_per_class_accuracy(
         update = ratio([correct.assign_add(amounts[1]), total.assign_add(amounts[0])], "update_op")
         value = reduce_mean(ratio([correct, total], None), name="mean_accuracy")
         return Collections(metrics_collections, updates_collections).add(value, update)
+
+
+@kernel_of("CountByClass")
+def _count_by_class(node: Node) -> Any:
+    num_classes, name = node.attrs["num_classes"], node.inputs[0].name
+
+    def count(truth: Any, guesses: Any, importance: Any) -> tuple[Any, Any]:
+        _require_classes(name, truth, num_classes)
+        total = np.bincount(truth, importance, num_classes)
+        correct = np.bincount(truth, importance * (truth == guesses), num_classes)
+        return total.astype(np.float32), correct.astype(np.float32)
+
+    return count
 
 
 def mean_iou(
@@ -86,9 +92,7 @@ def mean_iou(
     """
     with variable_scope(name, "mean_iou"):
         total, update = _streaming_confusion_matrix(labels, predictions, num_classes, weights)
-        value = Node(
-            "MeanIou", (total,), _mean_iou, name="mean_iou", dtype="float32", shape=[], attrs={"stops_gradient": True}
-        )
+        value = Node("MeanIou", (total,), name="mean_iou", dtype="float32", shape=[], attrs={"stops_gradient": True})
         return Collections(metrics_collections, updates_collections).add(value, update)
 
 
@@ -97,21 +101,28 @@ def _streaming_confusion_matrix(
 ) -> tuple[Variable, Node]:
     """Add up how often each label got each prediction; libraries of metrics take it from TensorFlow's own module."""
     so, guess, factors = _flat(labels, predictions, weights)
-
-    def matrix(truth: Any, guesses: Any, importance: Any) -> Any:
-        _require_classes(so, truth, num_classes)
-        _require_classes(guess, guesses, num_classes)
-        pairs = np.bincount(truth * num_classes + guesses, importance, num_classes * num_classes)
-        return pairs.reshape(num_classes, num_classes).astype(np.float64)
-
     batch = Node(
-        "ConfusionMatrix", (so, guess, factors), matrix, name="confusion_matrix", dtype="float64",
-        shape=[num_classes, num_classes], attrs={"stops_gradient": True},
+        "StreamingConfusionMatrix", (so, guess, factors), name="confusion_matrix", dtype="float64",
+        shape=[num_classes, num_classes], attrs={"stops_gradient": True, "num_classes": num_classes},
     )  # fmt: skip
     total = metric_variable([num_classes, num_classes], "float64", "total_confusion_matrix")
     return total, total.assign_add(batch)
 
 
+@kernel_of("StreamingConfusionMatrix")
+def _matrix(node: Node) -> Any:
+    num_classes, names = node.attrs["num_classes"], [part.name for part in node.inputs]
+
+    def matrix(truth: Any, guesses: Any, importance: Any) -> Any:
+        _require_classes(names[0], truth, num_classes)
+        _require_classes(names[1], guesses, num_classes)
+        pairs = np.bincount(truth * num_classes + guesses, importance, num_classes * num_classes)
+        return pairs.reshape(num_classes, num_classes).astype(np.float64)
+
+    return matrix
+
+
+@computes("MeanIou")
 def _mean_iou(matrix: Any) -> Any:
     own = np.diag(matrix).astype(np.float32)
     union = matrix.sum(axis=0).astype(np.float32) + matrix.sum(axis=1).astype(np.float32) - own
@@ -131,7 +142,7 @@ def _flat(labels: Any, predictions: Any, weights: Any) -> tuple[Node, Node, Node
     return so, guess, reshape(math_ops.cast(weights, "float64"), [-1])
 
 
-def _require_classes(node: Node, classes: Any, count: int) -> None:
+def _require_classes(name: str, classes: Any, count: int) -> None:
     wrong = classes[(classes < 0) | (classes >= count)]
     if np.size(wrong):
-        raise InvalidArgumentError(f"{node.name} has the class {wrong[0]}; the metric has {count} classes, from 0.")
+        raise InvalidArgumentError(f"{name} has the class {wrong[0]}; the metric has {count} classes, from 0.")

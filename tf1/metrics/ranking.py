@@ -5,12 +5,13 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.metrics.totals import Collections, broadcast_weights, metric_variable, ratio
 from globalstep.tf1.ops import math_ops
@@ -100,7 +101,7 @@ def precision_at_top_k(
     into = Collections(metrics_collections, updates_collections)
     places = as_node(predictions_idx)
     with places.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
-        return _share_at_k(("false_positive", _false_positives), (labels, places, k, class_id, weights), into, scope)
+        return _share_at_k("false_positive", (labels, places, k, class_id, weights), into, scope)
 
 
 def recall_at_top_k(
@@ -117,7 +118,7 @@ def recall_at_top_k(
     into = Collections(metrics_collections, updates_collections)
     places = as_node(predictions_idx)
     with places.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
-        return _share_at_k(("false_negative", _false_negatives), (labels, places, k, class_id, weights), into, scope)
+        return _share_at_k("false_negative", (labels, places, k, class_id, weights), into, scope)
 
 
 def average_precision_at_k(
@@ -143,7 +144,7 @@ def average_precision_at_k(
         places = top_k(scores, k)[1]
         wanted = _labels(labels, scores)
         precisions = Node(
-            "AveragePrecision", (places, wanted, scores), _average_precision,
+            "AveragePrecision", (places, wanted, scores),
             name="average_precision", dtype="float64", shape=places.shape.as_list()[:-1],
             attrs={"stops_gradient": True},
         )  # fmt: skip
@@ -208,35 +209,40 @@ def _labels(labels: Any, predictions: Node) -> Node:
     )
 
 
-def _share_at_k(
-    others: tuple[str, Callable[..., Any]], args: Sequence[Any], into: Collections, scope: str
-) -> tuple[Node, Node]:
+def _share_at_k(others: str, args: Sequence[Any], into: Collections, scope: str) -> tuple[Node, Node]:
     """Make the metric true positives / (true positives + others)."""
     labels, places, k, class_id, weights = args
     wanted, places = _labels(labels, places), math_ops.cast(places, "int64")
 
-    def counted(what: str, count: Callable[..., Any]) -> tuple[Node, Node]:
+    def counted(what: str) -> tuple[Node, Node]:
         with places.graph.name_scope(_at_k(what, k, class_id)) as inner:
             rows = Node(
-                "CountAtK", (places, wanted), lambda idx, classes: _rows(count, idx, classes, class_id),
-                name=f"{what}s", dtype="float64", shape=places.shape.as_list()[:-1], attrs={"stops_gradient": True},
+                "CountAtK", (places, wanted), name=f"{what}s", dtype="float64", shape=places.shape.as_list()[:-1],
+                attrs={"counts": what, "class_id": class_id, "stops_gradient": True},
             )  # fmt: skip
             if weights is not None:
                 rows = math_ops.multiply(rows, broadcast_weights(weights, rows))
             total = metric_variable([], "float64", inner)
             return total, total.assign_add(reduce_sum(rows), name="update")
 
-    hits, misses = counted("true_positive", _true_positives), counted(*others)
+    hits, misses = counted("true_positive"), counted(others)
     value = math_ops.divide(hits[0], math_ops.add(hits[0], misses[0]), name=scope)
     return into.add(value, math_ops.divide(hits[1], math_ops.add(hits[1], misses[1]), name="update"))
 
 
-def _rows(count: Callable[..., Any], places: Any, labels: Any, class_id: int | None) -> Any:
+@kernel_of("CountAtK")
+def _count_at_k(node: Node) -> Any:
     """Count in each row, as sets: a class counts once."""
-    shape = np.shape(places)[:-1]
-    predicted = np.sort(places.reshape(-1, np.shape(places)[-1]), axis=1)
-    wanted = np.sort(labels.reshape(-1, np.shape(labels)[-1]), axis=1)
-    return np.sum(count(predicted, wanted, class_id), axis=1).reshape(shape).astype(np.float64)
+    what, class_id = node.attrs["counts"], node.attrs["class_id"]
+
+    def rows(places: Any, labels: Any) -> Any:
+        predicted = np.sort(places.reshape(-1, np.shape(places)[-1]), axis=1)
+        wanted = np.sort(labels.reshape(-1, np.shape(labels)[-1]), axis=1)
+        counted, others = (wanted, predicted) if what == "false_negative" else (predicted, wanted)
+        chosen = _among(counted, others) == (what == "true_positive")
+        return np.sum(_firsts(counted, class_id) & chosen, axis=1).reshape(places.shape[:-1]).astype(np.float64)
+
+    return rows
 
 
 def _firsts(rows: Any, class_id: int | None) -> Any:
@@ -250,18 +256,7 @@ def _among(rows: Any, others: Any) -> Any:
     return (rows[:, :, None] == others[:, None, :]).any(axis=2)
 
 
-def _true_positives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
-    return _firsts(predicted, class_id) & _among(predicted, wanted)
-
-
-def _false_positives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
-    return _firsts(predicted, class_id) & ~_among(predicted, wanted)
-
-
-def _false_negatives(predicted: Any, wanted: Any, class_id: int | None) -> Any:
-    return _firsts(wanted, class_id) & ~_among(wanted, predicted)
-
-
+@computes("AveragePrecision")
 def _average_precision(places: Any, labels: Any, predictions: Any) -> Any:
     """Give the average precision of each row; labels that are no class count for nothing."""
     shape, k = np.shape(places)[:-1], np.shape(places)[-1]

@@ -13,6 +13,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, tuple_item
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, streamed
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
@@ -90,17 +91,25 @@ def auc(
         )
     inner = _evenly(num_thresholds) if thresholds is None else sorted(thresholds)
 
+    with variable_scope(name, "auc"):
+        batch = _counts(labels, predictions, [-_TINY, *inner, 1 + _TINY], weights, _ALL)
+        value = _scalar("AreaUnderCurve", curve=curve, method=summation_method)
+        return streamed(batch, value, Collections(metrics_collections, updates_collections))
+
+
+@kernel_of("AreaUnderCurve")
+def _area(node: Node) -> Any:
+    curve, method = node.attrs["curve"], node.attrs["method"]
+
     def area(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        if curve == "PR" and summation_method == "careful_interpolation":
+        if curve == "PR" and method == "careful_interpolation":
             return _interpolated_area(tp, fp, fn)
         tiny = np.float32(1e-6)
         hits = (tp + tiny) / (tp + fn + tiny)
         x, y = (fp / (fp + tn + tiny), hits) if curve == "ROC" else (hits, (tp + tiny) / (tp + fp + tiny))
-        return np.sum((x[:-1] - x[1:]) * _heights(y, summation_method), dtype=np.float32)
+        return np.sum((x[:-1] - x[1:]) * _heights(y, method), dtype=np.float32)
 
-    with variable_scope(name, "auc"):
-        batch = _counts(labels, predictions, [-_TINY, *inner, 1 + _TINY], weights, _ALL)
-        return streamed(batch, _scalar(area), Collections(metrics_collections, updates_collections))
+    return area
 
 
 def sensitivity_at_specificity(
@@ -121,16 +130,22 @@ def sensitivity_at_specificity(
         ValueError: If `specificity` is not in [0, 1].
     """
     _require_share("specificity", specificity)
-
-    def recall(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        tiny = np.float32(_TINY)
-        place = np.argmin(np.abs(tn / (tn + fp + tiny) - np.float32(specificity)))
-        return tp[place] / (tp[place] + fn[place] + tiny)
-
     with variable_scope(name, "sensitivity_at_specificity"):
         at = [-_TINY, *_evenly(num_thresholds), 1 + _TINY]
         batch = _counts(labels, predictions, at, weights, _ALL)
-        return streamed(batch, _scalar(recall), Collections(metrics_collections, updates_collections))
+        value = _scalar("SensitivityAtSpecificity", share=specificity)
+        return streamed(batch, value, Collections(metrics_collections, updates_collections))
+
+
+@kernel_of("SensitivityAtSpecificity")
+def _recall(node: Node) -> Any:
+    tiny, wanted = np.float32(_TINY), np.float32(node.attrs["share"])
+
+    def recall(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
+        place = np.argmin(np.abs(tn / (tn + fp + tiny) - wanted))
+        return tp[place] / (tp[place] + fn[place] + tiny)
+
+    return recall
 
 
 def specificity_at_sensitivity(
@@ -151,17 +166,23 @@ def specificity_at_sensitivity(
         ValueError: If `sensitivity` is not in [0, 1].
     """
     _require_share("sensitivity", sensitivity)
-
-    def true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        tiny = np.float32(_TINY)
-        away = np.abs(tp / (tp + fn + tiny) - np.float32(sensitivity))
-        place = np.flatnonzero(away == np.min(away))[-1]
-        return tn[place] / (tn[place] + fp[place] + tiny)
-
     with variable_scope(name, "specificity_at_sensitivity"):
         at = [-_TINY, *_evenly(num_thresholds), 1 - _TINY]
         batch = _counts(labels, predictions, at, weights, _ALL)
-        return streamed(batch, _scalar(true_negative_rate), Collections(metrics_collections, updates_collections))
+        value = _scalar("SpecificityAtSensitivity", share=sensitivity)
+        return streamed(batch, value, Collections(metrics_collections, updates_collections))
+
+
+@kernel_of("SpecificityAtSensitivity")
+def _true_negative_rate(node: Node) -> Any:
+    tiny, wanted = np.float32(_TINY), np.float32(node.attrs["share"])
+
+    def true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
+        away = np.abs(tp / (tp + fn + tiny) - wanted)
+        place = np.flatnonzero(away == np.min(away))[-1]
+        return tn[place] / (tn[place] + fp[place] + tiny)
+
+    return true_negative_rate
 
 
 def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:
@@ -245,12 +266,23 @@ def _counts(
     guess, so, factors = aligned(math_ops.cast(predictions, "float32"), math_ops.cast(labels, "bool"), weights)
     factors = broadcast_weights(1.0 if factors is None else factors, guess)
     limits = np.asarray(thresholds, np.float32)
+    attrs = {"tuple": True, "stops_gradient": True, "limits": limits, "counts": list(names)}
+    parts = Node("CountAtThresholds", (guess, so, factors), name="counts", attrs=attrs)
+    return {
+        name: tuple_item(parts, i, name=f"batch_{name}", dtype="float32", shape=[len(limits)])
+        for i, name in enumerate(names)
+    }
+
+
+@kernel_of("CountAtThresholds")
+def _count_at_thresholds(node: Node) -> Any:
+    limits, names, guess = node.attrs["limits"], node.attrs["counts"], node.inputs[0].name
 
     def count(probabilities: Any, truth: Any, importance: Any) -> tuple[Any, ...]:
         if np.size(probabilities) and not (np.min(probabilities) >= 0 and np.max(probabilities) <= 1):
             low, high = np.min(probabilities), np.max(probabilities)
             raise InvalidArgumentError(
-                f"assertion failed: [predictions must be in [0, 1]] {guess.name} has values from {low} to {high}: "
+                f"assertion failed: [predictions must be in [0, 1]] {guess} has values from {low} to {high}: "
                 "give probabilities, for example gs.sigmoid(logits)."
             )
         positive = probabilities.reshape(-1)[None, :] > limits[:, None]
@@ -264,13 +296,7 @@ def _counts(
             counts.append(np.sum(rows * chosen[side], axis=1, dtype=np.float32))
         return (*counts,)
 
-    parts = Node(
-        "CountAtThresholds", (guess, so, factors), count, name="counts", attrs={"tuple": True, "stops_gradient": True}
-    )
-    return {
-        name: tuple_item(parts, i, name=f"batch_{name}", dtype="float32", shape=[len(limits)])
-        for i, name in enumerate(names)
-    }
+    return count
 
 
 def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
@@ -288,16 +314,10 @@ def _share(what: str) -> Callable[[Sequence[Node], str | None], Node]:
     return compute
 
 
-def _scalar(compute: Callable[..., Any]) -> Callable[[Sequence[Node], str | None], Node]:
-    """Give the node of a number made of the four counts."""
-
-    def node(totals: Sequence[Node], name: str | None) -> Node:
-        return Node(
-            "AtThresholds", tuple(totals), compute, name=name, dtype="float32", shape=[],
-            attrs={"stops_gradient": True},
-        )  # fmt: skip
-
-    return node
+def _scalar(op_type: str, **attrs: Any) -> Callable[[Sequence[Node], str | None], Node]:
+    """Give what makes the node of a number made of the four counts."""
+    attrs["stops_gradient"] = True
+    return lambda totals, name: Node(op_type, totals, name=name, dtype="float32", shape=[], attrs=dict(attrs))
 
 
 def _heights(y: Any, method: str) -> Any:
