@@ -24,7 +24,7 @@ from globalstep.tf1.feature_columns.column import (
     require_key,
 )
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.indexing_ops import gather_nd
 from globalstep.tf1.ops.parsing_ops import VarLenFeature
@@ -81,23 +81,18 @@ class _IdentityColumn(KeyedColumn):
         return Ids(_with_values(sparse, ids))
 
 
-@kernel_of("IdsInRange")
-def _ids_in_range(node: Node) -> Any:
-    key, number, default = (node.attrs[part] for part in ("key", "number", "default"))
-
-    def check(values: Any) -> Any:
-        ids = np.asarray(values).astype(np.int64)
-        wrong = (ids < 0) | (ids >= number)
-        if default is not None:
-            return np.where(wrong, default, ids)
-        if wrong.any():
-            raise InvalidArgumentError(
-                f"Ids of column {key!r} must be at least 0 and less than num_buckets {number}; "
-                f"got {ids[wrong][0]}. Give a default_value for those beyond."
-            )
-        return ids
-
-    return check
+@computes("IdsInRange")
+def _ids_in_range(values: Any, *, key: Any, number: Any, default: Any) -> Any:
+    ids = np.asarray(values).astype(np.int64)
+    wrong = (ids < 0) | (ids >= number)
+    if default is not None:
+        return np.where(wrong, default, ids)
+    if wrong.any():
+        raise InvalidArgumentError(
+            f"Ids of column {key!r} must be at least 0 and less than num_buckets {number}; "
+            f"got {ids[wrong][0]}. Give a default_value for those beyond."
+        )
+    return ids
 
 
 @dataclass(frozen=True)
@@ -171,27 +166,22 @@ class _CrossedColumn(CategoricalColumn):
         )
 
 
-@kernel_of("SparseCross")
-def _cross(node: Node) -> Any:
-    begin, size = node.attrs["hash_key"], node.attrs["hash_bucket_size"]
-
-    def cross(*arrays: Any) -> Any:
-        rows = int(max(arrays[2][0], 0))
-        hashes = [_by_row(rows, *arrays[at : at + 2]) for at in range(0, len(arrays), 3)]
-        places, ids = [], []
-        for row in range(rows):
-            for column, chosen in enumerate(itertools.product(*(each[row] for each in hashes))):
-                crossed = begin
-                for one in chosen:
-                    crossed = _joined(crossed, one)
-                places.append((row, column))
-                ids.append(crossed % size)
-        width = max((column + 1 for _, column in places), default=0)
-        return (
-            np.array(places, np.int64).reshape(-1, 2), np.array(ids, np.int64), np.array([rows, width], np.int64)
-        )  # fmt: skip
-
-    return cross
+@computes("SparseCross")
+def _cross(*arrays: Any, hash_key: Any, hash_bucket_size: Any) -> Any:
+    rows = int(max(arrays[2][0], 0))
+    hashes = [_by_row(rows, *arrays[at : at + 2]) for at in range(0, len(arrays), 3)]
+    places, ids = [], []
+    for row in range(rows):
+        for column, chosen in enumerate(itertools.product(*(each[row] for each in hashes))):
+            crossed = hash_key
+            for one in chosen:
+                crossed = _joined(crossed, one)
+            places.append((row, column))
+            ids.append(crossed % hash_bucket_size)
+    width = max((column + 1 for _, column in places), default=0)
+    return (
+        np.array(places, np.int64).reshape(-1, 2), np.array(ids, np.int64), np.array([rows, width], np.int64)
+    )  # fmt: skip
 
 
 _FACTOR = 0xC6A4A7935BD1E995

@@ -15,7 +15,7 @@ import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import expand_dims
@@ -119,22 +119,17 @@ def sparse_of(node: Node, whole: bool = False) -> SparseTensor:
     )
 
 
-@kernel_of("PresentToSparse")
-def _present_to_sparse(node: Node) -> Any:
-    whole = node.attrs["whole"]
-
-    def find(feature: Any) -> Any:
-        values = np.asarray(feature)
-        if whole:
-            present = np.ones(values.size, np.bool_)
-        elif values.dtype == object:
-            present = np.array([item not in (b"", "") for item in values.reshape(-1)], np.bool_)
-        else:
-            present = values.reshape(-1) != -1
-        places = np.argwhere(present.reshape(values.shape)).astype(np.int64)
-        return places, values.reshape(-1)[present], np.array(values.shape, np.int64)
-
-    return find
+@computes("PresentToSparse")
+def _present_to_sparse(feature: Any, *, whole: Any) -> Any:
+    values = np.asarray(feature)
+    if whole:
+        present = np.ones(values.size, np.bool_)
+    elif values.dtype == object:
+        present = np.array([item not in (b"", "") for item in values.reshape(-1)], np.bool_)
+    else:
+        present = values.reshape(-1) != -1
+    places = np.argwhere(present.reshape(values.shape)).astype(np.int64)
+    return places, values.reshape(-1)[present], np.array(values.shape, np.int64)
 
 
 #: TensorFlow's own name.

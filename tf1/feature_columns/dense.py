@@ -28,7 +28,7 @@ from globalstep.tf1.feature_columns.column import (
 )
 from globalstep.tf1.feature_columns.sequences import sequence_length_from_sparse_tensor
 from globalstep.tf1.graph.graph import Node, add_to_collection, get_collection
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape
@@ -97,10 +97,7 @@ class _BucketizedColumn(BucketColumn):
         return Ids(sparse_of(self._buckets(features) + steps))
 
 
-@kernel_of("Bucketize")
-def _bucketize(node: Node) -> Any:
-    limits = node.attrs["boundaries"]
-    return lambda value: np.searchsorted(limits, value, side="right").astype(np.int64)
+computes("Bucketize", lambda value, *, boundaries: np.searchsorted(boundaries, value, side="right").astype(np.int64))
 
 
 class _OfIds(DenseColumn, SequenceDenseColumn):
@@ -159,17 +156,12 @@ class _IndicatorColumn(_OfIds):
         return Node("Indicator", parts, dtype="float32", shape=TensorShape([None, self.size]), attrs=attrs)
 
 
-@kernel_of("Indicator")
-def _indicator(node: Node) -> Any:
-    size = node.attrs["size"]
-
-    def count(places: Any, numbers: Any, shape: Any, factors: Any = None) -> Any:
-        counts = np.zeros((int(shape[0]), size), np.float32)
-        valid = (numbers >= 0) & (numbers < size)
-        np.add.at(counts, (places[valid, 0], numbers[valid]), 1 if factors is None else factors[valid])
-        return counts
-
-    return count
+@computes("Indicator")
+def _indicator(places: Any, numbers: Any, shape: Any, factors: Any = None, *, size: Any) -> Any:
+    counts = np.zeros((int(shape[0]), size), np.float32)
+    valid = (numbers >= 0) & (numbers < size)
+    np.add.at(counts, (places[valid, 0], numbers[valid]), 1 if factors is None else factors[valid])
+    return counts
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from globalstep.tf1.feature_columns.column import (
 )
 from globalstep.tf1.feature_columns.layers import columns_in_order
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import reshape, shape
 from globalstep.tf1.ops.joining_ops import concat
@@ -59,16 +59,11 @@ def sequence_length_from_sparse_tensor(sp_tensor: SparseTensor, num_elements: in
     return Node("SequenceLength", (sp_tensor.indices, sp_tensor.dense_shape), dtype="int64", shape=[None], attrs=attrs)
 
 
-@kernel_of("SequenceLength")
-def _length(node: Node) -> Any:
-    num_elements = node.attrs["num_elements"]
-
-    def count(places: Any, sizes: Any) -> Any:
-        ends = np.zeros(int(sizes[0]), np.int64)
-        np.maximum.at(ends, places[:, 0], places[:, 1] + 1)
-        return -(-ends // num_elements)
-
-    return count
+@computes("SequenceLength")
+def _length(places: Any, sizes: Any, *, num_elements: Any) -> Any:
+    ends = np.zeros(int(sizes[0]), np.int64)
+    np.maximum.at(ends, places[:, 0], places[:, 1] + 1)
+    return -(-ends // num_elements)
 
 
 @dataclass(frozen=True)

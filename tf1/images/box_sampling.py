@@ -14,7 +14,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.random_ops import Generator
 
 __all__ = ["SampledBox", "sample_distorted_bounding_box"]
@@ -98,23 +98,18 @@ def sample_distorted_bounding_box(
     )
 
 
-@kernel_of("SampleDistortedBoundingBoxV2")
-def _sample(node: Node) -> Any:
-    limits, generator = node.attrs["limits"], node.attrs["generator"]
-
-    def sample(size: Any, boxes: Any, least: Any) -> Any:
-        if np.shape(size) != (3,):
-            raise InvalidArgumentError(f"image_size must be [height, width, channels], but has shape {np.shape(size)}.")
-        if least < 0:
-            raise InvalidArgumentError(f"Min object covered must be non-negative: {float(least)}")
-        shape = int(size[0]), int(size[1])
-        frames = limits.frames(np.asarray(boxes, np.float32), shape)
-        top, left, bottom, right = generator.draw(lambda random: limits.draw(random, shape, frames, float(least)))
-        box = np.array([[[top, left, bottom, right]]], np.float32) / np.array([*shape, *shape], np.float32)
-        begin, extent = [top, left, 0], [bottom - top, right - left, -1]
-        return np.array(begin, size.dtype), np.array(extent, size.dtype), box
-
-    return sample
+@computes("SampleDistortedBoundingBoxV2")
+def _sample(size: Any, boxes: Any, least: Any, *, limits: Any, generator: Any) -> Any:
+    if np.shape(size) != (3,):
+        raise InvalidArgumentError(f"image_size must be [height, width, channels], but has shape {np.shape(size)}.")
+    if least < 0:
+        raise InvalidArgumentError(f"Min object covered must be non-negative: {float(least)}")
+    shape = int(size[0]), int(size[1])
+    frames = limits.frames(np.asarray(boxes, np.float32), shape)
+    top, left, bottom, right = generator.draw(lambda random: limits.draw(random, shape, frames, float(least)))
+    box = np.array([[[top, left, bottom, right]]], np.float32) / np.array([*shape, *shape], np.float32)
+    begin, extent = [top, left, 0], [bottom - top, right - left, -1]
+    return np.array(begin, size.dtype), np.array(extent, size.dtype), box
 
 
 @dataclass(frozen=True)

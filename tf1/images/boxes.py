@@ -16,7 +16,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node
 from globalstep.tf1.ops.building import static_value
@@ -76,22 +76,17 @@ def crop_and_resize(
     )  # fmt: skip
 
 
-@kernel_of("CropAndResize")
-def _crop(node: Node) -> Any:
-    method, outside = node.attrs["method"], np.float32(node.attrs["outside"])
-
-    def crop(pixels: Any, frames: Any, of: Any, wanted: Any) -> Any:
-        batch, height, width = np.shape(pixels)[:3]
-        if np.size(of) and (np.min(of) < 0 or np.max(of) >= batch):
-            raise InvalidArgumentError(f"box_index has values outside [0, {batch})")
-        corners, across, down, inside = _corners(method, frames, of, wanted, height, width)
-        crops = [pixels[at] for at in corners]
-        if method == "bilinear":
-            upper, lower = crops[0] + (crops[1] - crops[0]) * across, crops[2] + (crops[3] - crops[2]) * across
-            crops = [upper + (lower - upper) * down]
-        return np.where(inside, crops[0], outside).astype(np.float32)
-
-    return crop
+@computes("CropAndResize")
+def _crop(pixels: Any, frames: Any, of: Any, wanted: Any, *, method: str, outside: float) -> Any:
+    batch, height, width = np.shape(pixels)[:3]
+    if np.size(of) and (np.min(of) < 0 or np.max(of) >= batch):
+        raise InvalidArgumentError(f"box_index has values outside [0, {batch})")
+    corners, across, down, inside = _corners(method, frames, of, wanted, height, width)
+    crops = [pixels[at] for at in corners]
+    if method == "bilinear":
+        upper, lower = crops[0] + (crops[1] - crops[0]) * across, crops[2] + (crops[3] - crops[2]) * across
+        crops = [upper + (lower - upper) * down]
+    return np.where(inside, crops[0], np.float32(outside)).astype(np.float32)
 
 
 @gradient_of("CropAndResize")
@@ -101,21 +96,16 @@ def _crop_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     return found, None, None, None
 
 
-@kernel_of("CropAndResizeGrad")
-def _crop_back(node: Node) -> Any:
-    method = node.attrs["method"]
-
-    def back(gradient: Any, pixels: Any, frames: Any, of: Any, wanted: Any) -> Any:
-        corners, across, down, inside = _corners(method, frames, of, wanted, *pixels.shape[1:3])
-        found, gradient = np.zeros_like(pixels), np.where(inside, gradient, np.float32(0))
-        weights = [1]
-        if method == "bilinear":
-            weights = [(1 - across) * (1 - down), across * (1 - down), (1 - across) * down, across * down]
-        for at, weight in zip(corners, weights, strict=True):
-            np.add.at(found, at, gradient * weight)
-        return found
-
-    return back
+@computes("CropAndResizeGrad")
+def _crop_back(gradient: Any, pixels: Any, frames: Any, of: Any, wanted: Any, *, method: Any) -> Any:
+    corners, across, down, inside = _corners(method, frames, of, wanted, *pixels.shape[1:3])
+    found, gradient = np.zeros_like(pixels), np.where(inside, gradient, np.float32(0))
+    weights = [1]
+    if method == "bilinear":
+        weights = [(1 - across) * (1 - down), across * (1 - down), (1 - across) * down, across * down]
+    for at, weight in zip(corners, weights, strict=True):
+        np.add.at(found, at, gradient * weight)
+    return found
 
 
 def _sampled(low: Any, high: Any, count: int, size: int) -> tuple[Any, Any]:

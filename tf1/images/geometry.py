@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_ints, static_value
@@ -89,10 +89,7 @@ def flip_up_down(image: Any) -> Node:
     return _along(node, "FlipImage", node.shape, "ReverseV2", axis=-3)
 
 
-@kernel_of("FlipImage")
-def _flip(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda x: np.flip(x, axis)
+computes("FlipImage", lambda x, *, axis: np.flip(x, axis))
 
 
 def random_flip_left_right(image: Any, seed: int | None = None) -> Node:
@@ -128,19 +125,14 @@ def _random_flip(image: Any, axis: int, seed: int | None, name: str) -> Node:
         return Node("RandomFlip", (node, draw), name="Flip", dtype=node.dtype, shape=node.shape, attrs=attrs)
 
 
-@kernel_of("RandomFlip")
-def _flip_some(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def turn(x: Any, drawn: Any) -> Any:
-        turned = np.flip(x, axis)
-        if np.ndim(x) == 3:
-            return turned if drawn < 0.5 else x
-        # TensorFlow rounds what it draws: 1 flips.
-        flips = np.reshape(np.round(drawn), (-1, 1, 1, 1)).astype(x.dtype)
-        return flips * turned + (1 - flips) * x
-
-    return turn
+@computes("RandomFlip")
+def _flip_some(x: Any, drawn: Any, *, axis: Any) -> Any:
+    turned = np.flip(x, axis)
+    if np.ndim(x) == 3:
+        return turned if drawn < 0.5 else x
+    # TensorFlow rounds what it draws: 1 flips.
+    flips = np.reshape(np.round(drawn), (-1, 1, 1, 1)).astype(x.dtype)
+    return flips * turned + (1 - flips) * x
 
 
 def transpose_image(image: Any, name: str | None = None) -> Node:
@@ -217,16 +209,11 @@ def _margin(size: int, fraction: float) -> int:
     return int((size - size * fraction) / 2)
 
 
-@kernel_of("CentralCrop")
-def _crop_middle(node: Node) -> Any:
-    fraction = node.attrs["fraction"]
-
-    def cut(x: Any) -> Any:
-        rows, columns = np.shape(x)[-3:-1]
-        top, left = _margin(rows, fraction), _margin(columns, fraction)
-        return x[..., top : rows - top, left : columns - left, :]
-
-    return cut
+@computes("CentralCrop")
+def _crop_middle(x: Any, *, fraction: Any) -> Any:
+    rows, columns = np.shape(x)[-3:-1]
+    top, left = _margin(rows, fraction), _margin(columns, fraction)
+    return x[..., top : rows - top, left : columns - left, :]
 
 
 def _box(values: Sequence[Any]) -> tuple[list[Node], list[int | None]]:

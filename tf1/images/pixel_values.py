@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node, sizes_of_image
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -251,15 +251,10 @@ def psnr(a: Any, b: Any, max_val: float, name: str | None = None) -> Node:
         return Node("PSNR", floats, dtype="float32", shape=TensorShape(shape), attrs={"largest": largest})
 
 
-@kernel_of("PSNR")
-def _psnr(node: Node) -> Any:
-    largest = np.float32(20 * np.log10(node.attrs["largest"]))
-
-    def ratio(x: Any, y: Any) -> Any:
-        error = np.sum((x - y) ** 2, axis=_axes(x)) / np.float32(np.prod(np.shape(x)[-3:]))
-        return largest - np.float32(10 / np.log(10)) * np.log(error)
-
-    return ratio
+@computes("PSNR")
+def _psnr(x: Any, y: Any, *, largest: float) -> Any:
+    error = np.sum((x - y) ** 2, axis=_axes(x)) / np.float32(np.prod(np.shape(x)[-3:]))
+    return np.float32(20 * np.log10(largest)) - np.float32(10 / np.log(10)) * np.log(error)
 
 
 _IMAGE = [-3, -2, -1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.metrics.totals import Collections, broadcast_weights, metric_variable, ratio
 from globalstep.tf1.ops import math_ops
@@ -230,19 +230,14 @@ def _share_at_k(others: str, args: Sequence[Any], into: Collections, scope: str)
     return into.add(value, math_ops.divide(hits[1], math_ops.add(hits[1], misses[1]), name="update"))
 
 
-@kernel_of("CountAtK")
-def _count_at_k(node: Node) -> Any:
+@computes("CountAtK")
+def _count_at_k(places: Any, labels: Any, *, counts: Any, class_id: Any) -> Any:
     """Count in each row, as sets: a class counts once."""
-    what, class_id = node.attrs["counts"], node.attrs["class_id"]
-
-    def rows(places: Any, labels: Any) -> Any:
-        predicted = np.sort(places.reshape(-1, np.shape(places)[-1]), axis=1)
-        wanted = np.sort(labels.reshape(-1, np.shape(labels)[-1]), axis=1)
-        counted, others = (wanted, predicted) if what == "false_negative" else (predicted, wanted)
-        chosen = _among(counted, others) == (what == "true_positive")
-        return np.sum(_firsts(counted, class_id) & chosen, axis=1).reshape(places.shape[:-1]).astype(np.float64)
-
-    return rows
+    predicted = np.sort(places.reshape(-1, np.shape(places)[-1]), axis=1)
+    wanted = np.sort(labels.reshape(-1, np.shape(labels)[-1]), axis=1)
+    counted, others = (wanted, predicted) if counts == "false_negative" else (predicted, wanted)
+    chosen = _among(counted, others) == (counts == "true_positive")
+    return np.sum(_firsts(counted, class_id) & chosen, axis=1).reshape(places.shape[:-1]).astype(np.float64)
 
 
 def _firsts(rows: Any, class_id: int | None) -> Any:

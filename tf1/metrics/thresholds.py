@@ -13,7 +13,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, streamed
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
@@ -97,19 +97,14 @@ def auc(
         return streamed(batch, value, Collections(metrics_collections, updates_collections))
 
 
-@kernel_of("AreaUnderCurve")
-def _area(node: Node) -> Any:
-    curve, method = node.attrs["curve"], node.attrs["method"]
-
-    def area(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        if curve == "PR" and method == "careful_interpolation":
-            return _interpolated_area(tp, fp, fn)
-        tiny = np.float32(1e-6)
-        hits = (tp + tiny) / (tp + fn + tiny)
-        x, y = (fp / (fp + tn + tiny), hits) if curve == "ROC" else (hits, (tp + tiny) / (tp + fp + tiny))
-        return np.sum((x[:-1] - x[1:]) * _heights(y, method), dtype=np.float32)
-
-    return area
+@computes("AreaUnderCurve")
+def _area(tp: Any, fn: Any, tn: Any, fp: Any, *, curve: Any, method: Any) -> Any:
+    if curve == "PR" and method == "careful_interpolation":
+        return _interpolated_area(tp, fp, fn)
+    tiny = np.float32(1e-6)
+    hits = (tp + tiny) / (tp + fn + tiny)
+    x, y = (fp / (fp + tn + tiny), hits) if curve == "ROC" else (hits, (tp + tiny) / (tp + fp + tiny))
+    return np.sum((x[:-1] - x[1:]) * _heights(y, method), dtype=np.float32)
 
 
 def sensitivity_at_specificity(
@@ -137,15 +132,11 @@ def sensitivity_at_specificity(
         return streamed(batch, value, Collections(metrics_collections, updates_collections))
 
 
-@kernel_of("SensitivityAtSpecificity")
-def _recall(node: Node) -> Any:
-    tiny, wanted = np.float32(_TINY), np.float32(node.attrs["share"])
-
-    def recall(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        place = np.argmin(np.abs(tn / (tn + fp + tiny) - wanted))
-        return tp[place] / (tp[place] + fn[place] + tiny)
-
-    return recall
+@computes("SensitivityAtSpecificity")
+def _recall(tp: Any, fn: Any, tn: Any, fp: Any, *, share: float) -> Any:
+    tiny = np.float32(_TINY)
+    place = np.argmin(np.abs(tn / (tn + fp + tiny) - np.float32(share)))
+    return tp[place] / (tp[place] + fn[place] + tiny)
 
 
 def specificity_at_sensitivity(
@@ -173,16 +164,12 @@ def specificity_at_sensitivity(
         return streamed(batch, value, Collections(metrics_collections, updates_collections))
 
 
-@kernel_of("SpecificityAtSensitivity")
-def _true_negative_rate(node: Node) -> Any:
-    tiny, wanted = np.float32(_TINY), np.float32(node.attrs["share"])
-
-    def true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
-        away = np.abs(tp / (tp + fn + tiny) - wanted)
-        place = np.flatnonzero(away == np.min(away))[-1]
-        return tn[place] / (tn[place] + fp[place] + tiny)
-
-    return true_negative_rate
+@computes("SpecificityAtSensitivity")
+def _true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any, *, share: float) -> Any:
+    tiny = np.float32(_TINY)
+    away = np.abs(tp / (tp + fn + tiny) - np.float32(share))
+    place = np.flatnonzero(away == np.min(away))[-1]
+    return tn[place] / (tn[place] + fp[place] + tiny)
 
 
 def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:

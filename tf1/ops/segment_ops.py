@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import static_value
@@ -232,16 +232,11 @@ def _segment_sum_gradient(node: Node, grad: Node) -> Any:
     return _of_segments(grad, ids, rows), None, *[None] * len(rest)
 
 
-@kernel_of("DivideByCounts")
-def _divide_by_counts(node: Node) -> Any:
-    root = node.attrs["root"]
-
-    def divide(g: Any, numbers: Any) -> Any:
-        flat = np.asarray(numbers).reshape(-1)
-        counts = np.maximum(_counts(flat[flat >= 0], np.shape(g)), 1)
-        return g / (np.sqrt(counts) if root else counts).astype(g.dtype)
-
-    return divide
+@computes("DivideByCounts")
+def _divide_by_counts(g: Any, numbers: Any, *, root: Any) -> Any:
+    flat = np.asarray(numbers).reshape(-1)
+    counts = np.maximum(_counts(flat[flat >= 0], np.shape(g)), 1)
+    return g / (np.sqrt(counts) if root else counts).astype(g.dtype)
 
 
 @gradient_of("DivideByCounts")

@@ -15,7 +15,7 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import SequenceExample
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.parsing_ops import (
     FixedLenFeature,
@@ -68,33 +68,28 @@ def parse_single_sequence_example(
     return said, outputs_of(node, lists, places, [], 2)
 
 
-@kernel_of("ParseSingleSequenceExample")
-def _parse(node: Node) -> Any:
-    context, lists = node.attrs["context"], node.attrs["lists"]
-
-    def parse(value: Any) -> Any:
-        data = np.asarray(value, dtype=object).reshape(-1)[0]
-        try:
-            example = SequenceExample.FromString(data.encode() if isinstance(data, str) else data)
-        except DecodeError:
-            raise InvalidArgumentError("Could not parse example input: no SequenceExample message") from None
-        parsed: list[Any] = []
-        for key, feature in context.items():
-            held = example.context.feature
-            columns = [values_in(held[key], key, feature, 0) if key in held else None]
-            if isinstance(feature, VarLenFeature):
-                parsed.extend(sparse_parts(columns, feature, batched=False))
-            else:
-                parsed.append(dense_of(columns, key, feature, batched=False))
-        for key, feature in lists.items():
-            columns = _entries(example, key, feature)
-            if isinstance(feature, VarLenFeature):
-                parsed.extend(sparse_parts(columns, feature, batched=True))
-            else:
-                parsed.append(dense_of(columns, key, FixedLenFeature(feature.shape, feature.dtype), batched=True))
-        return tuple(parsed)
-
-    return parse
+@computes("ParseSingleSequenceExample")
+def _parse(value: Any, *, context: Any, lists: Any) -> Any:
+    data = np.asarray(value, dtype=object).reshape(-1)[0]
+    try:
+        example = SequenceExample.FromString(data.encode() if isinstance(data, str) else data)
+    except DecodeError:
+        raise InvalidArgumentError("Could not parse example input: no SequenceExample message") from None
+    parsed: list[Any] = []
+    for key, feature in context.items():
+        held = example.context.feature
+        columns = [values_in(held[key], key, feature, 0) if key in held else None]
+        if isinstance(feature, VarLenFeature):
+            parsed.extend(sparse_parts(columns, feature, batched=False))
+        else:
+            parsed.append(dense_of(columns, key, feature, batched=False))
+    for key, feature in lists.items():
+        columns = _entries(example, key, feature)
+        if isinstance(feature, VarLenFeature):
+            parsed.extend(sparse_parts(columns, feature, batched=True))
+        else:
+            parsed.append(dense_of(columns, key, FixedLenFeature(feature.shape, feature.dtype), batched=True))
+    return tuple(parsed)
 
 
 def _check_kinds(features: Mapping[str, Any], kinds: tuple[type, ...]) -> None:

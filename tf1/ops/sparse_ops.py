@@ -14,7 +14,7 @@ from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph, tuple_item
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.array_ops import matrix_transpose
@@ -123,23 +123,18 @@ def sparse_tensor_dense_matmul(
     )  # fmt: skip
 
 
-@kernel_of("SparseTensorDenseMatMul")
-def _sparse_matmul(node: Node) -> Any:
-    adjoint_a, adjoint_b = node.attrs["adjoint_a"], node.attrs["adjoint_b"]
-
-    def multiply(places: Any, filled: Any, shape: Any, other: Any) -> Any:
-        rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
-        height, width = (int(shape[1]), int(shape[0])) if adjoint_a else (int(shape[0]), int(shape[1]))
-        other = np.transpose(other) if adjoint_b else other
-        if np.shape(other)[0] != width:
-            raise InvalidArgumentError(
-                f"Cannot multiply A and B because inner dimension does not match: {width} vs. {np.shape(other)[0]}. "
-                "Did you forget a transpose?"
-            )
-        parts = take_rows(other, columns) * np.reshape(filled, (-1, 1))
-        return scatter_rows(parts, rows, (height, np.shape(other)[1]))
-
-    return multiply
+@computes("SparseTensorDenseMatMul")
+def _sparse_matmul(places: Any, filled: Any, shape: Any, other: Any, *, adjoint_a: Any, adjoint_b: Any) -> Any:
+    rows, columns = (places[:, 1], places[:, 0]) if adjoint_a else (places[:, 0], places[:, 1])
+    height, width = (int(shape[1]), int(shape[0])) if adjoint_a else (int(shape[0]), int(shape[1]))
+    other = np.transpose(other) if adjoint_b else other
+    if np.shape(other)[0] != width:
+        raise InvalidArgumentError(
+            f"Cannot multiply A and B because inner dimension does not match: {width} vs. {np.shape(other)[0]}. "
+            "Did you forget a transpose?"
+        )
+    parts = take_rows(other, columns) * np.reshape(filled, (-1, 1))
+    return scatter_rows(parts, rows, (height, np.shape(other)[1]))
 
 
 @gradient_of("SparseTensorDenseMatMul")
@@ -181,16 +176,11 @@ def sparse_reduce_sum(
                 attrs={"axes": axes, "keeps": keeps})  # fmt: skip
 
 
-@kernel_of("SparseReduceSum")
-def _sparse_sum(node: Node) -> Any:
-    axes, keeps = node.attrs["axes"], node.attrs["keeps"]
-
-    def total(places: Any, filled: Any, shape: Any) -> Any:
-        sizes = [int(size) for size in shape]
-        flat, count = _flat_places(places, sizes, axes)
-        return np.reshape(scatter_rows(filled, flat, (count,)), _sizes_left(sizes, axes, keeps))
-
-    return total
+@computes("SparseReduceSum")
+def _sparse_sum(places: Any, filled: Any, shape: Any, *, axes: Any, keeps: Any) -> Any:
+    sizes = [int(size) for size in shape]
+    flat, count = _flat_places(places, sizes, axes)
+    return np.reshape(scatter_rows(filled, flat, (count,)), _sizes_left(sizes, axes, keeps))
 
 
 def _gone(rank: int, axes: Sequence[int] | None) -> set[int]:
@@ -218,14 +208,9 @@ def _sparse_reduce_sum_gradient(node: Node, grad: Node) -> Any:
     return None, Node("SparseReduceSumGrad", (grad, *node.inputs), dtype=grad.dtype, shape=shape, attrs=attrs), None
 
 
-@kernel_of("SparseReduceSumGrad")
-def _sparse_sum_grad(node: Node) -> Any:
-    axes = node.attrs["axes"]
-
-    def pick(g: Any, at: Any, values: Any, sizes: Any) -> Any:
-        return g.reshape(-1)[_flat_places(at, [int(size) for size in sizes], axes)[0]]
-
-    return pick
+@computes("SparseReduceSumGrad")
+def _sparse_sum_grad(g: Any, at: Any, values: Any, sizes: Any, *, axes: Any) -> Any:
+    return g.reshape(-1)[_flat_places(at, [int(size) for size in sizes], axes)[0]]
 
 
 rearranges("SparseReduceSumGrad")
@@ -308,17 +293,12 @@ def sparse_transpose(
     return _parts("SparseTranspose", _inputs(sp_input), sp_input.dtype, sp_input.shape.ndims, perm=axes)
 
 
-@kernel_of("SparseTranspose")
-def _transpose(node: Node) -> Any:
-    perm = node.attrs["perm"]
-
-    def turn(places: Any, filled: Any, shape: Any) -> Any:
-        axes = list(reversed(range(len(shape)))) if perm is None else perm
-        turned = places[:, axes]
-        at = _in_order(turned)
-        return turned[at], take_rows(filled, at), np.asarray(shape)[axes]
-
-    return turn
+@computes("SparseTranspose")
+def _transpose(places: Any, filled: Any, shape: Any, *, perm: Any) -> Any:
+    axes = list(reversed(range(len(shape)))) if perm is None else perm
+    turned = places[:, axes]
+    at = _in_order(turned)
+    return turned[at], take_rows(filled, at), np.asarray(shape)[axes]
 
 
 def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None = None) -> SparseTensor:
@@ -340,33 +320,26 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
     return _parts("SparseConcat", inputs, sp_inputs[0].dtype, sp_inputs[0].shape.ndims, axis=axis)
 
 
-@kernel_of("SparseConcat")
-def _concat(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def join(*parts: Any) -> Any:
-        groups = [parts[at : at + 3] for at in range(0, len(parts), 3)]
-        sizes = np.array(groups[0][2])
-        along = axis % len(sizes)
-        moved, start = [], 0
-        for places, _, shape in groups:
-            if np.any(np.delete(shape, along) != np.delete(sizes, along)):
-                raise InvalidArgumentError(
-                    f"Sizes differ along other axes than {along}: {list(sizes)} and {list(shape)}."
-                )
-            places = np.array(places)
-            places[:, along] += start
-            start += int(shape[along])
-            moved.append(places)
-        sizes[along] = start
-        whole = np.concatenate(moved)
-        at = _in_order(whole)
-        filled = [group[1] for group in groups]
-        if filled and np.asarray(filled[0]).dtype == object:
-            return whole[at], np.concatenate(filled)[at], sizes
-        return whole[at], take_rows(np.concatenate(filled), at), sizes
-
-    return join
+@computes("SparseConcat")
+def _concat(*parts: Any, axis: Any) -> Any:
+    groups = [parts[at : at + 3] for at in range(0, len(parts), 3)]
+    sizes = np.array(groups[0][2])
+    along = axis % len(sizes)
+    moved, start = [], 0
+    for places, _, shape in groups:
+        if np.any(np.delete(shape, along) != np.delete(sizes, along)):
+            raise InvalidArgumentError(f"Sizes differ along other axes than {along}: {list(sizes)} and {list(shape)}.")
+        places = np.array(places)
+        places[:, along] += start
+        start += int(shape[along])
+        moved.append(places)
+    sizes[along] = start
+    whole = np.concatenate(moved)
+    at = _in_order(whole)
+    filled = [group[1] for group in groups]
+    if filled and np.asarray(filled[0]).dtype == object:
+        return whole[at], np.concatenate(filled)[at], sizes
+    return whole[at], take_rows(np.concatenate(filled), at), sizes
 
 
 def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None = None) -> SparseTensor:
@@ -423,22 +396,17 @@ def _dense_add(places: Any, filled: Any, shape: Any, whole: Any) -> Any:
     return whole + np.reshape(scatter_rows(filled, flat, (int(np.prod(sizes)),)), sizes)
 
 
-@kernel_of("SparseAdd")
-def _add(node: Node) -> Any:
-    least = node.attrs["least"]
-
-    def add(places: Any, filled: Any, shape: Any, others: Any, values: Any, other_shape: Any) -> Any:
-        if np.any(np.asarray(shape) != other_shape):
-            raise InvalidArgumentError(f"The shapes differ: {list(shape)} and {list(other_shape)}.")
-        sizes = [int(size) for size in shape]
-        flat = np.ravel_multi_index(tuple(np.concatenate([places, others]).T), sizes)
-        distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
-        total = scatter_rows(np.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
-        large = np.flatnonzero((counts == 1) | (np.abs(total) >= least))
-        indices = np.stack(np.unravel_index(distinct[large], sizes), axis=1).astype(np.int64)
-        return indices, take_rows(total, large), shape
-
-    return add
+@computes("SparseAdd")
+def _add(places: Any, filled: Any, shape: Any, others: Any, values: Any, other_shape: Any, *, least: Any) -> Any:
+    if np.any(np.asarray(shape) != other_shape):
+        raise InvalidArgumentError(f"The shapes differ: {list(shape)} and {list(other_shape)}.")
+    sizes = [int(size) for size in shape]
+    flat = np.ravel_multi_index(tuple(np.concatenate([places, others]).T), sizes)
+    distinct, position, counts = np.unique(flat, return_inverse=True, return_counts=True)
+    total = scatter_rows(np.concatenate([filled, values]), position.reshape(-1), (len(distinct),))
+    large = np.flatnonzero((counts == 1) | (np.abs(total) >= least))
+    indices = np.stack(np.unravel_index(distinct[large], sizes), axis=1).astype(np.int64)
+    return indices, take_rows(total, large), shape
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Node:
@@ -463,16 +431,11 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | Non
     )  # fmt: skip
 
 
-@kernel_of("SparseToIndicator")
-def _indicator(node: Node) -> Any:
-    vocab_size = node.attrs["vocab_size"]
-
-    def mark(places: Any, ids: Any, shape: Any) -> Any:
-        indicator = np.zeros([*(int(size) for size in shape[:-1]), vocab_size], np.bool_)
-        indicator[(*places[:, :-1].T, np.asarray(ids))] = True
-        return indicator
-
-    return mark
+@computes("SparseToIndicator")
+def _indicator(places: Any, ids: Any, shape: Any, *, vocab_size: Any) -> Any:
+    indicator = np.zeros([*(int(size) for size in shape[:-1]), vocab_size], np.bool_)
+    indicator[(*places[:, :-1].T, np.asarray(ids))] = True
+    return indicator
 
 
 def sparse_fill_empty_rows(

@@ -13,7 +13,7 @@ import numpy as np
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import rank as rank_of
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -135,10 +135,10 @@ def _checked(
     return Assert(right, list(data or told_in_run), summarize, name or "assert_rank")
 
 
-@kernel_of("Compare")
-def _compare(node: Node) -> Any:
-    holds = _HOLDS[node.attrs["words"]]
-    return lambda count, *numbers: np.asarray(holds(int(count), [int(number) for number in numbers]))
+computes(
+    "Compare",
+    lambda count, *numbers, words: np.asarray(_HOLDS[words](int(count), [int(number) for number in numbers])),
+)
 
 
 def is_tensor(x: Any) -> bool:

@@ -19,7 +19,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.tf1.gfile import GFile
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.text.fingerprints import fingerprint64
@@ -250,16 +250,8 @@ class LookupTable(abc.ABC):
         """Give how many keys there are."""
 
 
-@kernel_of("LookupTableSizeV2")
-def _size(node: Node) -> Any:
-    table: LookupTable = node.attrs["table"]
-    return lambda: np.asarray(table._count(), np.int64)
-
-
-@kernel_of("LookupTableFindV2")
-def _find(node: Node) -> Any:
-    table: LookupTable = node.attrs["table"]
-    return lambda asked: table._values_of(np.asarray(asked))
+computes("LookupTableSizeV2", lambda *, table: np.asarray(table._count(), np.int64))
+computes("LookupTableFindV2", lambda asked, *, table: table._values_of(np.asarray(asked)))
 
 
 class HashTable(LookupTable):
@@ -318,18 +310,13 @@ class HashTable(LookupTable):
         return len(self._ready())
 
 
-@kernel_of("LookupTableInit")
-def _fill(node: Node) -> Any:
-    table, initializer = node.attrs["table"], node.attrs["initializer"]
-
-    def fill(*values: Any) -> None:
-        content: dict[Any, Any] = {}
-        for key, value in initializer.items(*values):
-            if content.setdefault(key, value) != value:
-                raise InvalidArgumentError(f"HashTable has different value for same key. Key {key!r}")
-        table._content = content
-
-    return fill
+@computes("LookupTableInit")
+def _fill(*values: Any, table: Any, initializer: Any) -> None:
+    content: dict[Any, Any] = {}
+    for key, value in initializer.items(*values):
+        if content.setdefault(key, value) != value:
+            raise InvalidArgumentError(f"HashTable has different value for same key. Key {key!r}")
+    table._content = content
 
 
 class MutableHashTable(LookupTable):

@@ -6,15 +6,14 @@ Layer: tf1. Source: TensorFlow 1.15 `core/kernels/string_to_number_op.cc`, `as_s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.text.string_ops import computes_each, mapped, strings_node
 
 __all__ = ["as_string", "string_to_number"]
@@ -44,22 +43,17 @@ def string_to_number(
     if kind.name not in ("float32", "float64", "int32", "int64"):
         raise TypeError(f"string_to_number gives float32, float64, int32 or int64, not {kind.name}.")
     strings = strings_node(string_tensor if input is None else input, "string_tensor")
-    return mapped("StringToNumber", strings, name, kind)
+    return mapped("StringToNumber", strings, name, kind, out_type=kind)
 
 
 @computes_each("StringToNumber")
-def _reader(node: Node) -> Callable[[bytes], Any]:
-    kind = node.dtype
-
-    def read(text: bytes) -> Any:
-        if (_INT if kind.is_integer else _FLOAT).fullmatch(text):
-            number = int(text) if kind.is_integer else float(text)
-            if not kind.is_integer or kind.min <= number <= kind.max:
-                return number
-        shown = text.decode("utf-8", "replace")
-        raise InvalidArgumentError(f"StringToNumberOp could not correctly convert string: {shown}")
-
-    return read
+def _read(text: bytes, *, out_type: DType) -> Any:
+    if (_INT if out_type.is_integer else _FLOAT).fullmatch(text):
+        number = int(text) if out_type.is_integer else float(text)
+        if not out_type.is_integer or out_type.min <= number <= out_type.max:
+            return number
+    shown = text.decode("utf-8", "replace")
+    raise InvalidArgumentError(f"StringToNumberOp could not correctly convert string: {shown}")
 
 
 def as_string(
@@ -101,17 +95,12 @@ def as_string(
     return mapped("AsString", node, name, form=form)
 
 
-@kernel_of("AsString")
-def _writer(node: Node) -> Any:
-    form = node.attrs["form"]
-
-    def write(values: Any) -> Any:
-        array = np.asarray(values)
-        texts = np.empty(array.size, dtype=object)
-        if array.dtype.kind == "b":
-            texts[:] = [b"true" if item else b"false" for item in array.reshape(-1)]
-        else:
-            texts[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
-        return texts.reshape(array.shape)
-
-    return write
+@computes("AsString")
+def _writer(values: Any, *, form: Any) -> Any:
+    array = np.asarray(values)
+    texts = np.empty(array.size, dtype=object)
+    if array.dtype.kind == "b":
+        texts[:] = [b"true" if item else b"false" for item in array.reshape(-1)]
+    else:
+        texts[:] = [(form % (item.item(),)).encode() for item in array.reshape(-1)]
+    return texts.reshape(array.shape)

@@ -18,7 +18,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of, with_attributes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import normal_axes
@@ -89,11 +89,11 @@ def mapped(op_type: str, node: Node, name: str | None, dtype: Any = "string", **
     return _strings(op_type, [node], name, node.shape, dtype, **attrs)
 
 
-def computes_each(*op_types: str) -> Callable[[Callable[[Node], Callable[[bytes], Any]]], None]:
-    """Register the decorated function, which gives a node's function of each string."""
+def computes_each(op_type: str) -> Callable[[Callable[..., Any]], None]:
+    """Register the decorated function of each string, and by keyword of attributes; see `computes`."""
 
-    def register(function_of: Callable[[Node], Callable[[bytes], Any]]) -> None:
-        kernel_of(*op_types)(lambda node: functools.partial(_each, function_of(node), node.dtype))
+    def register(function: Callable[..., Any]) -> None:
+        kernel_of(op_type)(lambda node: functools.partial(_each, with_attributes(function, node), node.dtype))
 
     return register
 
@@ -118,7 +118,7 @@ def _sparse_rows(op_type: str, node: Node, name: str | None, **attrs: Any) -> Sp
     )
 
 
-def _take_apart(parts_of: Callable[[bytes], list[bytes]], values: Any) -> Any:
+def _take_apart(values: Any, parts_of: Callable[[bytes], list[bytes]]) -> Any:
     rows = [parts_of(as_bytes(item)) for item in np.asarray(values, dtype=object).reshape(-1)]
     places = [(row, place) for row, parts in enumerate(rows) for place in range(len(parts))]
     return (
@@ -154,10 +154,9 @@ def string_split(
     return _sparse_rows("StringSplit", node, name, delimiter=as_bytes(chosen), skip_empty=bool(skip_empty))
 
 
-@kernel_of("StringSplit")
-def _split(node: Node) -> Any:
-    marks, skip_empty = node.attrs["delimiter"], node.attrs["skip_empty"]
-    pattern = re.compile(b"[" + re.escape(marks) + b"]") if marks else None
+@computes("StringSplit")
+def _split(values: Any, *, delimiter: bytes, skip_empty: bool) -> Any:
+    pattern = re.compile(b"[" + re.escape(delimiter) + b"]") if delimiter else None
 
     def parts_of(text: bytes) -> list[bytes]:
         if pattern is None:
@@ -167,7 +166,7 @@ def _split(node: Node) -> Any:
         parts = pattern.split(text)
         return [part for part in parts if part] if skip_empty else parts
 
-    return functools.partial(_take_apart, parts_of)
+    return _take_apart(values, parts_of)
 
 
 def split(
@@ -200,10 +199,10 @@ def split(
     return _sparse_rows("StringSplitV2", node, name, sep=as_bytes(sep) if sep else None, maxsplit=maxsplit)
 
 
-@kernel_of("StringSplitV2")
-def _split_v2(node: Node) -> Any:
-    mark, maxsplit = node.attrs["sep"], node.attrs["maxsplit"]
-    return functools.partial(_take_apart, lambda text: text.split(mark, maxsplit))
+computes(
+    "StringSplitV2",
+    lambda values, *, sep, maxsplit: _take_apart(values, lambda text: text.split(sep, maxsplit)),
+)
 
 
 def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Node:
@@ -230,19 +229,14 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = 
     return _strings("Substr", (node, starts, lengths), name, shape, "string", unit=unit)
 
 
-@kernel_of("Substr")
-def _substr(node: Node) -> Any:
-    unit = node.attrs["unit"]
-
-    def cut(values: Any, first: Any, count: Any) -> Any:
-        array, firsts, counts = np.broadcast_arrays(np.asarray(values, dtype=object), first, count)
-        return _objects(
-            [_part(as_bytes(s), int(f), int(n), unit) for s, f, n in
-             zip(array.reshape(-1), firsts.reshape(-1), counts.reshape(-1), strict=True)],
-            array.shape,
-        )  # fmt: skip
-
-    return cut
+@computes("Substr")
+def _substr(values: Any, first: Any, count: Any, *, unit: Any) -> Any:
+    array, firsts, counts = np.broadcast_arrays(np.asarray(values, dtype=object), first, count)
+    return _objects(
+        [_part(as_bytes(s), int(f), int(n), unit) for s, f, n in
+         zip(array.reshape(-1), firsts.reshape(-1), counts.reshape(-1), strict=True)],
+        array.shape,
+    )  # fmt: skip
 
 
 def _part(text: bytes, first: int, count: int, unit: str) -> bytes:
@@ -272,16 +266,11 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     return _strings("StringJoin", nodes, name, shape, "string", separator=as_bytes(separator))
 
 
-@kernel_of("StringJoin")
-def _join(node: Node) -> Any:
-    between = node.attrs["separator"]
-
-    def join(*values: Any) -> Any:
-        arrays = np.broadcast_arrays(*(np.asarray(value, dtype=object) for value in values))
-        rows = zip(*(array.reshape(-1) for array in arrays), strict=True)
-        return _objects([between.join(map(as_bytes, row)) for row in rows], arrays[0].shape)
-
-    return join
+@computes("StringJoin")
+def _join(*values: Any, separator: Any) -> Any:
+    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=object) for value in values))
+    rows = zip(*(array.reshape(-1) for array in arrays), strict=True)
+    return _objects([separator.join(map(as_bytes, row)) for row in rows], arrays[0].shape)
 
 
 def reduce_join(
@@ -319,22 +308,17 @@ def reduce_join(
     return _strings("ReduceJoin", [node], name, TensorShape(dims), "string", **options)
 
 
-@kernel_of("ReduceJoin")
-def _reduce_join(node: Node) -> Any:
-    order, keeps, between = (node.attrs[part] for part in ("order", "keep_dims", "separator"))
-
-    def join(values: Any) -> Any:
-        array = np.asarray(values, dtype=object)
-        by = tuple(reversed(range(array.ndim))) if order is None else order
-        rest = [axis for axis in range(array.ndim) if axis not in by]
-        moved = np.transpose(array, [*rest, *reversed(by)])
-        shape = moved.shape[: len(rest)]
-        joined = [between.join(map(as_bytes, row)) for row in moved.reshape(int(np.prod(shape)), -1)]
-        if keeps:
-            shape = tuple(1 if axis in by else size for axis, size in enumerate(array.shape))
-        return _objects(joined, shape)
-
-    return join
+@computes("ReduceJoin")
+def _reduce_join(values: Any, *, order: Any, keep_dims: Any, separator: Any) -> Any:
+    array = np.asarray(values, dtype=object)
+    by = tuple(reversed(range(array.ndim))) if order is None else order
+    rest = [axis for axis in range(array.ndim) if axis not in by]
+    moved = np.transpose(array, [*rest, *reversed(by)])
+    shape = moved.shape[: len(rest)]
+    joined = [separator.join(map(as_bytes, row)) for row in moved.reshape(int(np.prod(shape)), -1)]
+    if keep_dims:
+        shape = tuple(1 if axis in by else size for axis, size in enumerate(array.shape))
+    return _objects(joined, shape)
 
 
 def string_strip(input: Any, name: str | None = None) -> Node:
@@ -342,7 +326,7 @@ def string_strip(input: Any, name: str | None = None) -> Node:
     return mapped("StringStrip", strings_node(input), name)
 
 
-computes_each("StringStrip")(lambda node: lambda text: text.strip(b" \t\n\v\f\r"))
+computes_each("StringStrip")(lambda text: text.strip(b" \t\n\v\f\r"))
 
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Node:
@@ -362,12 +346,17 @@ def _in_case(op_type: str, input: Any, encoding: str, name: str | None) -> Node:
     return mapped(op_type, node, name, encoding=encoding)
 
 
-@computes_each("StringLower", "StringUpper")
-def _cased(node: Node) -> Callable[[bytes], bytes]:
-    method = node.op_type.removeprefix("String").lower()
-    if not node.attrs["encoding"]:
-        return lambda text: getattr(text, method)()
-    return lambda text: as_bytes(getattr(text.decode("utf-8", "surrogateescape"), method)())
+def _cased(method: str) -> Callable[..., bytes]:
+    def give(text: bytes, *, encoding: str) -> bytes:
+        if not encoding:
+            return bytes(getattr(text, method)())
+        return as_bytes(getattr(text.decode("utf-8", "surrogateescape"), method)())
+
+    return give
+
+
+computes_each("StringLower")(_cased("lower"))
+computes_each("StringUpper")(_cased("upper"))
 
 
 def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Node:
@@ -378,8 +367,8 @@ def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> No
 
 
 @computes_each("StringLength")
-def _length(node: Node) -> Callable[[bytes], int]:
-    return len if node.attrs["unit"] == "BYTE" else lambda text: len(text.decode("utf-8", "replace"))
+def _length(text: bytes, *, unit: str) -> int:
+    return len(text if unit == "BYTE" else text.decode("utf-8", "replace"))
 
 
 def regex_replace(input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None) -> Node:
@@ -403,14 +392,11 @@ def regex_replace(input: Any, pattern: Any, rewrite: Any, replace_global: bool =
 
 
 @computes_each("RegexReplace")
-def _replace(node: Node) -> Callable[[bytes], bytes]:
-    pattern, new = _compiled(node.attrs["pattern"]), node.attrs["rewrite"]
-    count = 0 if node.attrs["replace_global"] else 1
-
+def _replace(text: bytes, *, pattern: bytes, rewrite: bytes, replace_global: bool) -> bytes:
     def put(match: re.Match[bytes]) -> bytes:
-        return re.sub(rb"\\([0-9\\])", lambda found: _group(match, found[1]), new)
+        return re.sub(rb"\\([0-9\\])", lambda found: _group(match, found[1]), rewrite)
 
-    return lambda text: pattern.sub(put, text, count)
+    return re.sub(pattern, put, text, count=0 if replace_global else 1)
 
 
 def _group(match: re.Match[bytes], digit: bytes) -> bytes:
@@ -429,10 +415,7 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Node:
     return mapped("RegexFullMatch", strings_node(input), name, "bool", pattern=_compiled(pattern).pattern)
 
 
-@computes_each("RegexFullMatch")
-def _full_match(node: Node) -> Callable[[bytes], bool]:
-    pattern = _compiled(node.attrs["pattern"])
-    return lambda text: pattern.fullmatch(text) is not None
+computes_each("RegexFullMatch")(lambda text, *, pattern: re.fullmatch(pattern, text) is not None)
 
 
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Node:
@@ -441,9 +424,8 @@ def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Nod
 
 
 @computes_each("EncodeBase64")
-def _encode(node: Node) -> Callable[[bytes], bytes]:
-    filling = b"" if node.attrs["pad"] else b"="
-    return lambda text: base64.urlsafe_b64encode(text).rstrip(filling)
+def _encode(text: bytes, *, pad: bool) -> bytes:
+    return base64.urlsafe_b64encode(text).rstrip(b"" if pad else b"=")
 
 
 def decode_base64(input: Any, name: str | None = None) -> Node:
@@ -451,14 +433,12 @@ def decode_base64(input: Any, name: str | None = None) -> Node:
     return mapped("DecodeBase64", strings_node(input), name)
 
 
+@computes_each("DecodeBase64")
 def _decode(text: bytes) -> bytes:
     try:
         return base64.b64decode(text + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError as error:
         raise InvalidArgumentError(f"Invalid character found in base64: {error}") from None
-
-
-computes_each("DecodeBase64")(lambda node: _decode)
 
 
 def _buckets(op_type: str, input: Any, num_buckets: int, name: str | None, **attrs: Any) -> Node:
@@ -468,11 +448,9 @@ def _buckets(op_type: str, input: Any, num_buckets: int, name: str | None, **att
     return mapped(op_type, strings_node(input), name, "int64", num_buckets=count, **attrs)
 
 
-@computes_each("StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong")
-def _bucket(node: Node) -> Callable[[bytes], int]:
-    count, key = node.attrs["num_buckets"], node.attrs.get("key")
-    hashed = functools.partial(strong_hash, key) if key else fingerprint64 if node.op_type.endswith("Fast") else hash64
-    return lambda text: hashed(text) % count
+computes_each("StringToHashBucket")(lambda text, *, num_buckets: hash64(text) % num_buckets)
+computes_each("StringToHashBucketFast")(lambda text, *, num_buckets: fingerprint64(text) % num_buckets)
+computes_each("StringToHashBucketStrong")(lambda text, *, num_buckets, key: strong_hash(key, text) % num_buckets)
 
 
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Node:
