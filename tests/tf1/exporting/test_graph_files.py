@@ -43,6 +43,9 @@ def build():
     odd = [rows[1:, ::2], rows[gs.argmax(rows[:, 0])], gs.one_hot([1, 2], 4), gs.nn.top_k(rows, 2)[1], gs.cumsum(rows)]
     odd += [gs.einsum("ij,kj->ik", rows, rows), gs.where(rows > 0, rows, -rows), gs.unique([1, 1, 2])[0], gs.norm(rows)]
     odd += [gs.random_normal([3]), gs.nn.elu(rows), gs.constant("text"), gs.constant([1 + 2j]), gs.rank(rows)]
+    odd += [gs.segment_max(rows, [0, 0, 1]), gs.string_split(["a b"]).values, gs.regex_replace(["a1"], "[0-9]", "x")]
+    odd += [gs.image.resize_bicubic(images, [3, 4]), gs.image.flip_up_down(images), gs.as_string(rows, 2)]
+    odd += gs.image.sample_distorted_bounding_box([6, 6, 3], [[[0.0, 0.0, 0.5, 1.0]]])
     loss = gs.add_n(
         [gs.reduce_sum(gs.square(part)) for part in (logits, outputs, looked, looped, mapped, chosen)], "loss"
     )
