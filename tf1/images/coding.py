@@ -6,7 +6,6 @@ Layer: tf1. Source: TensorFlow 1.15 `core/ops/image_ops.cc`, `core/kernels/decod
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,13 +93,9 @@ def _decoder(op_type: str, contents: Any, dtype: DTypeLike, shape: Any, name: st
     return Node(op_type, (node,), name=name or op_type, dtype=dtype, shape=TensorShape(shape), attrs=attrs)
 
 
-def _decodes(op_type: str) -> Callable[[Callable[[Node, bytes], Any]], None]:
+def _decodes(op_type: str) -> Any:
     """Register the decorated function, of a node and the bytes of a file."""
-
-    def register(decode: Callable[[Node, bytes], Any]) -> None:
-        kernel_of(op_type)(lambda node: lambda value: decode(node, _bytes(value)))
-
-    return register
+    return lambda decode: kernel_of(op_type)(lambda node: lambda value: decode(node, _bytes(value)))
 
 
 def _require_channels(channels: int, allowed: tuple[int, ...]) -> int:

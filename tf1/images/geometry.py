@@ -62,8 +62,8 @@ def sizes_of_image(node: Node) -> tuple[list[int | None], int | None, int | None
     return sizes[:-3], sizes[-3], sizes[-2], sizes[-1:]
 
 
-def _along(node: Node, op_type: str, shape: Any, name: str, **attrs: Any) -> Node:
-    return Node(op_type, (node,), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
+def _of_image(op_type: str, name: str, shape: Any, node: Node, *others: Node, **attrs: Any) -> Node:
+    return Node(op_type, (node, *others), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
 def flip_left_right(image: Any) -> Node:
@@ -76,7 +76,7 @@ def flip_left_right(image: Any) -> Node:
         A node of its shape and dtype.
     """
     node = image_node(image)
-    return _along(node, "FlipImage", node.shape, "ReverseV2", axis=-2)
+    return _of_image("FlipImage", "ReverseV2", node.shape, node, axis=-2)
 
 
 def flip_up_down(image: Any) -> Node:
@@ -86,7 +86,7 @@ def flip_up_down(image: Any) -> Node:
         image: As there.
     """
     node = image_node(image)
-    return _along(node, "FlipImage", node.shape, "ReverseV2", axis=-3)
+    return _of_image("FlipImage", "ReverseV2", node.shape, node, axis=-3)
 
 
 computes("FlipImage", lambda x, *, axis: np.flip(x, axis))
@@ -121,8 +121,7 @@ def _random_flip(image: Any, axis: int, seed: int | None, name: str) -> Node:
         raise ValueError(f"The rank of the image {node.op_name!r} must be known: use set_shape.")
     with node.graph.name_scope(name):
         draw = random_uniform(shape_of(node)[:-3], seed=seed)
-        attrs = {"axis": axis}
-        return Node("RandomFlip", (node, draw), name="Flip", dtype=node.dtype, shape=node.shape, attrs=attrs)
+        return _of_image("RandomFlip", "Flip", node.shape, node, draw, axis=axis)
 
 
 @computes("RandomFlip")
@@ -150,7 +149,7 @@ def transpose_image(image: Any, name: str | None = None) -> Node:
     if node.shape.dims is not None:
         lead, height, width, rest = sizes_of_image(node)
         shape = [*lead, width, height, *rest]
-    return _along(node, "TransposeImage", shape, name or "Transpose")
+    return _of_image("TransposeImage", name or "Transpose", shape, node)
 
 
 computes("TransposeImage", lambda x: np.swapaxes(x, -3, -2))
@@ -175,7 +174,7 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Node:
         shape = [*lead, None, None, *rest]
     elif static is not None and int(static) % 2:
         shape = [*lead, width, height, *rest]
-    return Node("Rot90", (node, times), name=name or "rot90", dtype=node.dtype, shape=TensorShape(shape))
+    return _of_image("Rot90", name or "rot90", shape, node, times)
 
 
 computes("Rot90", lambda x, count: np.rot90(x, int(count) % 4, (-3, -2)))
@@ -202,7 +201,7 @@ def central_crop(image: Any, central_fraction: float) -> Node:
         return node
     lead, height, width, rest = sizes_of_image(node)
     lengths = [None if size is None else size - 2 * _margin(size, fraction) for size in (height, width)]
-    return _along(node, "CentralCrop", [*lead, *lengths, *rest], "central_crop", fraction=fraction)
+    return _of_image("CentralCrop", "central_crop", [*lead, *lengths, *rest], node, fraction=fraction)
 
 
 def _margin(size: int, fraction: float) -> int:
@@ -256,10 +255,7 @@ def crop_to_bounding_box(
     lead, height, width, rest = sizes_of_image(node)
     nodes, (top, left, rows, columns) = _box((offset_height, offset_width, target_height, target_width))
     _check_crop(height, width, top, left, rows, columns)
-    return Node(
-        "CropToBoundingBox", (node, *nodes), name="crop_to_bounding_box", dtype=node.dtype,
-        shape=[*lead, rows, columns, *rest],
-    )  # fmt: skip
+    return _of_image("CropToBoundingBox", "crop_to_bounding_box", [*lead, rows, columns, *rest], node, *nodes)
 
 
 def _check_crop(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
@@ -311,10 +307,7 @@ def pad_to_bounding_box(
     lead, height, width, rest = sizes_of_image(node)
     nodes, (top, left, rows, columns) = _box((offset_height, offset_width, target_height, target_width))
     _check_pad(height, width, top, left, rows, columns)
-    return Node(
-        "PadToBoundingBox", (node, *nodes), name="pad_to_bounding_box", dtype=node.dtype,
-        shape=[*lead, rows, columns, *rest],
-    )  # fmt: skip
+    return _of_image("PadToBoundingBox", "pad_to_bounding_box", [*lead, rows, columns, *rest], node, *nodes)
 
 
 def _check_pad(h: int | None, w: int | None, t: int | None, e: int | None, r: int | None, c: int | None) -> None:
@@ -363,10 +356,9 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
     nodes, (rows, columns) = _box((target_height, target_width))
     _require(_least(columns, 1), "target_width must be > 0.")
     _require(_least(rows, 1), "target_height must be > 0.")
-    return Node(
-        "ResizeWithCropOrPad", (node, *nodes), name="resize_image_with_crop_or_pad", dtype=node.dtype,
-        shape=[*lead, rows, columns, *rest],
-    )  # fmt: skip
+    return _of_image(
+        "ResizeWithCropOrPad", "resize_image_with_crop_or_pad", [*lead, rows, columns, *rest], node, *nodes
+    )
 
 
 @computes("ResizeWithCropOrPad")
@@ -413,7 +405,7 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
             raise ValueError(f"Need value.shape >= size, got {node.shape} and {list(wanted)}.")
     with node.graph.name_scope(name or "random_crop"):
         draw = random_uniform(shape_of(sizes), maxval=1.0, dtype="float64", seed=seed)
-        return Node("RandomCrop", (node, sizes, draw), name="Slice", dtype=node.dtype, shape=TensorShape(static))
+        return _of_image("RandomCrop", "Slice", static, node, sizes, draw)
 
 
 @computes("RandomCrop")

@@ -22,6 +22,11 @@ def _path(value: Any) -> str:
     return as_bytes(np.asarray(value, dtype=object).reshape(-1)[0]).decode("utf-8", "surrogateescape")
 
 
+def _found(op_type: str, path: Any, name: str | None, shape: Any) -> Node:
+    inputs, attrs = [as_node(path, "string")], {"stops_gradient": True}
+    return Node(op_type, inputs, name=name or op_type, dtype="string", shape=shape, stateful=True, attrs=attrs)
+
+
 def read_file(filename: Any, name: str | None = None) -> Node:
     """Give all of a file.
 
@@ -35,11 +40,7 @@ def read_file(filename: Any, name: str | None = None) -> Node:
     Raises:
         NotFoundError: In the run, if there is none.
     """
-    node = as_node(filename, "string")
-    return Node(
-        "ReadFile", (node,), name=name or "ReadFile", dtype="string", shape=[], stateful=True,
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return _found("ReadFile", filename, name, [])
 
 
 @computes("ReadFile")
@@ -86,11 +87,7 @@ def matching_files(pattern: Any, name: str | None = None) -> Node:
     Returns:
         A vector of strings.
     """
-    node = as_node(pattern, "string")
-    return Node(
-        "MatchingFiles", (node,), name=name or "MatchingFiles", dtype="string", shape=[None], stateful=True,
-        attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return _found("MatchingFiles", pattern, name, [None])
 
 
 @computes("MatchingFiles")
