@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
-from globalstep.tf1.ops.array_ops import expand_dims
+from globalstep.tf1.ops.array_ops import expand_dims, reshape_like
 from globalstep.tf1.ops.parsing_ops import VarLenFeature
 
 __all__ = [
@@ -103,6 +104,7 @@ class Features:
 
 
 computes("ColumnOfVector", lambda value: value[:, None] if value.ndim == 1 else value)
+gradient_of("ColumnOfVector")(lambda node, grad: (reshape_like(grad, node.inputs[0]),))
 
 
 def sparse_of(node: Node, whole: bool = False) -> SparseTensor:

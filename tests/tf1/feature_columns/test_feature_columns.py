@@ -108,9 +108,11 @@ def test_features_whose_rank_is_not_known(session):
     ids, price = gs.placeholder("int64"), gs.placeholder("float32")
     columns = [fc.indicator_column(IDS), fc.numeric_column("price")]
     layer = fc.input_layer({"id": ids, "price": price}, columns)
+    (slope,) = gs.gradients(layer**2, [price])
     for shape in ([2], [2, 1]):
         fed = {ids: np.reshape([2, 0], shape), price: np.reshape([5.0, 6.0], shape)}
         assert session.run(layer, fed).tolist() == [[0, 0, 1, 5], [1, 0, 0, 6]]
+        assert session.run(slope, fed).tolist() == (2 * fed[price]).tolist()
 
 
 IDS = fc.categorical_column_with_identity("id", 3)
