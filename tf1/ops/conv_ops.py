@@ -9,6 +9,7 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import moved_axis
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -57,6 +59,8 @@ __all__ = [
 
 
 _Sizes = tuple[int, ...]
+#: Of the attributes of nodes: how windows lie.
+_how, _pool = itemgetter("size", "strides", "padding"), itemgetter("ksize", "strides", "padding")
 
 
 def spatial_sizes(values: Any, what: str, rank: int) -> list[int]:
@@ -95,7 +99,7 @@ def _fit_of(shape: Sequence[int], size: tuple[int, int], strides: tuple[int, int
     return Fit(strides, rows, columns)
 
 
-def prepared(images: Any, size: _Sizes, strides: _Sizes, padding: str, fill: float) -> Any:
+def prepared(images: Any, size: _Sizes, strides: _Sizes, padding: str, fill: float = 0) -> Any:
     """Give the windows of images, or volumes, with `fill` put around them as the padding says; see `patches`."""
     outside = around(np.shape(images)[1:-1], size, strides, padding)
     if any(map(any, outside)):
@@ -115,16 +119,22 @@ def means(images: Any, size: _Sizes, strides: _Sizes, padding: str) -> Any:
     """Give the mean of each window of images, or volumes, of the elements inside."""
     axes = tuple(range(1 + len(size), 1 + 2 * len(size)))
     inside = np.ones((1, *np.shape(images)[1:-1], 1), images.dtype)
-    total, count = (np.sum(prepared(one, size, strides, padding, 0), axis=axes) for one in (images, inside))
+    total, count = (np.sum(prepared(one, size, strides, padding), axis=axes) for one in (images, inside))
     return total / count
 
 
 def windows_of(images: Node, size: _Sizes, strides: _Sizes, padding: str) -> Node:
     """Give the node of `prepared`, with zeros around the images or volumes."""
     return Node(
-        "Windows", (images,), lambda x: prepared(x, size, strides, padding, 0), dtype=images.dtype,
-        shape=[None] * (2 + 2 * len(size)), attrs={"size": size, "strides": strides, "padding": padding},
+        "Windows", (images,), dtype=images.dtype, shape=[None] * (2 + 2 * len(size)),
+        attrs={"size": size, "strides": strides, "padding": padding},
     )  # fmt: skip
+
+
+@kernel_of("Windows")
+def _windows(node: Node) -> Any:
+    how = _how(node.attrs)
+    return lambda x: prepared(x, *how)
 
 
 def inside(images: Node) -> Node:
@@ -134,18 +144,19 @@ def inside(images: Node) -> Node:
 
 @gradient_of("Windows")
 def _windows_gradient(node: Node, grad: Node) -> Any:
-    (images,), how = node.inputs, node.attrs
-    size, strides, padding = how["size"], how["strides"], how["padding"]
+    (images,) = node.inputs
+    return (Node("LaidOver", (grad, images), dtype=grad.dtype, shape=images.shape, attrs=dict(node.attrs)),)
 
-    def lay(windows: Any, like: Any) -> Any:
-        return laid_over(windows, like.shape, size, strides, padding)
 
-    return (Node("LaidOver", (grad, images), lay, dtype=grad.dtype, shape=images.shape, attrs=dict(how)),)
+@kernel_of("LaidOver")
+def _laid_over(node: Node) -> Any:
+    how = _how(node.attrs)
+    return lambda windows, like: laid_over(windows, like.shape, *how)
 
 
 @gradient_of("LaidOver")
 def _laid_over_gradient(node: Node, grad: Node) -> Any:
-    return windows_of(grad, node.attrs["size"], node.attrs["strides"], node.attrs["padding"]), None
+    return windows_of(grad, *_how(node.attrs)), None
 
 
 def checked_padding(padding: str) -> str:
@@ -246,14 +257,15 @@ def conv2d(
         raise ValueError(f"The size of the filters must be known: {w.shape}.")
     if x.shape.dims is not None and x.shape.as_list()[-1] not in (None, channels):
         raise ValueError(f"The images have {x.shape.as_list()[-1]} channels, the filters {channels}.")
-    size = (rows, columns)
-
-    def evaluate(images: Any, kernels: Any) -> Any:
-        return convolve(images, kernels, _fit_of(images.shape, size, steps, fit))
-
-    shape = output_shape(x, size, steps, fit, outputs)
+    shape = output_shape(x, (rows, columns), steps, fit, outputs)
     attrs = {"strides": steps, "padding": fit}
-    return Node("Conv2D", (x, w), evaluate, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
+    return Node("Conv2D", (x, w), name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+@kernel_of("Conv2D")
+def _conv2d(node: Node) -> Any:
+    how = node.attrs["strides"], node.attrs["padding"]
+    return lambda images, kernels: convolve(images, kernels, _fit_of(images.shape, kernels.shape[:2], *how))
 
 
 @gradient_of("Conv2D")
@@ -267,6 +279,14 @@ def images_gradient(
     grad: Node, filters: Node, sizes: Node, strides: tuple[int, int], padding: str, name: str | None = None
 ) -> Node:
     """Give the gradient of `conv2d` by its images, of the shape `sizes`."""
+    dims = sizes_of(sizes) or [None, None, None, filters.shape.as_list()[2]]
+    attrs = {"strides": strides, "padding": padding}
+    return Node("Conv2DBackpropInput", (grad, filters, sizes), name=name, dtype=grad.dtype, shape=dims, attrs=attrs)
+
+
+@kernel_of("Conv2DBackpropInput")
+def _conv2d_backprop_input(node: Node) -> Any:
+    strides, padding = node.attrs["strides"], node.attrs["padding"]
 
     def spread(g: Any, kernels: Any, wanted: Any) -> Any:
         shape = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
@@ -281,21 +301,18 @@ def images_gradient(
                 )
         return to_images(g, kernels, shape, fit)
 
-    dims = sizes_of(sizes) or [None, None, None, filters.shape.as_list()[2]]
-    attrs = {"strides": strides, "padding": padding}
-    return Node(
-        "Conv2DBackpropInput", (grad, filters, sizes), spread, name=name, dtype=grad.dtype, shape=dims, attrs=attrs
-    )
+    return spread
 
 
 def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
-    size = int(like.shape[0]), int(like.shape[1])
-
-    def multiply(x: Any, g: Any) -> Any:
-        return to_kernels(x, g, size, _fit_of(x.shape, size, strides, padding))
-
     attrs = {"strides": strides, "padding": padding}
-    return Node("Conv2DBackpropFilter", (images, grad), multiply, dtype=grad.dtype, shape=like.shape, attrs=attrs)
+    return Node("Conv2DBackpropFilter", (images, grad), dtype=grad.dtype, shape=like.shape, attrs=attrs)
+
+
+@kernel_of("Conv2DBackpropFilter")
+def _conv2d_backprop_filter(node: Node) -> Any:
+    size, how = (int(node.shape[0]), int(node.shape[1])), (node.attrs["strides"], node.attrs["padding"])
+    return lambda x, g: to_kernels(x, g, size, _fit_of(x.shape, size, *how))
 
 
 # A convolution is linear in both operands, so the three are each other's derivatives.
@@ -335,38 +352,37 @@ def max_pool(
             max_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
         )
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
-
-    def pool(images: Any) -> Any:
-        return largest_of_windows(images, size, _fit_of(images.shape, size, steps, fit))
-
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
-    return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
+    return Node("MaxPool", (x,), name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+@kernel_of("MaxPool")
+def _max_pool(node: Node) -> Any:
+    how = _pool(node.attrs)
+    return lambda images: largest_of_windows(images, how[0], _fit_of(images.shape, *how))
 
 
 @gradient_of("MaxPool")
 def _max_pool_gradient(node: Node, grad: Node) -> Any:
     """Equal values of a window share the gradient evenly."""
-    how = node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"]
-    return (_max_pool_grad(grad, node.inputs[0], node, how),)
+    return (_max_pool_grad(grad, node.inputs[0], node, _pool(node.attrs)),)
 
 
 def _max_pool_grad(grad: Node, x: Node, largest: Node, how: tuple[Any, Any, str]) -> Node:
-    def share(g: Any, images: Any, maxima: Any) -> Any:
-        return share_of_windows(g, images, maxima, how[0], _fit_of(images.shape, *how))
+    return Node("MaxPoolGrad", (grad, x, largest), dtype=x.dtype, shape=x.shape, attrs={"how": how})
 
-    return Node("MaxPoolGrad", (grad, x, largest), share, dtype=x.dtype, shape=x.shape, attrs={"how": how})
+
+@kernel_of("MaxPoolGrad", "MaxPoolGradGrad")
+def _max_pool_share(node: Node) -> Any:
+    how, function = node.attrs["how"], share_of_windows if node.op_type == "MaxPoolGrad" else collect
+    return lambda g, images, maxima: function(g, images, maxima, how[0], _fit_of(images.shape, *how))
 
 
 @gradient_of("MaxPoolGrad")
 def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
-    (of, x, largest), how = node.inputs, node.attrs["how"]
-
-    def mean(values: Any, images: Any, maxima: Any) -> Any:
-        return collect(values, images, maxima, how[0], _fit_of(images.shape, *how))
-
-    made = Node("MaxPoolGradGrad", (grad, x, largest), mean, dtype=of.dtype, shape=of.shape, attrs={"how": how})
-    return made, None, None
+    (of, x, largest), attrs = node.inputs, {"how": node.attrs["how"]}
+    return Node("MaxPoolGradGrad", (grad, x, largest), dtype=of.dtype, shape=of.shape, attrs=attrs), None, None
 
 
 @gradient_of("MaxPoolGradGrad")
@@ -397,19 +413,21 @@ def avg_pool(
             avg_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
         )
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
-
-    def pool(images: Any) -> Any:
-        return means(images, size, steps, fit)
-
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
-    return Node("AvgPool", (x,), pool, name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
+    return Node("AvgPool", (x,), name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+@kernel_of("AvgPool")
+def _avg_pool(node: Node) -> Any:
+    how = _pool(node.attrs)
+    return lambda images: means(images, *how)
 
 
 @gradient_of("AvgPool", "AvgPool3D")
 @composed
 def _avg_pool_gradient(node: Node) -> Node:
-    (x,), how = node.inputs, (node.attrs["ksize"], node.attrs["strides"], node.attrs["padding"])
+    (x,), how = node.inputs, _pool(node.attrs)
     axes = range(1 + len(how[0]), 1 + 2 * len(how[0]))
     total, count = (reduce_sum(windows_of(one, *how), list(axes)) for one in (x, inside(x)))
     return total / count
