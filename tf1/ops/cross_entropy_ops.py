@@ -13,11 +13,11 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.products import in_parts
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient, saved
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, stop_gradient
-from globalstep.tf1.ops.building import normal_axes, operands, require_float
+from globalstep.tf1.ops.building import elementwise, normal_axes, operands, require_float
 from globalstep.tf1.ops.gradient_ops import unbroadcast
 
 #: A cross entropy takes as long as so many multiplications for each score.
@@ -45,16 +45,15 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-def _cross_entropy(logits: Any, labels: Any, axis: int) -> Any:
-    return -np.sum(labels * _log_softmax(logits, axis), axis=axis)
-
-
 def log_softmax_of(scores: Node, axis: int, name: str | None = None) -> Node:
     """Give log(softmax(scores)); see `globalstep.tf1.ops.nn_ops.log_softmax`."""
-    return Node(
-        "LogSoftmax", (scores,), lambda x: _log_softmax(x, axis), name=name or "LogSoftmax", dtype=scores.dtype,
-        shape=scores.shape, attrs={"axis": axis},
-    )  # fmt: skip
+    return elementwise("LogSoftmax", scores, name or "LogSoftmax", axis=axis)
+
+
+@kernel_of("LogSoftmax")
+def _log_softmax_kernel(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda x: _log_softmax(x, axis)
 
 
 def _like(labels: Any, logits: Any) -> Any:
@@ -103,12 +102,17 @@ def softmax_cross_entropy_with_logits_v2(
     return Node(
         "SoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        lambda x, p: _cross_entropy(x, p, place),
         name=name or "softmax_cross_entropy_with_logits",
         dtype=scores.dtype,
         shape=TensorShape(rest),
         attrs={"axis": place},
     )
+
+
+@kernel_of("SoftmaxCrossEntropyWithLogits")
+def _cross_entropy(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda x, wanted: -np.sum(wanted * _log_softmax(x, axis), axis=axis)
 
 
 @saving_kernel_of("SoftmaxCrossEntropyWithLogits")
@@ -125,26 +129,24 @@ def _cross_entropy_saving(node: Node) -> Any:
 # TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
 @gradient_of("SoftmaxCrossEntropyWithLogits")
 def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
-    scores, labels = node.inputs
-    axis = node.attrs["axis"]
-
-    def to_scores(g: Any, x: Any, wanted: Any, logs: Any) -> Any:
-        return np.expand_dims(g, axis) * (np.exp(logs) - wanted)
-
-    def to_labels(g: Any, x: Any, logs: Any) -> Any:
-        return -np.expand_dims(g, axis) * logs
-
-    logs, attrs = saved(node), {"axis": axis}
+    (scores, labels), logs, attrs = node.inputs, saved(node), {"axis": node.attrs["axis"]}
+    inputs, others = (grad, scores, labels, logs), (grad, scores, logs)
     return (
-        Node(
-            "SoftmaxCrossEntropyGrad", (grad, scores, labels, logs), to_scores, dtype=scores.dtype, shape=scores.shape,
-            attrs=attrs,
-        ),
-        Node(
-            "SoftmaxCrossEntropyLabelsGrad", (grad, scores, logs), to_labels, dtype=labels.dtype, shape=labels.shape,
-            attrs=attrs,
-        ),
-    )  # fmt: skip
+        Node("SoftmaxCrossEntropyGrad", inputs, dtype=scores.dtype, shape=scores.shape, attrs=dict(attrs)),
+        Node("SoftmaxCrossEntropyLabelsGrad", others, dtype=labels.dtype, shape=labels.shape, attrs=dict(attrs)),
+    )
+
+
+@kernel_of("SoftmaxCrossEntropyGrad")
+def _cross_entropy_grad(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda g, x, wanted, logs: np.expand_dims(g, axis) * (np.exp(logs) - wanted)
+
+
+@kernel_of("SoftmaxCrossEntropyLabelsGrad")
+def _cross_entropy_labels_grad(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda g, x, logs: -np.expand_dims(g, axis) * logs
 
 
 @gradient_of("SoftmaxCrossEntropyGrad")
@@ -178,10 +180,6 @@ def softmax_cross_entropy_with_logits(
     return softmax_cross_entropy_with_logits_v2(
         labels=stop_gradient(wanted), logits=logits, dim=dim, name=name, axis=axis
     )
-
-
-def _sparse_cross_entropy(logits: Any, labels: Any) -> Any:
-    return _sparse_parts(logits, labels)[0]
 
 
 def _sparse_parts(logits: Any, labels: Any) -> tuple[Any, Any, Any]:
@@ -250,26 +248,15 @@ def sparse_softmax_cross_entropy_with_logits(
             f"Rank mismatch: Rank of labels (received {wanted.shape.ndims}) should equal rank of logits "
             f"minus 1 (received {rank})."
         )
-
-    def evaluate(x: Any, classes: Any) -> Any:
-        _check_classes(x, classes)
-        return _sparse_cross_entropy(x, classes)
-
-    return Node(
-        "SparseSoftmaxCrossEntropyWithLogits",
-        (scores, wanted),
-        evaluate,
-        name=name or "SparseSoftmaxCrossEntropyWithLogits",
-        dtype=scores.dtype,
-        shape=wanted.shape,
-    )
+    kind = "SparseSoftmaxCrossEntropyWithLogits"
+    return Node(kind, (scores, wanted), name=name, dtype=scores.dtype, shape=wanted.shape)
 
 
 @gradient_of("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_cross_entropy_gradient(node: Node, grad: Node) -> Any:
     scores, labels = node.inputs
     inputs = (grad, scores, labels, saved(node))
-    return Node("SparseSoftmaxCrossEntropyGrad", inputs, _sparse_back, dtype=scores.dtype, shape=scores.shape), None
+    return Node("SparseSoftmaxCrossEntropyGrad", inputs, dtype=scores.dtype, shape=scores.shape), None
 
 
 def _sparse_found(logits: Any, labels: Any) -> tuple[Any, Any]:
@@ -278,6 +265,7 @@ def _sparse_found(logits: Any, labels: Any) -> tuple[Any, Any]:
     return losses, rest
 
 
+computes("SparseSoftmaxCrossEntropyWithLogits", lambda logits, labels: _sparse_found(logits, labels)[0])
 saving_kernel_of("SparseSoftmaxCrossEntropyWithLogits")(lambda node: _sparse_found)
 
 
@@ -290,23 +278,19 @@ def _sparse_back(g: Any, logits: Any, labels: Any, found: Any) -> Any:
     return gradient.reshape(logits.shape)
 
 
+computes("SparseSoftmaxCrossEntropyGrad", _sparse_back)
+
+
 @gradient_of("SparseSoftmaxCrossEntropyGrad")
 @composed
 def _sparse_cross_entropy_grad_gradient(node: Node) -> Node:
     g, scores, labels, _ = node.inputs
-
-    def mark(classes: Any, x: Any) -> Any:
-        return (classes[..., None] == np.arange(np.shape(x)[-1])).astype(x.dtype)
-
-    hot = Node("MarkClasses", (labels, scores), mark, dtype=scores.dtype, shape=scores.shape)
+    hot = Node("MarkClasses", (labels, scores), dtype=scores.dtype, shape=scores.shape)
     return expand_dims(g, -1) * (math_ops.exp(log_softmax_of(scores, -1)) - hot)
 
 
+computes("MarkClasses", lambda labels, x: (labels[..., None] == np.arange(np.shape(x)[-1])).astype(x.dtype))
 no_gradient("MarkClasses", "Stirling")
-
-
-def _logistic_loss(scores: Any, labels: Any) -> Any:
-    return np.logaddexp(scores, 0) - scores * labels
 
 
 def sigmoid_cross_entropy_with_logits(
@@ -332,18 +316,14 @@ def sigmoid_cross_entropy_with_logits(
     x, z = operands("SigmoidCrossEntropyWithLogits", logits, labels, ("logits", "labels"))
     if not x.shape.is_compatible_with(z.shape):
         raise ValueError(f"logits and labels must have the same shape ({x.shape} vs {z.shape})")
-
-    return Node(
-        "SigmoidCrossEntropyWithLogits", (x, z), _logistic_loss, name=name or "logistic_loss", dtype=x.dtype,
-        shape=x.shape,
-    )  # fmt: skip
+    return Node("SigmoidCrossEntropyWithLogits", (x, z), name=name or "logistic_loss", dtype=x.dtype, shape=x.shape)
 
 
 @gradient_of("SigmoidCrossEntropyWithLogits")
 def _sigmoid_cross_entropy_gradient(node: Node, grad: Node) -> Any:
     x, z = node.inputs
     inputs = (grad, x, z, saved(node))
-    to_x = Node("SigmoidCrossEntropyGrad", inputs, _logistic_back, dtype=x.dtype, shape=node.shape)
+    to_x = Node("SigmoidCrossEntropyGrad", inputs, dtype=x.dtype, shape=node.shape)
     return unbroadcast(to_x, x, z), unbroadcast(-grad * x, z, x)
 
 
@@ -352,11 +332,9 @@ def _logistic_found(scores: Any, labels: Any) -> tuple[Any, Any]:
     return logs - scores * labels, logs
 
 
+computes("SigmoidCrossEntropyWithLogits", lambda scores, labels: _logistic_found(scores, labels)[0])
 saving_kernel_of("SigmoidCrossEntropyWithLogits")(lambda node: _logistic_found)
-
-
-def _logistic_back(g: Any, scores: Any, labels: Any, logs: Any) -> Any:
-    return g * np.exp(scores - logs) + -g * labels
+computes("SigmoidCrossEntropyGrad", lambda g, scores, labels, logs: g * np.exp(scores - logs) + -g * labels)
 
 
 @gradient_of("SigmoidCrossEntropyGrad")
@@ -381,13 +359,15 @@ def weighted_cross_entropy_with_logits(
     if not x.shape.is_compatible_with(z.shape):
         raise ValueError(f"logits and targets must have the same shape ({x.shape} vs {z.shape})")
     _, q = operands("WeightedCrossEntropy", x, pos_weight, ("logits", "pos_weight"))
+    return Node("WeightedCrossEntropy", (x, z, q), name=name or "logistic_loss", dtype=x.dtype, shape=x.shape)
 
-    def evaluate(scores: Any, wanted: Any, weight: Any) -> Any:
-        factor = 1 + (weight - 1) * wanted
-        return (1 - wanted) * scores + factor * np.logaddexp(-scores, 0)
 
-    return Node("WeightedCrossEntropy", (x, z, q), evaluate, name=name or "logistic_loss", dtype=x.dtype,
-                shape=x.shape)  # fmt: skip
+def _weighted(scores: Any, wanted: Any, weight: Any) -> Any:
+    factor = 1 + (weight - 1) * wanted
+    return (1 - wanted) * scores + factor * np.logaddexp(-scores, 0)
+
+
+computes("WeightedCrossEntropy", _weighted)
 
 
 @gradient_of("WeightedCrossEntropy")
@@ -403,11 +383,13 @@ def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = Fal
     loss = math_ops.subtract(math_ops.exp(x), math_ops.multiply(x, z), name=name or "log_poisson_loss")
     if not compute_full_loss:
         return loss
+    return math_ops.add(loss, elementwise("Stirling", z, None, stops_gradient=True))
 
-    def stirling(t: Any) -> Any:
-        safe = np.where(t > 1, t, 1)
-        term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
-        return np.where(t > 1, term, 0).astype(t.dtype)
 
-    term = Node("Stirling", (z,), stirling, dtype=z.dtype, shape=z.shape, attrs={"stops_gradient": True})
-    return math_ops.add(loss, term)
+def _stirling(t: Any) -> Any:
+    safe = np.where(t > 1, t, 1)
+    term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
+    return np.where(t > 1, term, 0).astype(t.dtype)
+
+
+computes("Stirling", _stirling)
