@@ -111,18 +111,15 @@ def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     """Give the shape as an integer node [rank]; of a SparseTensor its dense shape."""
     kind = as_dtype(out_type)
     if isinstance(input, SparseTensor):
-        dense = input.dense_shape
-        converted = lambda sizes: np.asarray(sizes).astype(kind.as_numpy_dtype)  # noqa: E731 (a node's function)
-        return Node("Cast", (dense,), converted, name=name, dtype=kind, shape=dense.shape)
+        return elementwise("Cast", input.dense_shape, name, kind)
     node = as_node(input)
-    return Node(
-        "Shape",
-        (node,),
-        lambda value: np.array(np.shape(value), dtype=kind.as_numpy_dtype),
-        name=name,
-        dtype=kind,
-        shape=[node.shape.ndims],
-    )
+    return Node("Shape", (node,), name=name, dtype=kind, shape=[node.shape.ndims])
+
+
+@kernel_of("Shape")
+def _shape(node: Node) -> Any:
+    dtype = node.dtype.as_numpy_dtype
+    return lambda value: np.array(np.shape(value), dtype)
 
 
 def shape_n(input: Sequence[Any], out_type: Any = "int32", name: str | None = None) -> list[Node]:
@@ -134,18 +131,26 @@ def size(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     """Give the number of elements as an integer scalar; of a SparseTensor those of its dense shape."""
     kind = as_dtype(out_type)
     if isinstance(input, SparseTensor):
-        product = lambda sizes: np.prod(np.asarray(sizes), dtype=kind.as_numpy_dtype)  # noqa: E731 (a node's function)
-        return Node("Prod", (input.dense_shape,), product, name=name, dtype=kind, shape=[])
-    node = as_node(input)
-    return Node("Size", (node,), lambda v: np.array(np.size(v), kind.as_numpy_dtype), name=name, dtype=kind, shape=[])
+        return Node("SparseSize", (input.dense_shape,), name=name or "Prod", dtype=kind, shape=[])
+    return Node("Size", (as_node(input),), name=name, dtype=kind, shape=[])
+
+
+@kernel_of("Size", "SparseSize")
+def _size(node: Node) -> Any:
+    dtype = node.dtype.as_numpy_dtype
+    if node.op_type == "SparseSize":
+        return lambda sizes: np.prod(np.asarray(sizes), dtype=dtype)
+    return lambda value: np.array(np.size(value), dtype)
 
 
 def rank(input: Any, name: str | None = None) -> Node:
     """Give the number of dimensions as an int32 scalar."""
     if isinstance(input, SparseTensor):
         return size(input.dense_shape, name)
-    node = as_node(input)
-    return Node("Rank", (node,), lambda v: np.array(np.ndim(v), np.int32), name=name, dtype="int32", shape=[])
+    return Node("Rank", (as_node(input),), name=name, dtype="int32", shape=[])
+
+
+computes("Rank", lambda value: np.array(np.ndim(value), np.int32))
 
 
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
@@ -172,6 +177,12 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
             raise ValueError(f"Cannot reshape a tensor with {count} elements to shape {dims} ({node.name!r}).")
         if len(holes) == 1:
             dims[holes[0]] = count // rest
+    return Node("Reshape", (node, sizes), name=name, dtype=node.dtype, shape=TensorShape(dims))
+
+
+@kernel_of("Reshape")
+def _reshape(node: Node) -> Any:
+    name = node.inputs[0].name
 
     def evaluate(value: Any, wanted: Any) -> Any:
         target = tuple(np.asarray(wanted).reshape(-1).tolist())
@@ -179,11 +190,11 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
             return np.reshape(value, target)
         except ValueError:
             raise InvalidArgumentError(
-                f"Input to reshape {node.name!r} is a tensor with {np.size(value)} values of shape "
+                f"Input to reshape {name!r} is a tensor with {np.size(value)} values of shape "
                 f"{np.shape(value)}, but the requested shape is {target}"
             ) from None
 
-    return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(dims))
+    return evaluate
 
 
 def reshape_like(value: Node, like: Node) -> Node:
@@ -191,13 +202,16 @@ def reshape_like(value: Node, like: Node) -> Node:
     if like.shape.is_fully_defined():
         if value.shape == like.shape:
             return value
-        shape = tuple(int(size) for size in like.shape)
-        return Node("ReshapeLike", (value,), lambda v: v.reshape(shape), dtype=value.dtype, shape=like.shape)
-    return Node("ReshapeLike", (value, like), _reshaped_like, dtype=value.dtype, shape=like.shape)
+        return Node("ReshapeLike", (value,), dtype=value.dtype, shape=like.shape)
+    return Node("ReshapeLike", (value, like), dtype=value.dtype, shape=like.shape)
 
 
-def _reshaped_like(value: Any, like: Any) -> Any:
-    return value.reshape(like.shape)
+@kernel_of("ReshapeLike")
+def _reshape_like(node: Node) -> Any:
+    if len(node.inputs) == 2:
+        return lambda value, like: value.reshape(like.shape)
+    shape = tuple(int(size) for size in node.shape)
+    return lambda value: value.reshape(shape)
 
 
 @gradient_of("ExpandDims", "Reshape", "ReshapeLike", "Rows", "Squeeze")
@@ -230,12 +244,10 @@ def _matrix_transpose_gradient(node: Node, grad: Node) -> Any:
 def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:
     """Broadcast a value to a shape."""
     node, sizes = as_node(input), as_shape_node(shape)
+    return Node("BroadcastTo", (node, sizes), name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 
-    def evaluate(value: Any, wanted: Any) -> Any:
-        return broadcast(value, tuple(int(n) for n in np.asarray(wanted).reshape(-1)))
 
-    static = TensorShape(sizes_of(sizes))
-    return Node("BroadcastTo", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=static)
+computes("BroadcastTo", lambda value, wanted: broadcast(value, tuple(int(n) for n in np.asarray(wanted).reshape(-1))))
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
@@ -257,16 +269,19 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
         InvalidArgumentError: In the run, if they do not broadcast.
     """
     x, y = as_shape_node(shape_x), as_shape_node(shape_y)
-
-    def evaluate(a: Any, b: Any) -> Any:
-        try:
-            return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
-        except ValueError:
-            raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
-
     ranks = [node.shape.as_list()[0] if node.shape.ndims == 1 else None for node in (x, y)]
     rank = None if None in ranks else max(size for size in ranks if size is not None)
-    return Node("BroadcastArgs", (x, y), evaluate, dtype=x.dtype, shape=TensorShape([rank]))
+    return Node("BroadcastArgs", (x, y), dtype=x.dtype, shape=TensorShape([rank]))
+
+
+def _broadcast_args(a: Any, b: Any) -> Any:
+    try:
+        return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
+    except ValueError:
+        raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
+
+
+computes("BroadcastArgs", _broadcast_args)
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Node:
@@ -288,15 +303,16 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         if order is not None and sorted(order) != list(range(len(dims))):
             raise ValueError(f"perm {order} is not an order of the {len(dims)} dimensions of {node.name!r}.")
         dims = dims[::-1] if order is None else [dims[i] for i in order]
-    return Node(
-        "Transpose",
-        (node,),
-        lambda value: np.transpose(value, order),
-        name=name,
-        dtype=node.dtype,
-        shape=TensorShape(dims),
-        attrs={"perm": order},
-    )
+    return Node("Transpose", (node,), name=name, dtype=node.dtype, shape=TensorShape(dims), attrs={"perm": order})
+
+
+@kernel_of("Transpose")
+def _transpose(node: Node) -> Any:
+    if "moved" in node.attrs:
+        source, target = node.attrs["moved"]
+        return lambda value: np.moveaxis(value, source, target)
+    order = node.attrs["perm"]
+    return lambda value: np.transpose(value, order)
 
 
 def moved_axis(node: Node, source: int, target: int) -> Node:
@@ -306,10 +322,8 @@ def moved_axis(node: Node, source: int, target: int) -> Node:
         shape = node.shape.as_list()
         size = shape.pop(source)
         shape.insert(target % (len(shape) + 1), size)
-    return Node(
-        "Transpose", (node,), lambda x: np.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
-        shape=TensorShape(shape), attrs={"moved": (source, target)},
-    )  # fmt: skip
+    attrs = {"moved": (source, target)}
+    return Node("Transpose", (node,), name="transpose", dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Node:
@@ -317,14 +331,10 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
     node = as_node(a)
     dims = node.shape.as_list() if node.shape.dims is not None else None
     swapped = None if dims is None else [*dims[:-2], dims[-1], dims[-2]]
-    return Node(
-        "MatrixTranspose",
-        (node,),
-        lambda value: np.swapaxes(value, -1, -2),
-        name=name,
-        dtype=node.dtype,
-        shape=TensorShape(swapped),
-    )
+    return Node("MatrixTranspose", (node,), name=name, dtype=node.dtype, shape=TensorShape(swapped))
+
+
+computes("MatrixTranspose", lambda value: np.swapaxes(value, -1, -2))
 
 
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Node:
@@ -345,15 +355,13 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
             raise ValueError(f"dim {place} not in the interval [{-len(dims) - 1}, {len(dims)}]: {node.name!r}.")
         place %= len(dims) + 1
         dims.insert(place, 1)
-    return Node(
-        "ExpandDims",
-        (node,),
-        lambda value: np.expand_dims(value, place),
-        name=name,
-        dtype=node.dtype,
-        shape=TensorShape(dims),
-        attrs={"axis": place},
-    )
+    return Node("ExpandDims", (node,), name=name, dtype=node.dtype, shape=TensorShape(dims), attrs={"axis": place})
+
+
+@kernel_of("ExpandDims", "Squeeze")
+def _with_dims(node: Node) -> Any:
+    function, axis = np.expand_dims if node.op_type == "ExpandDims" else np.squeeze, node.attrs["axis"]
+    return lambda value: function(value, axis)
 
 
 def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Node:
@@ -373,12 +381,4 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
         else:
             gone = [i for i, n in enumerate(dims) if n == 1] if places is None else places
             dims = [n for i, n in enumerate(dims) if i not in gone]
-    return Node(
-        "Squeeze",
-        (node,),
-        lambda value: np.squeeze(value, axis=places),
-        name=name,
-        dtype=node.dtype,
-        shape=TensorShape(dims),
-        attrs={"axis": places},
-    )
+    return Node("Squeeze", (node,), name=name, dtype=node.dtype, shape=TensorShape(dims), attrs={"axis": places})
