@@ -15,10 +15,13 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.building import (
     as_shape_node,
     broadcast_shapes,
+    elementwise,
     is_node,
     operands,
     sizes_of,
@@ -65,34 +68,38 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
         _slice(hold(part.start), hold(part.stop), hold(part.step)) if isinstance(part, _slice) else hold(part)
         for part in parts
     ]
-    dynamic = len(inputs) > 1
+    attrs: dict[str, Any]
+    if len(inputs) > 1:
+        shape, attrs = _dynamic_shape(node, plan), {"plan": tuple(plan)}
+    else:
+        shape, attrs = TensorShape(None), {"index": plan[0] if len(plan) == 1 else tuple(plan)}
+        if node.shape.dims is not None:
+            shape = _sliced_shape(node.name, node.shape.as_list(), tuple(plan))
+    return Node("StridedSlice", inputs, name=name, dtype=node.dtype, shape=shape, attrs=attrs)
+
+
+@kernel_of("StridedSlice")
+def _strided_slice(node: Node) -> Any:
+    name = node.inputs[0].name
+
+    def take(value: Any, index: tuple[Any, ...]) -> Any:
+        try:
+            return value[index]
+        except IndexError as error:
+            raise InvalidArgumentError(f"slice index of {name!r} is out of bounds: {error}") from None
+
+    if "plan" not in node.attrs:
+        index = node.attrs["index"]
+        static = index if isinstance(index, tuple) else (index,)
+        return lambda value: take(value, static)
+    plan = node.attrs["plan"]
 
     def resolve(part: Any, values: Sequence[Any]) -> Any:
         if isinstance(part, _slice):
             return _slice(*(resolve(p, values) for p in (part.start, part.stop, part.step)))
         return int(values[part[1]]) if isinstance(part, tuple) else part
 
-    static = tuple(plan)
-
-    def take(value: Any, index: tuple[Any, ...] = static) -> Any:
-        try:
-            return value[index]
-        except IndexError as error:
-            raise InvalidArgumentError(f"slice index of {node.name!r} is out of bounds: {error}") from None
-
-    def evaluate(*values: Any) -> Any:
-        return take(values[0], tuple(resolve(part, values) for part in plan))
-
-    shape = TensorShape(None)
-    if dynamic:
-        shape = _dynamic_shape(node, plan)
-    elif node.shape.dims is not None:
-        shape = _sliced_shape(node.name, node.shape.as_list(), tuple(plan))
-    attrs = {} if dynamic else {"index": plan[0] if len(plan) == 1 else tuple(plan)}
-    return Node(
-        "StridedSlice", inputs, evaluate if dynamic else take, name=name, dtype=node.dtype,
-        shape=shape, attrs=attrs,
-    )  # fmt: skip
+    return lambda *values: take(values[0], tuple(resolve(part, values) for part in plan))
 
 
 def _dynamic_shape(node: Node, plan: Sequence[Any]) -> TensorShape:
@@ -155,24 +162,30 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Node:
         A node.
     """
     node, starts, sizes = as_node(input_), as_shape_node(begin), as_shape_node(size)
-
-    def cut(value: Any, first: Any, count: Any) -> Any:
-        ends = [None if n < 0 else int(b) + int(n) for b, n in zip(first, count, strict=True)]
-        for b, e, whole in zip(first, ends, np.shape(value), strict=True):
-            if b < 0 or (e or 0) > whole:
-                raise InvalidArgumentError(
-                    f"Expected begin and size arguments within the shape {np.shape(value)} of {node.name!r}; "
-                    f"got begin {list(first)} and size {list(count)}"
-                )
-        return value[tuple(_slice(int(b), e) for b, e in zip(first, ends, strict=True))]
-
     dims = sizes_of(sizes)
     if dims is not None and starts.op_type == "Const" and node.shape.dims is not None:
         dims = [
             n if n is not None or whole is None or sizes.op_type != "Const" else whole - int(b)
             for n, whole, b in zip(dims, node.shape.as_list(), starts.attrs["value"], strict=True)
         ]
-    return Node("Slice", (node, starts, sizes), cut, name=name, dtype=node.dtype, shape=TensorShape(dims))
+    return Node("Slice", (node, starts, sizes), name=name, dtype=node.dtype, shape=TensorShape(dims))
+
+
+@kernel_of("Slice")
+def _cut(node: Node) -> Any:
+    name = node.inputs[0].name
+
+    def cut(value: Any, first: Any, count: Any) -> Any:
+        ends = [None if n < 0 else int(b) + int(n) for b, n in zip(first, count, strict=True)]
+        for b, e, whole in zip(first, ends, np.shape(value), strict=True):
+            if b < 0 or (e or 0) > whole:
+                raise InvalidArgumentError(
+                    f"Expected begin and size arguments within the shape {np.shape(value)} of {name!r}; "
+                    f"got begin {list(first)} and size {list(count)}"
+                )
+        return value[tuple(_slice(int(b), e) for b, e in zip(first, ends, strict=True))]
+
+    return cut
 
 
 def strided_slice(
@@ -275,22 +288,21 @@ def gather(params: Any, indices: Any, validate_indices: Any = None, name: str | 
         place += table.shape.ndims
     if place != 0 and table.op_type == "VariableV2":
         # Only rows can be pulled; along another axis all of the Variable is read first.
-        table = Node("Identity", (table,), lambda value: value, dtype=table.dtype, shape=table.shape)
+        table = elementwise("Identity", table, None)
     shape = TensorShape(None)
     if table.shape.dims is not None and ids.shape.dims is not None:
         sizes = table.shape.as_list()
         if place >= len(sizes):
             raise ValueError(f"Shape must be at least rank {place + 1} but is rank {len(sizes)} for {table.name!r}.")
         shape = TensorShape([*sizes[:place], *ids.shape.as_list(), *sizes[place + 1 :]])
-    return Node(
-        "GatherV2",
-        (table, ids),
-        lambda value, at: take_rows(value, at, place),
-        name=name or "Gather",
-        dtype=table.dtype,
-        shape=shape,
-        attrs={"axis": place},
-    )
+    attrs = {"axis": place}
+    return Node("GatherV2", (table, ids), name=name or "Gather", dtype=table.dtype, shape=shape, attrs=attrs)
+
+
+@kernel_of("GatherV2")
+def _gather(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda params, indices: take_rows(params, indices, axis)
 
 
 @gradient_of("GatherV2")
@@ -301,18 +313,29 @@ def _gather_gradient(node: Node, grad: Node) -> Any:
         row = tuple(int(size) for size in params.shape)[1:]
         rows = grad
         if ids.shape.ndims != 1:
-            rows = Node("Rows", (grad,), lambda g: g.reshape(-1, *row), dtype=grad.dtype, shape=[None, *row])
-        indices = Node("RowIds", (ids,), _row_ids, dtype="int64", shape=[ids.shape.num_elements()])
+            rows = Node("Rows", (grad,), dtype=grad.dtype, shape=[None, *row])
+        indices = Node("RowIds", (ids,), dtype="int64", shape=[ids.shape.num_elements()])
         return IndexedSlices(rows, indices, params.shape.as_list()), *[None] * (len(node.inputs) - 1)
     return add_rows_like(grad, ids, params, axis), *[None] * (len(node.inputs) - 1)
 
 
-def _row_ids(ids: Any) -> Any:
-    return np.asarray(ids).reshape(-1).astype(np.int64)
+@kernel_of("Rows")
+def _rows(node: Node) -> Any:
+    row = node.shape.as_list()[1:]
+    return lambda values: values.reshape(-1, *row)
+
+
+computes("RowIds", lambda ids: np.asarray(ids).reshape(-1).astype(np.int64))
 
 
 def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
     """Give zeros of the shape of `like`, with rows added at some indices along an axis: what `gather` does, back."""
+    return Node("AddRows", (rows, ids, like), dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
+
+
+@kernel_of("AddRows")
+def _add_rows(node: Node) -> Any:
+    axis = node.attrs["axis"]
 
     def put(values: Any, at: Any, whole: Any) -> Any:
         shape = np.shape(whole)
@@ -323,7 +346,7 @@ def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
         source, target = tuple(range(place, place + at.ndim)), tuple(range(at.ndim))
         return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
 
-    return Node("AddRows", (rows, ids, like), put, dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
+    return put
 
 
 @gradient_of("AddRows")
@@ -333,15 +356,23 @@ def _add_rows_gradient(node: Node, grad: Node) -> Any:
 
 def take_along(values: Node, places: Node, axis: int) -> Node:
     """Give the elements at places along an axis, as numpy's function does."""
+    return Node("TakeAlong", (values, places), dtype=values.dtype, shape=places.shape, attrs={"axis": axis})
 
-    def take(whole: Any, at: Any) -> Any:
-        return np.take_along_axis(whole, at, axis)
 
-    return Node("TakeAlong", (values, places), take, dtype=values.dtype, shape=places.shape, attrs={"axis": axis})
+@kernel_of("TakeAlong")
+def _take_along(node: Node) -> Any:
+    axis = node.attrs["axis"]
+    return lambda whole, at: np.take_along_axis(whole, at, axis)
 
 
 def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
     """Give zeros of the shape of `like`, with values added up where `take_along` takes them from."""
+    return Node("PutAlong", (values, places, like), dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
+
+
+@kernel_of("PutAlong")
+def _put_along(node: Node) -> Any:
+    axis = node.attrs["axis"]
 
     def put(given: Any, at: Any, whole: Any) -> Any:
         sums = np.zeros(np.shape(whole), given.dtype)
@@ -350,7 +381,7 @@ def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
         np.add.at(sums, tuple(grid), given)
         return sums
 
-    return Node("PutAlong", (values, places, like), put, dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
+    return put
 
 
 @gradient_of("TakeAlong")
@@ -376,21 +407,23 @@ def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:
         A node of shape indices.shape[:-1] + params.shape[k:].
     """
     table, ids = as_node(params), as_node(indices)
-
-    def pick(value: Any, at: Any) -> Any:
-        depth = at.shape[-1]
-        sizes = np.shape(value)[:depth]
-        if at.size and (at.min() < 0 or np.any(at >= np.array(sizes))):
-            raise InvalidArgumentError(f"gather_nd: an index is out of bounds of the shape {np.shape(value)}")
-        flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), sizes) if depth else np.zeros(at.shape[:-1], int)
-        rows = np.reshape(value, (int(np.prod(sizes)), *np.shape(value)[depth:]))
-        return take_rows(rows, flat)
-
     shape = TensorShape(None)
     if table.shape.dims is not None and ids.shape.dims is not None:
         (*lead, depth) = ids.shape.as_list()
         shape = TensorShape(None if depth is None else [*lead, *table.shape.as_list()[depth:]])
-    return Node("GatherNd", (table, ids), pick, name=name, dtype=table.dtype, shape=shape)
+    return Node("GatherNd", (table, ids), name=name, dtype=table.dtype, shape=shape)
+
+
+def _gather_nd(value: Any, at: Any) -> Any:
+    depth = at.shape[-1]
+    sizes = np.shape(value)[:depth]
+    if at.size and (at.min() < 0 or np.any(at >= np.array(sizes))):
+        raise InvalidArgumentError(f"gather_nd: an index is out of bounds of the shape {np.shape(value)}")
+    flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), sizes) if depth else np.zeros(at.shape[:-1], int)
+    return take_rows(np.reshape(value, (int(np.prod(sizes)), *np.shape(value)[depth:])), flat)
+
+
+computes("GatherNd", _gather_nd)
 
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Node:
@@ -406,15 +439,17 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
         A node of `shape` and the dtype of `updates`.
     """
     ids, values, sizes = as_node(indices), as_node(updates), as_shape_node(shape)
+    return Node("ScatterNd", (ids, values, sizes), name=name, dtype=values.dtype, shape=TensorShape(sizes_of(sizes)))
 
-    def put(at: Any, rows: Any, wanted: Any) -> Any:
-        full = tuple(int(n) for n in wanted)
-        lead, rest = full[: at.shape[-1]], full[at.shape[-1] :]
-        flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lead).reshape(-1)
-        return np.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
 
-    static = TensorShape(sizes_of(sizes))
-    return Node("ScatterNd", (ids, values, sizes), put, name=name, dtype=values.dtype, shape=static)
+def _scatter_nd(at: Any, rows: Any, wanted: Any) -> Any:
+    full = tuple(int(n) for n in wanted)
+    lead, rest = full[: at.shape[-1]], full[at.shape[-1] :]
+    flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lead).reshape(-1)
+    return np.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
+
+
+computes("ScatterNd", _scatter_nd)
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int | None = None) -> Node:
@@ -435,16 +470,22 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     if where_true.shape.ndims is None:
         raise ValueError("Number of mask dimensions must be specified, even if some dimensions are None.")
     start = axis or 0
-    width = where_true.shape.ndims
+    dims = node.shape.as_list() if node.shape.dims is not None else None
+    shape = None if dims is None else [*dims[:start], None, *dims[start + where_true.shape.ndims :]]
+    attrs = {"axis": start}
+    return Node("BooleanMask", (node, where_true), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
+
+
+@kernel_of("BooleanMask")
+def _boolean_mask(node: Node) -> Any:
+    start = node.attrs["axis"]
 
     def pick(value: Any, truth: Any) -> Any:
-        full = np.shape(value)
-        merged = (*full[:start], int(np.prod(full[start : start + width])), *full[start + width :])
+        full, end = np.shape(value), start + np.ndim(truth)
+        merged = (*full[:start], int(np.prod(full[start:end])), *full[end:])
         return take_rows(np.reshape(value, merged), np.flatnonzero(truth), start)
 
-    dims = node.shape.as_list() if node.shape.dims is not None else None
-    shape = None if dims is None else [*dims[:start], None, *dims[start + width :]]
-    return Node("BooleanMask", (node, where_true), pick, name=name, dtype=node.dtype, shape=TensorShape(shape))
+    return pick
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Node:
@@ -466,22 +507,25 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     """
     truth = as_node(condition)
     if x is None and y is None:
-        return Node(
-            "Where", (truth,), lambda c: np.argwhere(c).astype(np.int64), name=name, dtype="int64",
-            shape=[None, truth.shape.ndims],
-        )  # fmt: skip
+        return Node("Where", (truth,), name=name, dtype="int64", shape=[None, truth.shape.ndims])
     if x is None or y is None:
         raise ValueError("x and y must both be non-None or both be None.")
     a, b = operands("Select", x, y)
     rows = truth.shape.ndims == 1 and (a.shape.ndims or 0) > 1
-
-    def choose(c: Any, u: Any, v: Any) -> Any:
-        return np.where(np.reshape(c, (-1,) + (1,) * (np.ndim(u) - 1)) if rows else c, u, v)
-
     shape = broadcast_shapes("Select", a, b)
     if not rows and shape.dims is not None and truth.shape.ndims not in (0, None):
         shape = broadcast_shapes("Select", truth, a if a.shape.ndims else b)
-    return Node("Select", (truth, a, b), choose, name=name, dtype=a.dtype, shape=shape, attrs={"rows": rows})
+    return Node("Select", (truth, a, b), name=name, dtype=a.dtype, shape=shape, attrs={"rows": rows})
+
+
+computes("Where", lambda condition: np.argwhere(condition).astype(np.int64))
+
+
+@kernel_of("Select")
+def _select(node: Node) -> Any:
+    if node.attrs["rows"]:
+        return lambda c, x, y: np.where(np.reshape(c, (-1,) + (1,) * (np.ndim(x) - 1)), x, y)
+    return np.where
 
 
 def one_hot(
@@ -523,12 +567,6 @@ def one_hot(
     on = as_node(1 if on_value is None else on_value, None if is_node(on_value) else kind, name="one_hot/on_value")
     off = as_node(0 if off_value is None else off_value, None if is_node(off_value) else kind, name="one_hot/off_value")
     place = -1 if axis is None else axis
-
-    def expand(at: Any, count: Any, high: Any, low: Any) -> Any:
-        hot = np.asarray(at)[..., None] == np.arange(int(count))
-        hot = np.moveaxis(hot, -1, place)
-        return np.where(hot, high, low)
-
     shape = TensorShape(None)
     if ids.shape.dims is not None:
         sizes = ids.shape.as_list()
@@ -536,7 +574,18 @@ def one_hot(
         sizes.insert(place if place >= 0 else len(sizes) + 1 + place, None if count is None else int(count))
         shape = TensorShape(sizes)
     inputs, attrs = (ids, length, on, off), {"axis": place}
-    return Node("OneHot", inputs, expand, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
+    return Node("OneHot", inputs, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
+
+
+@kernel_of("OneHot")
+def _one_hot(node: Node) -> Any:
+    axis = node.attrs["axis"]
+
+    def expand(at: Any, count: Any, high: Any, low: Any) -> Any:
+        hot = np.asarray(at)[..., None] == np.arange(int(count))
+        return np.where(np.moveaxis(hot, -1, axis), high, low)
+
+    return expand
 
 
 rearranges("Slice", "StridedSlice", views=True)
@@ -554,5 +603,5 @@ def _select_gradient(node: Node, grad: Node) -> Any:
     if node.attrs["rows"]:
         rank = grad.shape.ndims
         sizes = [-1, *[1] * ((rank or 1) - 1)]
-        condition = Node("Reshape", (condition, as_shape_node(sizes)), np.reshape, dtype="bool", shape=None)
+        condition = reshape(condition, sizes)
     return None, unbroadcast(masked(grad, condition), x, y), unbroadcast(masked(grad, condition, False), y, x)
