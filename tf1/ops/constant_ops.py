@@ -6,6 +6,7 @@ Layer: tf1.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
-from globalstep.tf1.ops.building import MAX_STATIC, as_shape_node, is_node, operand_list, sizes_of
+from globalstep.tf1.ops.building import MAX_STATIC, as_shape_node, elementwise, is_node, operand_list, sizes_of
 from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.primitives import broadcast
 from globalstep.tf1.ops.reduction_ops import reduce_sum
@@ -69,7 +71,7 @@ def constant(
         if verify_shape and wanted != array.shape:
             raise TypeError(f"Expected Tensor's shape: {wanted}, got {array.shape}.")
         array = _filled_up(array, wanted)
-    return Node("Const", (), lambda: array, name=name, dtype=array.dtype, shape=array.shape, attrs={"value": array})
+    return Node("Const", name=name, dtype=array.dtype, shape=array.shape, attrs={"value": array})
 
 
 def _filled_up(array: Any, shape: tuple[int, ...]) -> Any:
@@ -138,10 +140,10 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
     node = as_node(input)
     if not TensorShape(shape).is_compatible_with(node.shape):
         raise ValueError(f"The default {node.name!r} of shape {node.shape} does not fit the shape {shape}.")
-    return Node(
-        "PlaceholderWithDefault", (node,), lambda value: value, name=name, dtype=node.dtype,
-        shape=TensorShape(shape),
-    )  # fmt: skip
+    return Node("PlaceholderWithDefault", (node,), name=name, dtype=node.dtype, shape=TensorShape(shape))
+
+
+computes("PlaceholderWithDefault", lambda value: value)
 
 
 def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None) -> Node:
@@ -150,13 +152,7 @@ def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None)
     Nothing of that size exists before a run, and an initializer made of it crosses the wire as a number.
     """
     sizes = as_shape_node(shape)
-    dims = sizes_of(sizes)
-    kind = dtype.as_numpy_dtype
-
-    def make(wanted: Any) -> Any:
-        return np.full(tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()), value, dtype=kind)
-
-    return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(dims), attrs={"fill": value})
+    return Node(op_type, (sizes,), name=name, dtype=dtype, shape=TensorShape(sizes_of(sizes)), attrs={"fill": value})
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
@@ -187,7 +183,15 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     if node.op_type == "Const":
         return filled("Fill", dims, node.attrs["value"].item(), node.dtype, name)
     sizes = as_shape_node(dims)
+    return Node("Fill", (sizes, node), name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 
+
+@kernel_of("Fill")
+def _fill(node: Node) -> Any:
+    if len(node.inputs) == 1:
+        value, kind = node.attrs["fill"], node.dtype.as_numpy_dtype
+        return lambda wanted: np.full(tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()), value, dtype=kind)
+    sizes = node.inputs[0]
     constant = sizes.attrs.get("value") if sizes.op_type == "Const" else None
     static = () if constant is None else tuple(np.asarray(constant).ravel().tolist())
 
@@ -200,22 +204,14 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
         shape = tuple(np.asarray(wanted).ravel().tolist())
         return broadcast(scalar, shape)
 
-    return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
+    return make
 
 
 def _like(op_type: str, node: Node, value: Any, dtype: DTypeLike | None, name: str | None) -> Node:
     kind = node.dtype if dtype is None else as_dtype(dtype)
     if node.shape.is_fully_defined():
         return filled("Fill", [int(size) for size in node.shape], value, kind, name or op_type)
-    return Node(
-        op_type,
-        (node,),
-        lambda v: np.full(np.shape(v), value, dtype=kind.as_numpy_dtype),
-        name=name,
-        dtype=kind,
-        shape=node.shape,
-        attrs={"stops_gradient": True},
-    )
+    return elementwise(op_type, node, name, kind, stops_gradient=True)
 
 
 def zeros_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True) -> Node:
@@ -236,21 +232,23 @@ def eye(
     name: str | None = None,
 ) -> Node:
     """Give an identity matrix, or a batch of them; sizes are ints or nodes."""
-    kind = as_dtype(dtype).as_numpy_dtype
     sizes = [num_rows, num_rows if num_columns is None else num_columns]
     parts = [as_shape_node([] if batch_shape is None else batch_shape), *map(as_shape_node, sizes)]
-
-    def make(*parts: Any) -> Any:
-        shape = np.concatenate([np.reshape(part, -1) for part in parts]).astype(np.int64)
-        return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=kind), tuple(shape)).copy()
-
     dims = [sizes_of(part) for part in parts]
     values = [part.attrs["value"] for part in parts if part.op_type == "Const"]
     if len(values) == len(parts) and math.prod(int(n) for value in values for n in value.reshape(-1)) <= MAX_STATIC:
-        return constant(make(*values), name=name or "eye")
+        return constant(_identities(as_dtype(dtype), *values), name=name or "eye")
     last = [size[0] if size is not None and len(size) == 1 else None for size in dims[1:]]
     shape = TensorShape(None if dims[0] is None else [*dims[0], *last])
-    return Node("Eye", parts, make, name=name or "eye", dtype=dtype, shape=shape)
+    return Node("Eye", parts, name=name or "eye", dtype=dtype, shape=shape)
+
+
+def _identities(dtype: DType, *parts: Any) -> Any:
+    shape = np.concatenate([np.reshape(part, -1) for part in parts]).astype(np.int64)
+    return np.broadcast_to(np.eye(shape[-2], shape[-1], dtype=dtype.as_numpy_dtype), tuple(shape)).copy()
+
+
+kernel_of("Eye")(lambda node: partial(_identities, node.dtype))
 
 
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None = None, name: str = "range") -> Node:
@@ -277,11 +275,6 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
         if kind is None
         else [as_node(item, None if is_node(item) else kind, name=f"{name}/limit") for item in (start, limit, delta)]
     )
-    kind = kind or nodes[0].dtype
-
-    def make(first: Any, last: Any, step: Any) -> Any:
-        return np.arange(first, last, step, dtype=kind.as_numpy_dtype)
-
     shape: list[int | None] = [None]
     if all(node.op_type == "Const" for node in nodes):
         first, last, step = (node.attrs["value"] for node in nodes)
@@ -290,7 +283,15 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
         if not math.isfinite(count):
             raise ValueError("Maximum allowed size exceeded")
         shape = [max(0, math.ceil(count))]
-    return Node("Range", nodes, make, name=name, dtype=kind, shape=shape)
+    return Node("Range", nodes, name=name, dtype=kind or nodes[0].dtype, shape=shape)
+
+
+@kernel_of("Range", "LinSpace")
+def _numbers(node: Node) -> Any:
+    kind = node.dtype.as_numpy_dtype
+    if node.op_type == "Range":
+        return lambda first, last, step: np.arange(first, last, step, dtype=kind)
+    return lambda first, last, count: np.linspace(first, last, int(count), dtype=kind)
 
 
 @gradient_of("Fill")
@@ -307,16 +308,8 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Node:
     low, high = operand_list("LinSpace", (start, stop), "limits")
     count = as_node(num)
     size = int(count.attrs["value"]) if count.op_type == "Const" else None
-    kind = low.dtype.as_numpy_dtype
-    return Node(
-        "LinSpace",
-        (low, high, count),
-        lambda a, b, n: np.linspace(a, b, int(n), dtype=kind),
-        name=name or "LinSpace",
-        dtype=low.dtype,
-        shape=[size],
-        attrs={"stops_gradient": True},
-    )
+    attrs = {"stops_gradient": True}
+    return Node("LinSpace", (low, high, count), name=name, dtype=low.dtype, shape=[size], attrs=attrs)
 
 
 lin_space = linspace

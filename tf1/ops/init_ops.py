@@ -15,6 +15,7 @@ import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.constant_ops import constant, eye, fill, filled
 from globalstep.tf1.ops.random_ops import random_normal, random_uniform, truncated_normal
@@ -264,13 +265,20 @@ class Orthogonal:
         kind = self.dtype if dtype is None else as_dtype(dtype)
         rows, columns = int(np.prod(sizes[:-1])), sizes[-1]
         normal = random_normal((max(rows, columns), min(rows, columns)), dtype=kind, seed=self.seed)
+        return Node("Orthogonal", (normal,), dtype=kind, shape=sizes, attrs={"gain": self.gain})
 
-        def orthonormal(values: Any) -> Any:
-            q, r = np.linalg.qr(values)
-            q = q * np.sign(np.diag(r))
-            return (self.gain * (q.T if rows < columns else q)).reshape(sizes).astype(kind.as_numpy_dtype)
 
-        return Node("Orthogonal", (normal,), orthonormal, dtype=kind, shape=sizes)
+@kernel_of("Orthogonal")
+def _orthogonal(node: Node) -> Any:
+    gain, dtype, sizes = node.attrs["gain"], node.dtype.as_numpy_dtype, tuple(int(size) for size in node.shape)
+
+    def orthonormal(values: Any) -> Any:
+        q, r = np.linalg.qr(values)
+        q = q * np.sign(np.diag(r))
+        is_wide = int(np.prod(sizes[:-1])) < sizes[-1]
+        return (gain * (q.T if is_wide else q)).reshape(sizes).astype(dtype)
+
+    return orthonormal
 
 
 class Identity:
