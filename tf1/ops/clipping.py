@@ -16,6 +16,7 @@ import numpy as np
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import size
@@ -33,10 +34,6 @@ def _values(t: Any) -> Node:
 def _like(t: Any, values: Node) -> Any:
     """Give `values` in the form of `t`."""
     return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
-
-
-def _clipped(v: Any, low: Any, high: Any) -> Any:
-    return np.maximum(np.minimum(v, high), low)
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
@@ -60,15 +57,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         shape = broadcast_shapes("ClipByValue", values, bound)
         if not shape.is_compatible_with(values.shape):
             raise ValueError(f"Shapes {values.shape} and {bound.shape} are incompatible: clip bounds widen t.")
-    clipped = Node(
-        "ClipByValue",
-        (values, low, high),
-        _clipped,
-        name=name or "clip_by_value",
-        dtype=values.dtype,
-        shape=values.shape,
-    )
-    return _like(t, clipped)
+    inputs = (values, low, high)
+    return _like(t, Node("ClipByValue", inputs, name=name or "clip_by_value", dtype=values.dtype, shape=values.shape))
+
+
+computes("ClipByValue", lambda v, low, high: np.maximum(np.minimum(v, high), low))
 
 
 @gradient_of("ClipByValue")
@@ -97,21 +90,26 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     values, limit = operands("ClipByNorm", _values(t), clip_norm, ("t", "clip_norm"))
     require_float("ClipByNorm", values, "t")
     places = None if axes is None else normal_axes(axes, values)
-
-    def clip(v: Any, c: Any) -> Any:
-        return v * c / np.maximum(np.sqrt(_square_sum(v, places)), c)
-
     clipped = Node(
-        "ClipByNorm", (values, limit), clip, name=name or "clip_by_norm", dtype=values.dtype,
-        shape=values.shape, attrs={"axes": places},
+        "ClipByNorm", (values, limit), name=name or "clip_by_norm", dtype=values.dtype, shape=values.shape,
+        attrs={"axes": places},
     )  # fmt: skip
     return _like(t, clipped)
+
+
+@kernel_of("ClipByNorm")
+def _clip_by_norm(node: Node) -> Any:
+    axes = node.attrs["axes"]
+    return lambda v, c: v * c / np.maximum(np.sqrt(_square_sum(v, axes)), c)
 
 
 def _root_of_squares(values: Node, axes: Any) -> Node:
     """Give the 2-norm, with gradient 0 instead of infinity at 0."""
     squares = reduce_sum(math_ops.square(values), axes, axes is not None)
-    return Node("RootOfSquares", (squares,), np.sqrt, dtype=values.dtype, shape=squares.shape)
+    return Node("RootOfSquares", (squares,), dtype=values.dtype, shape=squares.shape)
+
+
+computes("RootOfSquares", np.sqrt)
 
 
 @gradient_of("RootOfSquares")
@@ -141,16 +139,11 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Any
     """
     values, limit = operands("ClipByAverageNorm", _values(t), clip_norm, ("t", "clip_norm"))
     require_float("ClipByAverageNorm", values, "t")
+    name = name or "clip_by_average_norm"
+    return _like(t, Node("ClipByAverageNorm", (values, limit), name=name, dtype=values.dtype, shape=values.shape))
 
-    def clip(v: Any, c: Any) -> Any:
-        norm = np.sqrt(_square_sum(v, None))
-        return v * c * np.minimum(np.size(v) / norm, 1 / c)
 
-    clipped = Node(
-        "ClipByAverageNorm", (values, limit), clip, name=name or "clip_by_average_norm", dtype=values.dtype,
-        shape=values.shape,
-    )  # fmt: skip
-    return _like(t, clipped)
+computes("ClipByAverageNorm", lambda v, c: v * c * np.minimum(np.size(v) / np.sqrt(_square_sum(v, None)), 1 / c))
 
 
 @gradient_of("ClipByAverageNorm")
@@ -187,12 +180,15 @@ def global_norm(t_list: Any, name: str | None = None) -> Node:
         raise ValueError("t_list holds no value: a global norm needs at least one that is not None.")
     for node in nodes:
         require_float("L2Loss", node, "t")
+    return Node("GlobalNorm", nodes, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
 
-    def norm(*values: Any) -> Any:
-        squares = [_square_sum(v, None) for v in values]
-        return np.sqrt(sum(squares[1:], squares[0]))
 
-    return Node("GlobalNorm", nodes, norm, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
+def _global_norm(*values: Any) -> Any:
+    squares = [_square_sum(v, None) for v in values]
+    return np.sqrt(sum(squares[1:], squares[0]))
+
+
+computes("GlobalNorm", _global_norm)
 
 
 @gradient_of("GlobalNorm")
@@ -232,24 +228,25 @@ def clip_by_global_norm(
                 continue
             values = _values(t)
             scale = scales.setdefault(values.dtype.name, _scale(norm, clip_norm, values))
-            clipped = Node(
-                "Mul", (values, scale), lambda v, s: v * s, name="clipped", dtype=values.dtype,
-                shape=values.shape,
-            )  # fmt: skip
-            results.append(_like(t, clipped))
+            results.append(_like(t, math_ops.multiply(values, scale, name="clipped")))
     return results, norm
 
 
 def _scale(norm: Node, clip_norm: Any, values: Node) -> Node:
     """Give the common factor in the dtype of `values`."""
     _, limit = operands("ClipByGlobalNorm", norm, clip_norm, ("use_norm", "clip_norm"))
-    kind = values.dtype.as_numpy_dtype
+    return Node("ClipScale", (norm, limit), name="scale", dtype=values.dtype, shape=[])
+
+
+@kernel_of("ClipScale")
+def _clip_scale(node: Node) -> Any:
+    kind = node.dtype.as_numpy_dtype
 
     def factor(n: Any, c: Any) -> Any:
         scale = c * np.minimum(1 / n, np.asarray(1, kind) / c)
         return np.asarray(scale + (n - n)).astype(kind)
 
-    return Node("ClipScale", (norm, limit), factor, name="scale", dtype=values.dtype, shape=[])
+    return factor
 
 
 @gradient_of("ClipScale")
