@@ -8,7 +8,6 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops import math_ops
@@ -73,46 +73,36 @@ def embedding_lookup(
     if len(tables) == 1:
         rows = gather(tables[0], numbers, name=name or "embedding_lookup")
         return _clipped(rows, numbers, max_norm)
-    if partition_strategy == "mod":
-        place_of = _alternating(len(tables))
-    elif partition_strategy == "div":
-        place_of = _contiguous(tables)
-    else:
+    if partition_strategy not in ("mod", "div"):
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}")
-    return _clipped(_spread(tables, numbers, place_of, partition_strategy, name), numbers, max_norm)
+    return _clipped(_spread(tables, numbers, partition_strategy, name), numbers, max_norm)
 
 
-#: From ids [n] to the table that each is in, and its row there.
-_PlaceOf = Callable[[Any], tuple[Any, Any]]
-
-
-def _alternating(count: int) -> _PlaceOf:
-    return lambda ids: (ids % count, ids // count)
-
-
-def _contiguous(tables: list[Node]) -> _PlaceOf:
+def _rows_of_all(tables: list[Node]) -> int:
     sizes = [None if t.shape.dims is None else t.shape.as_list()[0] for t in tables]
     if any(size is None for size in sizes):
         raise ValueError("partition_strategy 'div' needs tables whose number of rows is known.")
-    total = sum(size for size in sizes if size is not None)
-    each, longer = divmod(total, len(tables))
+    return sum(size for size in sizes if size is not None)
+
+
+def _places(ids: Any, count: int, total: int | None) -> tuple[Any, Any]:
+    """Give the table, of `count`, that each id [n] is in, and its row there; without a total they alternate."""
+    if total is None:
+        return ids % count, ids // count
+    each, longer = divmod(total, count)
     border = longer * (each + 1)
-
-    def place_of(ids: Any) -> tuple[Any, Any]:
-        early = ids < border
-        owner = np.where(early, ids // (each + 1), longer + (ids - border) // max(each, 1))
-        return owner, np.where(early, ids % (each + 1), (ids - border) % max(each, 1))
-
-    return place_of
+    early = ids < border
+    owner = np.where(early, ids // (each + 1), longer + (ids - border) // max(each, 1))
+    return owner, np.where(early, ids % (each + 1), (ids - border) % max(each, 1))
 
 
-def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, name: str | None) -> Node:
-    """Look up ids in several tables: each id once in its table, and its row given to all who name it."""
-    count = len(tables)
+@kernel_of("SortIds")
+def _sort_ids(node: Node) -> Any:
+    count, total = node.attrs["tables"], node.attrs["rows"]
 
     def sort(numbers: Any) -> Any:
         distinct, position = distinct_ids(np.asarray(numbers).reshape(-1))
-        owner, place = place_of(distinct)
+        owner, place = _places(distinct, count, total)
         if owner.size and (owner.min() < 0 or owner.max() >= count):
             wrong = distinct[(owner < 0) | (owner >= count)][0]
             raise InvalidArgumentError(f"Row id {wrong} is in none of the {count} tables of this lookup.")
@@ -122,24 +112,32 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, na
         ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
         return (*np.split(place[order], ends), where[position])
 
-    sorted_ids = Node("SortIds", (ids,), sort, attrs={"tuple": True, "stops_gradient": True})
+    return sort
+
+
+def _spread(tables: list[Node], ids: Node, strategy: str, name: str | None) -> Node:
+    """Look up ids in several tables: each id once in its table, and its row given to all who name it."""
+    count, total = len(tables), _rows_of_all(tables) if strategy == "div" else None
+    attrs = {"tuple": True, "stops_gradient": True, "tables": count, "rows": total}
+    sorted_ids = Node("SortIds", (ids,), attrs=attrs)
     parts = [tuple_item(sorted_ids, i, dtype=ids.dtype, shape=[None]) for i in range(count)]
     position = tuple_item(sorted_ids, count, dtype="int64", shape=[None])
     gathered = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
-
-    def restore(numbers: Any, where: Any, *rows: Any) -> Any:
-        values = take_rows(np.concatenate(rows), where)
-        return np.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
-
     shape = TensorShape(None)
     if tables[0].shape.dims is not None and ids.shape.dims is not None:
         shape = TensorShape([*ids.shape.as_list(), *tables[0].shape.as_list()[1:]])
     return Node(
-        "EmbeddingLookup", (ids, position, *gathered), restore, name=name or "embedding_lookup",
-        dtype=tables[0].dtype, shape=shape, attrs={"partition_strategy": strategy},
+        "EmbeddingLookup", (ids, position, *gathered), name=name or "embedding_lookup", dtype=tables[0].dtype,
+        shape=shape, attrs={"partition_strategy": strategy},
     )  # fmt: skip
 
 
+def _restore(numbers: Any, where: Any, *rows: Any) -> Any:
+    values = take_rows(np.concatenate(rows), where)
+    return np.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
+
+
+computes("EmbeddingLookup", _restore)
 no_gradient("SortIds")
 
 
@@ -148,18 +146,21 @@ def _lookup_gradient(node: Node, grad: Node) -> Any:
     """Each table's gathered rows get the sum of the gradients of those who named them."""
     _, position, *tables = node.inputs
     row = tables[0].shape.as_list()[1:]
-
-    def add_up(g: Any, where: Any, *rows: Any) -> Any:
-        counts = [len(part) for part in rows]
-        whole = scatter_rows(g, where, (sum(counts), *rows[0].shape[1:]))
-        return tuple(np.split(whole, np.cumsum(counts)[:-1]))
-
-    parts = Node("EmbeddingLookupGrad", (grad, position, *tables), add_up, attrs={"tuple": True})
+    parts = Node("EmbeddingLookupGrad", (grad, position, *tables), attrs={"tuple": True})
     return [
         None,
         None,
         *(tuple_item(parts, at, dtype=table.dtype, shape=[None, *row]) for at, table in enumerate(tables)),
     ]
+
+
+def _add_up(g: Any, where: Any, *rows: Any) -> Any:
+    counts = [len(part) for part in rows]
+    whole = scatter_rows(g, where, (sum(counts), *rows[0].shape[1:]))
+    return tuple(np.split(whole, np.cumsum(counts)[:-1]))
+
+
+computes("EmbeddingLookupGrad", _add_up)
 
 
 @gradient_of("EmbeddingLookupGrad")
@@ -173,15 +174,20 @@ def _lookup_grad_gradient(node: Node, grads: Any) -> Any:
 def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
     if max_norm is None:
         return rows
+    attrs = {"max_norm": float(max_norm)}
+    return Node("ClipRowsByNorm", (rows, ids), dtype=rows.dtype, shape=rows.shape, attrs=attrs)
+
+
+@kernel_of("ClipRowsByNorm")
+def _clip_rows(node: Node) -> Any:
+    max_norm = node.attrs["max_norm"]
 
     def clip(values: Any, numbers: Any) -> Any:
         axes = tuple(range(np.ndim(numbers), np.ndim(values)))
         norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
         return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
 
-    return Node(
-        "ClipRowsByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape, attrs={"max_norm": float(max_norm)}
-    )
+    return clip
 
 
 @gradient_of("ClipRowsByNorm")
@@ -231,6 +237,19 @@ def embedding_lookup_sparse(
         raise TypeError("sp_weights must be either None or SparseTensor")
     dense = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
     inputs = [dense, sp_ids.indices] + ([] if sp_weights is None else [math_ops.cast(sp_weights.values, dense.dtype)])
+    dims = sizes_of(sp_ids.dense_shape)
+    shape = None
+    if dense.shape.dims is not None:
+        shape = [dims[0] if dims else None, *dense.shape.as_list()[1:]]
+    return Node(
+        "EmbeddingLookupSparse", inputs, name=name or "embedding_lookup_sparse", dtype=dense.dtype,
+        shape=TensorShape(shape), attrs={"combiner": combiner},
+    )  # fmt: skip
+
+
+@kernel_of("EmbeddingLookupSparse")
+def _combining(node: Node) -> Any:
+    combiner = node.attrs["combiner"]
 
     def combine(rows: Any, places: Any, weights: Any = None) -> Any:
         owner = places[:, 0]
@@ -244,14 +263,7 @@ def embedding_lookup_sparse(
             return total / np.reshape(scatter_rows(weights, owner, (count,)), column)
         return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
-    dims = sizes_of(sp_ids.dense_shape)
-    shape = None
-    if dense.shape.dims is not None:
-        shape = [dims[0] if dims else None, *dense.shape.as_list()[1:]]
-    return Node(
-        "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=dense.dtype,
-        shape=TensorShape(shape), attrs={"combiner": combiner},
-    )  # fmt: skip
+    return combine
 
 
 @gradient_of("EmbeddingLookupSparse")
@@ -316,28 +328,9 @@ def safe_embedding_lookup_sparse(
         return whole
     with sparse_ids.graph.name_scope(name or "embedding_lookup"):
         weights = [] if sparse_weights is None else [sparse_weights.values]
-
-        def fill(places: Any, ids: Any, shape: Any, factors: Any = None) -> Any:
-            valid = np.asarray(ids) >= 0
-            if factors is not None and combiner != "sum":
-                valid = valid & (factors > 0)
-            places, ids = places[valid], ids[valid]
-            factors = np.ones(len(ids), np.float32) if factors is None else factors[valid]
-            empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
-            added = np.zeros((len(empty), places.shape[1]), places.dtype)
-            added[:, 0] = empty
-            places = np.concatenate([places, added])
-            order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
-            ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
-            factors = np.concatenate([factors, np.ones(len(empty), factors.dtype)])
-            bare = np.zeros(int(shape[0]), np.bool_)
-            bare[empty] = True
-            return places[order], ids[order], factors[order], bare
-
-        parts = Node(
-            "SparseFillEmptyRows", (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights), fill,
-            attrs={"tuple": True, "stops_gradient": True},
-        )  # fmt: skip
+        inputs = (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights)
+        attrs = {"tuple": True, "stops_gradient": True, "combiner": combiner, "default_id": default_id}
+        parts = Node("FillRowsWithoutIds", inputs, name="SparseFillEmptyRows", attrs=attrs)
         places = tuple_item(parts, 0, dtype="int64", shape=[None, 2])
         ids = SparseTensor(places, tuple_item(parts, 1, dtype=sparse_ids.dtype, shape=[None]), sparse_ids.dense_shape)
         weighed = None
@@ -348,11 +341,36 @@ def safe_embedding_lookup_sparse(
         if default_id is not None:
             return dense
         bare = tuple_item(parts, 3, dtype="bool", shape=[None])
-
-        def clear(rows: Any, none: Any) -> Any:
-            return np.where(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
-
-        return Node("ClearRows", (dense, bare), clear, dtype=dense.dtype, shape=dense.shape)
+        return Node("ClearRows", (dense, bare), dtype=dense.dtype, shape=dense.shape)
 
 
+@kernel_of("FillRowsWithoutIds")
+def _fill_rows(node: Node) -> Any:
+    combiner, default_id = node.attrs["combiner"], node.attrs["default_id"]
+
+    def fill(places: Any, ids: Any, shape: Any, factors: Any = None) -> Any:
+        valid = np.asarray(ids) >= 0
+        if factors is not None and combiner != "sum":
+            valid = valid & (factors > 0)
+        places, ids = places[valid], ids[valid]
+        factors = np.ones(len(ids), np.float32) if factors is None else factors[valid]
+        empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+        added = np.zeros((len(empty), places.shape[1]), places.dtype)
+        added[:, 0] = empty
+        places = np.concatenate([places, added])
+        order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
+        ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
+        factors = np.concatenate([factors, np.ones(len(empty), factors.dtype)])
+        bare = np.zeros(int(shape[0]), np.bool_)
+        bare[empty] = True
+        return places[order], ids[order], factors[order], bare
+
+    return fill
+
+
+def _clear_rows(rows: Any, bare: Any) -> Any:
+    return np.where(np.reshape(bare, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
+
+
+computes("ClearRows", _clear_rows)
 rearranges("ClearRows")
