@@ -10,9 +10,11 @@ from typing import Any
 
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Graph, Node, as_node
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.branches import taken_only
 from globalstep.tf1.loops.flow_gradients import zeros_of
+from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.control_flow_ops import Assert
 from globalstep.tf1.ops.math_ops import add_n, cast
 
@@ -70,7 +72,7 @@ def cond(
     graph = condition.graph
     with graph.name_scope(name or "cond"):
         # The condition of nested choices, and of mutations in a branch, is a value of its own.
-        condition = Node("Identity", (condition,), _same, name="pred_id", dtype=condition.dtype, shape=condition.shape)
+        condition = identity(condition, "pred_id")
         nodes, several, start = _values(graph, "true_fn", first, condition)
         other, also_several, other_start = _values(graph, "false_fn", second, condition)
         if several is not also_several or len(nodes) != len(other):
@@ -85,10 +87,6 @@ def cond(
         yes = taken_only(condition, True, nodes, start)
         merged = [_merge(condition, *both) for both in zip(yes, no, nodes, other, strict=True)]
     return merged[0] if len(merged) == 1 and not (strict and several) else merged
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _values(graph: Graph, what: str, branch: _Branch, condition: Node) -> tuple[list[Node], bool, int]:
@@ -107,17 +105,14 @@ def _value(graph: Graph, item: Any, condition: Node) -> Node:
     node = graph.as_graph_element(item) if hasattr(item, "outputs") else as_node(item)
     if not node.is_operation:
         return node
-    return Node("Identity", (condition,), _same, name="ran", dtype=condition.dtype, shape=[], control_inputs=[node])
+    return Node("Identity", (condition,), name="ran", dtype=condition.dtype, shape=[], control_inputs=[node])
 
 
 def _merge(condition: Node, yes: Node, no: Node, like: Node, other: Node) -> Node:
-    return Node(
-        "Merge",
-        (condition, yes, no),
-        lambda holds, one, two: one if holds else two,
-        dtype=like.dtype,
-        shape=_common_shape(like.shape, other.shape),
-    )
+    return Node("Merge", (condition, yes, no), dtype=like.dtype, shape=_common_shape(like.shape, other.shape))
+
+
+computes("Merge", lambda holds, one, two: one if holds else two)
 
 
 @gradient_of("Merge")
@@ -128,11 +123,14 @@ def _merge_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
 
 def _if_taken(condition: Node, expected: bool, grad: Node, like: Node) -> Node:
     """Return a gradient where a branch is taken, and zeros like another value where it is not."""
-    return Node(
-        "MergeGrad", (condition, grad, like),
-        lambda holds, gradient, value: gradient if bool(holds) is expected else zeros_of(value),
-        dtype=like.dtype, shape=like.shape, attrs={"expected": expected},
-    )  # fmt: skip
+    attrs = {"expected": expected}
+    return Node("MergeGrad", (condition, grad, like), dtype=like.dtype, shape=like.shape, attrs=attrs)
+
+
+@kernel_of("MergeGrad")
+def _merge_grad(node: Node) -> Any:
+    expected = node.attrs["expected"]
+    return lambda holds, gradient, value: gradient if bool(holds) is expected else zeros_of(value)
 
 
 @gradient_of("MergeGrad")
@@ -209,10 +207,5 @@ def _chosen(graph: Graph, pairs: Sequence[tuple[Node, _Branch]], default: _Branc
         return cond(condition, function, default, strict)
     with graph.control_dependencies([Assert(condition, ["None of the conditions evaluated as True."])]):
         result = function()
-        return [_held(item) for item in result] if isinstance(result, (list, tuple)) else _held(result)
-
-
-def _held(item: Any) -> Node:
-    """Give a value that is there only once the conditions were checked."""
-    node = as_node(item)
-    return Node("Identity", (node,), _same, dtype=node.dtype, shape=node.shape)
+        # Values that are there only once the conditions were checked.
+        return [identity(item) for item in result] if isinstance(result, (list, tuple)) else identity(result)

@@ -6,6 +6,7 @@ Layer: tf1.
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from globalstep.tf1.graph.graph import (
     tuple_item,
 )
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
@@ -156,18 +158,22 @@ def Print(  # noqa: N802
         A node like `input_`.
     """
     node, shown = as_node(input_), [as_node(item) for item in data]
-    written = [0]
+    attrs = {"message": message, "first_n": first_n, "summarize": summarize}
+    return Node("Print", (node, *shown), name=name, dtype=node.dtype, shape=node.shape, attrs=attrs, stateful=True)
+
+
+@kernel_of("Print")
+def _print(node: Node) -> Any:
+    message, first_n, summarize = (node.attrs[part] for part in ("message", "first_n", "summarize"))
+    counted = itertools.count(1)
 
     def show(value: Any, *items: Any) -> Any:
-        written[0] += 1
-        if first_n is None or first_n < 0 or written[0] <= first_n:
+        if first_n is None or first_n < 0 or next(counted) <= first_n:
             text = "".join(f"[{_summary(item, summarize)}]" for item in items)
             write_line(sys.stderr, f"{message or ''}{text}")
         return value
 
-    return Node(
-        "Print", (node, *shown), show, name=name, dtype=node.dtype, shape=node.shape, stateful=True
-    )  # fmt: skip
+    return show
 
 
 passes("Print")
@@ -198,13 +204,19 @@ def Assert(  # noqa: N802
         InvalidArgumentError: In the run.
     """
     nodes = [as_node(condition), *(as_node(item) for item in data)]
+    return Node("Assert", nodes, name=name, operation=True, attrs={"summarize": summarize}, stateful=True)
+
+
+@kernel_of("Assert")
+def _assert(node: Node) -> Any:
+    summarize = node.attrs["summarize"]
 
     def check(holds: Any, *items: Any) -> None:
         if not np.all(holds):
             shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
             raise InvalidArgumentError(f"assertion failed: {shown}")
 
-    return Node("Assert", nodes, check, name=name, operation=True, stateful=True)
+    return check
 
 
 def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:
@@ -316,6 +328,6 @@ def py_func(
         return arrays_out if several else arrays_out[0]
 
     if not several:
-        return Node("PyFunc", nodes, call, name=name, dtype=kinds[0], stateful=True)
-    parts = Node("PyFunc", nodes, call, name=name, stateful=True, attrs={"tuple": True})
+        return Node("PyFunc", nodes, fn=call, name=name, dtype=kinds[0], stateful=True)
+    parts = Node("PyFunc", nodes, fn=call, name=name, stateful=True, attrs={"tuple": True})
     return [tuple_item(parts, i, dtype=kind) for i, kind in enumerate(kinds)]

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.array_ops import squeeze
 
 __all__ = ["confusion_matrix"]
@@ -48,9 +49,20 @@ def confusion_matrix(
         guessed = squeeze(guessed, [1])
     if not truth.shape.is_compatible_with(guessed.shape):
         raise ValueError(f"Shapes {truth.shape} and {guessed.shape} are incompatible")
-    kind = as_dtype(dtype)
     counted = [] if num_classes is None else [as_node(num_classes)]
     weighed = [] if weights is None else [as_node(weights)]
+    static = None if not counted else counted[0].attrs.get("value")
+    size = None if static is None else int(static)
+    return Node(
+        "ConfusionMatrix", (truth, guessed, *counted, *weighed), name=name or "confusion_matrix", dtype=dtype,
+        shape=[size, size],
+        attrs={"stops_gradient": True, "counted": num_classes is not None, "weighed": weights is not None},
+    )  # fmt: skip
+
+
+@kernel_of("ConfusionMatrix")
+def _counting(node: Node) -> Any:
+    counted, weighed, dtype = node.attrs["counted"], node.attrs["weighed"], node.dtype.as_numpy_dtype
 
     def count(true: Any, predicted: Any, *others: Any) -> Any:
         pairs = [np.asarray(item).astype(np.int64).reshape(-1) for item in (true, predicted)]
@@ -63,13 +75,8 @@ def confusion_matrix(
                     f"assertion failed: [{what} out of bound] {bound} {values.max()} >= {classes}"
                 )
         each = np.asarray(others[-1]).reshape(-1) if weighed else np.ones(pairs[0].size, np.int64)
-        matrix = np.zeros((classes, classes), kind.as_numpy_dtype)
-        np.add.at(matrix, (pairs[0], pairs[1]), each.astype(kind.as_numpy_dtype))
+        matrix = np.zeros((classes, classes), dtype)
+        np.add.at(matrix, (pairs[0], pairs[1]), each.astype(dtype))
         return matrix
 
-    static = None if not counted else counted[0].attrs.get("value")
-    size = None if static is None else int(static)
-    return Node(
-        "ConfusionMatrix", (truth, guessed, *counted, *weighed), count, name=name or "confusion_matrix", dtype=kind,
-        shape=[size, size], attrs={"stops_gradient": True},
-    )  # fmt: skip
+    return count
