@@ -6,6 +6,7 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,10 +117,7 @@ def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     return Node("Shape", (node,), name=name, dtype=kind, shape=[node.shape.ndims])
 
 
-@kernel_of("Shape")
-def _shape(node: Node) -> Any:
-    dtype = node.dtype.as_numpy_dtype
-    return lambda value: np.array(np.shape(value), dtype)
+kernel_of("Shape")(lambda node: lambda value: np.array(np.shape(value), node.dtype.as_numpy_dtype))
 
 
 def shape_n(input: Sequence[Any], out_type: Any = "int32", name: str | None = None) -> list[Node]:
@@ -135,12 +133,8 @@ def size(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     return Node("Size", (as_node(input),), name=name, dtype=kind, shape=[])
 
 
-@kernel_of("Size", "SparseSize")
-def _size(node: Node) -> Any:
-    dtype = node.dtype.as_numpy_dtype
-    if node.op_type == "SparseSize":
-        return lambda sizes: np.prod(np.asarray(sizes), dtype=dtype)
-    return lambda value: np.array(np.size(value), dtype)
+kernel_of("Size")(lambda node: lambda value: np.array(np.size(value), node.dtype.as_numpy_dtype))
+kernel_of("SparseSize")(lambda node: partial(np.prod, dtype=node.dtype.as_numpy_dtype))
 
 
 def rank(input: Any, name: str | None = None) -> Node:
@@ -309,10 +303,8 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
 @kernel_of("Transpose")
 def _transpose(node: Node) -> Any:
     if "moved" in node.attrs:
-        source, target = node.attrs["moved"]
-        return lambda value: np.moveaxis(value, source, target)
-    order = node.attrs["perm"]
-    return lambda value: np.transpose(value, order)
+        return lambda value: np.moveaxis(value, *node.attrs["moved"])
+    return partial(np.transpose, axes=node.attrs["perm"])
 
 
 def moved_axis(node: Node, source: int, target: int) -> Node:
@@ -358,10 +350,8 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
     return Node("ExpandDims", (node,), name=name, dtype=node.dtype, shape=TensorShape(dims), attrs={"axis": place})
 
 
-@kernel_of("ExpandDims", "Squeeze")
-def _with_dims(node: Node) -> Any:
-    function, axis = np.expand_dims if node.op_type == "ExpandDims" else np.squeeze, node.attrs["axis"]
-    return lambda value: function(value, axis)
+kernel_of("ExpandDims")(lambda node: partial(np.expand_dims, axis=node.attrs["axis"]))
+kernel_of("Squeeze")(lambda node: partial(np.squeeze, axis=node.attrs["axis"]))
 
 
 def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Node:

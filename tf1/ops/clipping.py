@@ -9,6 +9,7 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     return _like(t, clipped)
 
 
-@kernel_of("ClipByNorm")
-def _clip_by_norm(node: Node) -> Any:
-    axes = node.attrs["axes"]
-    return lambda v, c: v * c / np.maximum(np.sqrt(_square_sum(v, axes)), c)
+kernel_of("ClipByNorm")(lambda node: lambda v, c: v * c / np.maximum(np.sqrt(_square_sum(v, node.attrs["axes"])), c))
 
 
 def _root_of_squares(values: Node, axes: Any) -> Node:
@@ -238,15 +236,12 @@ def _scale(norm: Node, clip_norm: Any, values: Node) -> Node:
     return Node("ClipScale", (norm, limit), name="scale", dtype=values.dtype, shape=[])
 
 
-@kernel_of("ClipScale")
-def _clip_scale(node: Node) -> Any:
-    kind = node.dtype.as_numpy_dtype
+def _factor(n: Any, c: Any, kind: Any) -> Any:
+    scale = c * np.minimum(1 / n, np.asarray(1, kind) / c)
+    return np.asarray(scale + (n - n)).astype(kind)
 
-    def factor(n: Any, c: Any) -> Any:
-        scale = c * np.minimum(1 / n, np.asarray(1, kind) / c)
-        return np.asarray(scale + (n - n)).astype(kind)
 
-    return factor
+kernel_of("ClipScale")(lambda node: partial(_factor, kind=node.dtype.as_numpy_dtype))
 
 
 @gradient_of("ClipScale")

@@ -127,10 +127,9 @@ def _if_taken(condition: Node, expected: bool, grad: Node, like: Node) -> Node:
     return Node("MergeGrad", (condition, grad, like), dtype=like.dtype, shape=like.shape, attrs=attrs)
 
 
-@kernel_of("MergeGrad")
-def _merge_grad(node: Node) -> Any:
-    expected = node.attrs["expected"]
-    return lambda holds, gradient, value: gradient if bool(holds) is expected else zeros_of(value)
+kernel_of("MergeGrad")(
+    lambda node: lambda holds, gradient, like: gradient if bool(holds) is node.attrs["expected"] else zeros_of(like)
+)
 
 
 @gradient_of("MergeGrad")

@@ -286,12 +286,10 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
     return Node("Range", nodes, name=name, dtype=kind or nodes[0].dtype, shape=shape)
 
 
-@kernel_of("Range", "LinSpace")
-def _numbers(node: Node) -> Any:
-    kind = node.dtype.as_numpy_dtype
-    if node.op_type == "Range":
-        return lambda first, last, step: np.arange(first, last, step, dtype=kind)
-    return lambda first, last, count: np.linspace(first, last, int(count), dtype=kind)
+kernel_of("Range")(lambda node: partial(np.arange, dtype=node.dtype.as_numpy_dtype))
+kernel_of("LinSpace")(
+    lambda node: lambda low, high, count: np.linspace(low, high, int(count), dtype=node.dtype.as_numpy_dtype)
+)
 
 
 @gradient_of("Fill")

@@ -9,6 +9,7 @@ import builtins
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -207,16 +208,13 @@ def Assert(  # noqa: N802
     return Node("Assert", nodes, name=name, operation=True, attrs={"summarize": summarize}, stateful=True)
 
 
-@kernel_of("Assert")
-def _assert(node: Node) -> Any:
-    summarize = node.attrs["summarize"]
+def _check(holds: Any, *items: Any, summarize: int | None) -> None:
+    if not np.all(holds):
+        shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
+        raise InvalidArgumentError(f"assertion failed: {shown}")
 
-    def check(holds: Any, *items: Any) -> None:
-        if not np.all(holds):
-            shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
-            raise InvalidArgumentError(f"assertion failed: {shown}")
 
-    return check
+kernel_of("Assert")(lambda node: partial(_check, summarize=node.attrs["summarize"]))
 
 
 def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:

@@ -60,7 +60,8 @@ __all__ = [
 
 _Sizes = tuple[int, ...]
 #: Of the attributes of nodes: how windows lie.
-_how, _pool = itemgetter("size", "strides", "padding"), itemgetter("ksize", "strides", "padding")
+_steps, _how = itemgetter("strides", "padding"), itemgetter("size", "strides", "padding")
+_pool = itemgetter("ksize", "strides", "padding")
 
 
 def spatial_sizes(values: Any, what: str, rank: int) -> list[int]:
@@ -131,10 +132,7 @@ def windows_of(images: Node, size: _Sizes, strides: _Sizes, padding: str) -> Nod
     )  # fmt: skip
 
 
-@kernel_of("Windows")
-def _windows(node: Node) -> Any:
-    how = _how(node.attrs)
-    return lambda x: prepared(x, *how)
+kernel_of("Windows")(lambda node: lambda images: prepared(images, *_how(node.attrs)))
 
 
 def inside(images: Node) -> Node:
@@ -148,10 +146,7 @@ def _windows_gradient(node: Node, grad: Node) -> Any:
     return (Node("LaidOver", (grad, images), dtype=grad.dtype, shape=images.shape, attrs=dict(node.attrs)),)
 
 
-@kernel_of("LaidOver")
-def _laid_over(node: Node) -> Any:
-    how = _how(node.attrs)
-    return lambda windows, like: laid_over(windows, like.shape, *how)
+kernel_of("LaidOver")(lambda node: lambda windows, like: laid_over(windows, like.shape, *_how(node.attrs)))
 
 
 @gradient_of("LaidOver")
@@ -264,14 +259,13 @@ def conv2d(
 
 @kernel_of("Conv2D")
 def _conv2d(node: Node) -> Any:
-    how = node.attrs["strides"], node.attrs["padding"]
+    how = _steps(node.attrs)
     return lambda images, kernels: convolve(images, kernels, _fit_of(images.shape, kernels.shape[:2], *how))
 
 
 @gradient_of("Conv2D")
 def _conv2d_gradient(node: Node, grad: Node) -> Any:
-    x, w = node.inputs
-    how = node.attrs["strides"], node.attrs["padding"]
+    (x, w), how = node.inputs, _steps(node.attrs)
     return images_gradient(grad, w, shape_of(x), *how), _filters_gradient(x, grad, w, *how)
 
 
@@ -284,24 +278,21 @@ def images_gradient(
     return Node("Conv2DBackpropInput", (grad, filters, sizes), name=name, dtype=grad.dtype, shape=dims, attrs=attrs)
 
 
-@kernel_of("Conv2DBackpropInput")
-def _conv2d_backprop_input(node: Node) -> Any:
-    strides, padding = node.attrs["strides"], node.attrs["padding"]
+def _spread(g: Any, kernels: Any, wanted: Any, strides: tuple[int, int], padding: str) -> Any:
+    shape = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
+    size = kernels.shape[:2]
+    fit = _fit_of(shape, size, strides, padding)
+    for at, outside in ((1, fit.rows), (2, fit.columns)):
+        computed = (shape[at] + sum(outside) - size[at - 1]) // strides[at - 1] + 1
+        if computed != g.shape[at]:
+            raise InvalidArgumentError(
+                "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
+                f"{g.shape[at]}, computed = {computed}"
+            )
+    return to_images(g, kernels, shape, fit)
 
-    def spread(g: Any, kernels: Any, wanted: Any) -> Any:
-        shape = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
-        size = kernels.shape[:2]
-        fit = _fit_of(shape, size, strides, padding)
-        for at, outside in ((1, fit.rows), (2, fit.columns)):
-            computed = (shape[at] + sum(outside) - size[at - 1]) // strides[at - 1] + 1
-            if computed != g.shape[at]:
-                raise InvalidArgumentError(
-                    "Conv2DBackpropInput: Size of out_backprop doesn't match computed: actual = "
-                    f"{g.shape[at]}, computed = {computed}"
-                )
-        return to_images(g, kernels, shape, fit)
 
-    return spread
+kernel_of("Conv2DBackpropInput")(lambda node: lambda *values: _spread(*values, *_steps(node.attrs)))
 
 
 def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, int], padding: str) -> Node:
@@ -311,22 +302,20 @@ def _filters_gradient(images: Node, grad: Node, like: Node, strides: tuple[int, 
 
 @kernel_of("Conv2DBackpropFilter")
 def _conv2d_backprop_filter(node: Node) -> Any:
-    size, how = (int(node.shape[0]), int(node.shape[1])), (node.attrs["strides"], node.attrs["padding"])
+    size, how = (int(node.shape[0]), int(node.shape[1])), _steps(node.attrs)
     return lambda x, g: to_kernels(x, g, size, _fit_of(x.shape, size, *how))
 
 
 # A convolution is linear in both operands, so the three are each other's derivatives.
 @gradient_of("Conv2DBackpropInput")
 def _images_gradient_gradient(node: Node, grad: Node) -> Any:
-    g, w, _ = node.inputs
-    how = node.attrs["strides"], node.attrs["padding"]
+    (g, w, _), how = node.inputs, _steps(node.attrs)
     return conv2d(grad, w, [1, *how[0], 1], how[1]), _filters_gradient(grad, g, w, *how), None
 
 
 @gradient_of("Conv2DBackpropFilter")
 def _filters_gradient_gradient(node: Node, grad: Node) -> Any:
-    x, g = node.inputs
-    how = node.attrs["strides"], node.attrs["padding"]
+    (x, g), how = node.inputs, _steps(node.attrs)
     return images_gradient(g, grad, shape_of(x), *how), conv2d(x, grad, [1, *how[0], 1], how[1])
 
 
@@ -418,10 +407,7 @@ def avg_pool(
     return Node("AvgPool", (x,), name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
-@kernel_of("AvgPool")
-def _avg_pool(node: Node) -> Any:
-    how = _pool(node.attrs)
-    return lambda images: means(images, *how)
+kernel_of("AvgPool")(lambda node: lambda images: means(images, *_pool(node.attrs)))
 
 
 @gradient_of("AvgPool", "AvgPool3D")

@@ -5,6 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,7 @@ def log_softmax_of(scores: Node, axis: int, name: str | None = None) -> Node:
     return elementwise("LogSoftmax", scores, name or "LogSoftmax", axis=axis)
 
 
-@kernel_of("LogSoftmax")
-def _log_softmax_kernel(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda x: _log_softmax(x, axis)
+kernel_of("LogSoftmax")(lambda node: partial(_log_softmax, axis=node.attrs["axis"]))
 
 
 def _like(labels: Any, logits: Any) -> Any:
@@ -109,21 +107,15 @@ def softmax_cross_entropy_with_logits_v2(
     )
 
 
-@kernel_of("SoftmaxCrossEntropyWithLogits")
-def _cross_entropy(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda x, wanted: -np.sum(wanted * _log_softmax(x, axis), axis=axis)
+def _cross_entropy_found(logits: Any, labels: Any, axis: int) -> tuple[Any, Any]:
+    logs = _log_softmax(logits, axis)
+    return -np.sum(labels * logs, axis=axis), logs
 
 
-@saving_kernel_of("SoftmaxCrossEntropyWithLogits")
-def _cross_entropy_saving(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def find(x: Any, wanted: Any) -> tuple[Any, Any]:
-        logs = _log_softmax(x, axis)
-        return -np.sum(wanted * logs, axis=axis), logs
-
-    return find
+kernel_of("SoftmaxCrossEntropyWithLogits")(
+    lambda node: lambda logits, labels: _cross_entropy_found(logits, labels, node.attrs["axis"])[0]
+)
+saving_kernel_of("SoftmaxCrossEntropyWithLogits")(lambda node: partial(_cross_entropy_found, axis=node.attrs["axis"]))
 
 
 # TensorFlow's gradient at the scores takes the labels of a row as a distribution: they add up to 1.
@@ -137,16 +129,12 @@ def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
     )
 
 
-@kernel_of("SoftmaxCrossEntropyGrad")
-def _cross_entropy_grad(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda g, x, wanted, logs: np.expand_dims(g, axis) * (np.exp(logs) - wanted)
-
-
-@kernel_of("SoftmaxCrossEntropyLabelsGrad")
-def _cross_entropy_labels_grad(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda g, x, logs: -np.expand_dims(g, axis) * logs
+kernel_of("SoftmaxCrossEntropyGrad")(
+    lambda node: lambda g, x, labels, logs: np.expand_dims(g, node.attrs["axis"]) * (np.exp(logs) - labels)
+)
+kernel_of("SoftmaxCrossEntropyLabelsGrad")(
+    lambda node: lambda g, x, logs: -np.expand_dims(g, node.attrs["axis"]) * logs
+)
 
 
 @gradient_of("SoftmaxCrossEntropyGrad")

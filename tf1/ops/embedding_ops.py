@@ -8,6 +8,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,23 +97,20 @@ def _places(ids: Any, count: int, total: int | None) -> tuple[Any, Any]:
     return owner, np.where(early, ids % (each + 1), (ids - border) % max(each, 1))
 
 
-@kernel_of("SortIds")
-def _sort_ids(node: Node) -> Any:
-    count, total = node.attrs["tables"], node.attrs["rows"]
+def _sort(numbers: Any, count: int, total: int | None) -> Any:
+    distinct, position = distinct_ids(np.asarray(numbers).reshape(-1))
+    owner, place = _places(distinct, count, total)
+    if owner.size and (owner.min() < 0 or owner.max() >= count):
+        wrong = distinct[(owner < 0) | (owner >= count)][0]
+        raise InvalidArgumentError(f"Row id {wrong} is in none of the {count} tables of this lookup.")
+    order = np.argsort(owner, kind="stable")
+    where = np.empty(order.size, np.int64)
+    where[order] = np.arange(order.size)
+    ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
+    return (*np.split(place[order], ends), where[position])
 
-    def sort(numbers: Any) -> Any:
-        distinct, position = distinct_ids(np.asarray(numbers).reshape(-1))
-        owner, place = _places(distinct, count, total)
-        if owner.size and (owner.min() < 0 or owner.max() >= count):
-            wrong = distinct[(owner < 0) | (owner >= count)][0]
-            raise InvalidArgumentError(f"Row id {wrong} is in none of the {count} tables of this lookup.")
-        order = np.argsort(owner, kind="stable")
-        where = np.empty(order.size, np.int64)
-        where[order] = np.arange(order.size)
-        ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
-        return (*np.split(place[order], ends), where[position])
 
-    return sort
+kernel_of("SortIds")(lambda node: partial(_sort, count=node.attrs["tables"], total=node.attrs["rows"]))
 
 
 def _spread(tables: list[Node], ids: Node, strategy: str, name: str | None) -> Node:
@@ -178,16 +176,13 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
     return Node("ClipRowsByNorm", (rows, ids), dtype=rows.dtype, shape=rows.shape, attrs=attrs)
 
 
-@kernel_of("ClipRowsByNorm")
-def _clip_rows(node: Node) -> Any:
-    max_norm = node.attrs["max_norm"]
+def _clip_rows(values: Any, numbers: Any, max_norm: float) -> Any:
+    axes = tuple(range(np.ndim(numbers), np.ndim(values)))
+    norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
+    return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
 
-    def clip(values: Any, numbers: Any) -> Any:
-        axes = tuple(range(np.ndim(numbers), np.ndim(values)))
-        norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
-        return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
 
-    return clip
+kernel_of("ClipRowsByNorm")(lambda node: partial(_clip_rows, max_norm=node.attrs["max_norm"]))
 
 
 @gradient_of("ClipRowsByNorm")
@@ -247,23 +242,20 @@ def embedding_lookup_sparse(
     )  # fmt: skip
 
 
-@kernel_of("EmbeddingLookupSparse")
-def _combining(node: Node) -> Any:
-    combiner = node.attrs["combiner"]
+def _combine(rows: Any, places: Any, weights: Any = None, *, combiner: str) -> Any:
+    owner = places[:, 0]
+    count = int(owner[-1]) + 1 if owner.size else 0
+    weights = np.ones(owner.shape, rows.dtype) if weights is None else weights
+    column = (-1, *(1,) * (np.ndim(rows) - 1))
+    total = scatter_rows(rows * np.reshape(weights, column), owner, (count, *np.shape(rows)[1:]))
+    if combiner == "sum":
+        return total
+    if combiner == "mean":
+        return total / np.reshape(scatter_rows(weights, owner, (count,)), column)
+    return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
-    def combine(rows: Any, places: Any, weights: Any = None) -> Any:
-        owner = places[:, 0]
-        count = int(owner[-1]) + 1 if owner.size else 0
-        weights = np.ones(owner.shape, rows.dtype) if weights is None else weights
-        column = (-1, *(1,) * (np.ndim(rows) - 1))
-        total = scatter_rows(rows * np.reshape(weights, column), owner, (count, *np.shape(rows)[1:]))
-        if combiner == "sum":
-            return total
-        if combiner == "mean":
-            return total / np.reshape(scatter_rows(weights, owner, (count,)), column)
-        return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
-    return combine
+kernel_of("EmbeddingLookupSparse")(lambda node: partial(_combine, combiner=node.attrs["combiner"]))
 
 
 @gradient_of("EmbeddingLookupSparse")
@@ -329,7 +321,7 @@ def safe_embedding_lookup_sparse(
     with sparse_ids.graph.name_scope(name or "embedding_lookup"):
         weights = [] if sparse_weights is None else [sparse_weights.values]
         inputs = (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights)
-        attrs = {"tuple": True, "stops_gradient": True, "combiner": combiner, "default_id": default_id}
+        attrs = {"tuple": True, "stops_gradient": True, "combiner": combiner, "default_id": default_id or 0}
         parts = Node("FillRowsWithoutIds", inputs, name="SparseFillEmptyRows", attrs=attrs)
         places = tuple_item(parts, 0, dtype="int64", shape=[None, 2])
         ids = SparseTensor(places, tuple_item(parts, 1, dtype=sparse_ids.dtype, shape=[None]), sparse_ids.dense_shape)
@@ -344,28 +336,27 @@ def safe_embedding_lookup_sparse(
         return Node("ClearRows", (dense, bare), dtype=dense.dtype, shape=dense.shape)
 
 
+def _fill_rows(places: Any, ids: Any, shape: Any, factors: Any = None, *, combiner: str, default_id: int) -> Any:
+    valid = np.asarray(ids) >= 0
+    if factors is not None and combiner != "sum":
+        valid = valid & (factors > 0)
+    places, ids = places[valid], ids[valid]
+    factors = np.ones(len(ids), np.float32) if factors is None else factors[valid]
+    empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+    added = np.zeros((len(empty), places.shape[1]), places.dtype)
+    added[:, 0] = empty
+    places = np.concatenate([places, added])
+    order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
+    ids = np.concatenate([ids, np.full(len(empty), default_id, ids.dtype)])
+    factors = np.concatenate([factors, np.ones(len(empty), factors.dtype)])
+    bare = np.zeros(int(shape[0]), np.bool_)
+    bare[empty] = True
+    return places[order], ids[order], factors[order], bare
+
+
 @kernel_of("FillRowsWithoutIds")
-def _fill_rows(node: Node) -> Any:
-    combiner, default_id = node.attrs["combiner"], node.attrs["default_id"]
-
-    def fill(places: Any, ids: Any, shape: Any, factors: Any = None) -> Any:
-        valid = np.asarray(ids) >= 0
-        if factors is not None and combiner != "sum":
-            valid = valid & (factors > 0)
-        places, ids = places[valid], ids[valid]
-        factors = np.ones(len(ids), np.float32) if factors is None else factors[valid]
-        empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
-        added = np.zeros((len(empty), places.shape[1]), places.dtype)
-        added[:, 0] = empty
-        places = np.concatenate([places, added])
-        order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
-        ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
-        factors = np.concatenate([factors, np.ones(len(empty), factors.dtype)])
-        bare = np.zeros(int(shape[0]), np.bool_)
-        bare[empty] = True
-        return places[order], ids[order], factors[order], bare
-
-    return fill
+def _filling(node: Node) -> Any:
+    return partial(_fill_rows, combiner=node.attrs["combiner"], default_id=node.attrs["default_id"])
 
 
 def _clear_rows(rows: Any, bare: Any) -> Any:

@@ -6,6 +6,7 @@ Layer: tf1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,21 +172,18 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Node:
     return Node("Slice", (node, starts, sizes), name=name, dtype=node.dtype, shape=TensorShape(dims))
 
 
-@kernel_of("Slice")
-def _cut(node: Node) -> Any:
-    name = node.inputs[0].name
+def _cut(value: Any, first: Any, count: Any, name: str) -> Any:
+    ends = [None if n < 0 else int(b) + int(n) for b, n in zip(first, count, strict=True)]
+    for b, e, whole in zip(first, ends, np.shape(value), strict=True):
+        if b < 0 or (e or 0) > whole:
+            raise InvalidArgumentError(
+                f"Expected begin and size arguments within the shape {np.shape(value)} of {name!r}; "
+                f"got begin {list(first)} and size {list(count)}"
+            )
+    return value[tuple(_slice(int(b), e) for b, e in zip(first, ends, strict=True))]
 
-    def cut(value: Any, first: Any, count: Any) -> Any:
-        ends = [None if n < 0 else int(b) + int(n) for b, n in zip(first, count, strict=True)]
-        for b, e, whole in zip(first, ends, np.shape(value), strict=True):
-            if b < 0 or (e or 0) > whole:
-                raise InvalidArgumentError(
-                    f"Expected begin and size arguments within the shape {np.shape(value)} of {name!r}; "
-                    f"got begin {list(first)} and size {list(count)}"
-                )
-        return value[tuple(_slice(int(b), e) for b, e in zip(first, ends, strict=True))]
 
-    return cut
+kernel_of("Slice")(lambda node: partial(_cut, name=node.inputs[0].name))
 
 
 def strided_slice(
@@ -299,10 +297,7 @@ def gather(params: Any, indices: Any, validate_indices: Any = None, name: str | 
     return Node("GatherV2", (table, ids), name=name or "Gather", dtype=table.dtype, shape=shape, attrs=attrs)
 
 
-@kernel_of("GatherV2")
-def _gather(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda params, indices: take_rows(params, indices, axis)
+kernel_of("GatherV2")(lambda node: partial(take_rows, axis=node.attrs["axis"]))
 
 
 @gradient_of("GatherV2")
@@ -319,12 +314,7 @@ def _gather_gradient(node: Node, grad: Node) -> Any:
     return add_rows_like(grad, ids, params, axis), *[None] * (len(node.inputs) - 1)
 
 
-@kernel_of("Rows")
-def _rows(node: Node) -> Any:
-    row = node.shape.as_list()[1:]
-    return lambda values: values.reshape(-1, *row)
-
-
+kernel_of("Rows")(lambda node: lambda values: values.reshape(-1, *node.shape.as_list()[1:]))
 computes("RowIds", lambda ids: np.asarray(ids).reshape(-1).astype(np.int64))
 
 
@@ -333,20 +323,17 @@ def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
     return Node("AddRows", (rows, ids, like), dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
 
 
-@kernel_of("AddRows")
-def _add_rows(node: Node) -> Any:
-    axis = node.attrs["axis"]
+def _add_rows(values: Any, at: Any, whole: Any, axis: int) -> Any:
+    shape = np.shape(whole)
+    if axis == 0:
+        return scatter_rows(values, at, shape)
+    place = axis % len(shape)
+    moved = (shape[place], *shape[:place], *shape[place + 1 :])
+    source, target = tuple(range(place, place + at.ndim)), tuple(range(at.ndim))
+    return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
 
-    def put(values: Any, at: Any, whole: Any) -> Any:
-        shape = np.shape(whole)
-        if axis == 0:
-            return scatter_rows(values, at, shape)
-        place = axis % len(shape)
-        moved = (shape[place], *shape[:place], *shape[place + 1 :])
-        source, target = tuple(range(place, place + at.ndim)), tuple(range(at.ndim))
-        return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
 
-    return put
+kernel_of("AddRows")(lambda node: partial(_add_rows, axis=node.attrs["axis"]))
 
 
 @gradient_of("AddRows")
@@ -359,10 +346,7 @@ def take_along(values: Node, places: Node, axis: int) -> Node:
     return Node("TakeAlong", (values, places), dtype=values.dtype, shape=places.shape, attrs={"axis": axis})
 
 
-@kernel_of("TakeAlong")
-def _take_along(node: Node) -> Any:
-    axis = node.attrs["axis"]
-    return lambda whole, at: np.take_along_axis(whole, at, axis)
+kernel_of("TakeAlong")(lambda node: partial(np.take_along_axis, axis=node.attrs["axis"]))
 
 
 def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
@@ -370,18 +354,15 @@ def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
     return Node("PutAlong", (values, places, like), dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
 
 
-@kernel_of("PutAlong")
-def _put_along(node: Node) -> Any:
-    axis = node.attrs["axis"]
+def _put_along(given: Any, at: Any, whole: Any, axis: int) -> Any:
+    sums = np.zeros(np.shape(whole), given.dtype)
+    grid = list(np.indices(np.shape(at), sparse=True))
+    grid[axis] = at
+    np.add.at(sums, tuple(grid), given)
+    return sums
 
-    def put(given: Any, at: Any, whole: Any) -> Any:
-        sums = np.zeros(np.shape(whole), given.dtype)
-        grid = list(np.indices(np.shape(at), sparse=True))
-        grid[axis] = at
-        np.add.at(sums, tuple(grid), given)
-        return sums
 
-    return put
+kernel_of("PutAlong")(lambda node: partial(_put_along, axis=node.attrs["axis"]))
 
 
 @gradient_of("TakeAlong")
@@ -476,16 +457,13 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     return Node("BooleanMask", (node, where_true), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
-@kernel_of("BooleanMask")
-def _boolean_mask(node: Node) -> Any:
-    start = node.attrs["axis"]
+def _boolean_mask(value: Any, truth: Any, axis: int) -> Any:
+    full, end = np.shape(value), axis + np.ndim(truth)
+    merged = (*full[:axis], int(np.prod(full[axis:end])), *full[end:])
+    return take_rows(np.reshape(value, merged), np.flatnonzero(truth), axis)
 
-    def pick(value: Any, truth: Any) -> Any:
-        full, end = np.shape(value), start + np.ndim(truth)
-        merged = (*full[:start], int(np.prod(full[start:end])), *full[end:])
-        return take_rows(np.reshape(value, merged), np.flatnonzero(truth), start)
 
-    return pick
+kernel_of("BooleanMask")(lambda node: partial(_boolean_mask, axis=node.attrs["axis"]))
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Node:
@@ -577,17 +555,12 @@ def one_hot(
     return Node("OneHot", inputs, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
 
 
-@kernel_of("OneHot")
-def _one_hot(node: Node) -> Any:
-    axis = node.attrs["axis"]
-
-    def expand(at: Any, count: Any, high: Any, low: Any) -> Any:
-        hot = np.asarray(at)[..., None] == np.arange(int(count))
-        return np.where(np.moveaxis(hot, -1, axis), high, low)
-
-    return expand
+def _one_hot(at: Any, count: Any, high: Any, low: Any, axis: int) -> Any:
+    hot = np.asarray(at)[..., None] == np.arange(int(count))
+    return np.where(np.moveaxis(hot, -1, axis), high, low)
 
 
+kernel_of("OneHot")(lambda node: partial(_one_hot, axis=node.attrs["axis"]))
 rearranges("Slice", "StridedSlice", views=True)
 rearranges("BooleanMask", "GatherNd")
 

@@ -270,13 +270,13 @@ class Orthogonal:
 
 @kernel_of("Orthogonal")
 def _orthogonal(node: Node) -> Any:
-    gain, dtype, sizes = node.attrs["gain"], node.dtype.as_numpy_dtype, tuple(int(size) for size in node.shape)
+    sizes = [int(size) for size in node.shape]
 
     def orthonormal(values: Any) -> Any:
         q, r = np.linalg.qr(values)
         q = q * np.sign(np.diag(r))
         is_wide = int(np.prod(sizes[:-1])) < sizes[-1]
-        return (gain * (q.T if is_wide else q)).reshape(sizes).astype(dtype)
+        return (node.attrs["gain"] * (q.T if is_wide else q)).reshape(sizes).astype(node.dtype.as_numpy_dtype)
 
     return orthonormal
 
