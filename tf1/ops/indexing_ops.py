@@ -69,11 +69,11 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
         _slice(hold(part.start), hold(part.stop), hold(part.step)) if isinstance(part, _slice) else hold(part)
         for part in parts
     ]
-    attrs: dict[str, Any]
+    shape, attrs = TensorShape(None), dict[str, Any](plan=tuple(plan))
     if len(inputs) > 1:
-        shape, attrs = _dynamic_shape(node, plan), {"plan": tuple(plan)}
+        shape = _dynamic_shape(node, plan)
     else:
-        shape, attrs = TensorShape(None), {"index": plan[0] if len(plan) == 1 else tuple(plan)}
+        attrs["index"] = plan[0] if len(plan) == 1 else tuple(plan)
         if node.shape.dims is not None:
             shape = _sliced_shape(node.name, node.shape.as_list(), tuple(plan))
     return Node("StridedSlice", inputs, name=name, dtype=node.dtype, shape=shape, attrs=attrs)
@@ -81,19 +81,16 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
 
 @kernel_of("StridedSlice")
 def _strided_slice(node: Node) -> Any:
-    name = node.inputs[0].name
+    name, plan = node.inputs[0].name, node.attrs["plan"]
 
-    def take(value: Any, index: tuple[Any, ...]) -> Any:
+    def take(value: Any, index: tuple[Any, ...] = plan) -> Any:
         try:
             return value[index]
         except IndexError as error:
             raise InvalidArgumentError(f"slice index of {name!r} is out of bounds: {error}") from None
 
-    if "plan" not in node.attrs:
-        index = node.attrs["index"]
-        static = index if isinstance(index, tuple) else (index,)
-        return lambda value: take(value, static)
-    plan = node.attrs["plan"]
+    if len(node.inputs) == 1:
+        return take
 
     def resolve(part: Any, values: Sequence[Any]) -> Any:
         if isinstance(part, _slice):
