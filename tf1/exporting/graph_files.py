@@ -1,8 +1,9 @@
 """A graph as a GraphDef that can be imported again.
 
 The GraphDef is the one that TensorBoard draws (`globalstep.tf1.graph.graph_def`); each node has an attribute more,
-`_globalstep`, with what it is here (`globalstep.tf1.exporting.values`). What a file cannot hold (a function of the
-program, a queue) becomes a node that refuses to run, and says so; it can still be fed.
+`_globalstep`, with what it is here (`globalstep.tf1.exporting.values`): data alone. What computes it is the kernel of
+its op. What a file cannot hold (a function of the program, a queue) becomes a node that refuses to run, and says so; it
+can still be fed.
 
 Layer: tf1. Threads: graphs are read and built by one thread at a time.
 """
@@ -21,11 +22,11 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.tensorboard_protos import DATA_TYPES, GraphDef, NodeDef
-from globalstep.tf1.exporting.functions import NotWritableError, function_named, name_of_global
-from globalstep.tf1.exporting.values import SharedObjects, ValueReader, ValueWriter
+from globalstep.tf1.exporting.values import NotWritableError, SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node, Operation, get_default_graph
 from globalstep.tf1.graph.graph_def import graph_def as drawn
 from globalstep.tf1.graph.graph_def import tensor_proto
+from globalstep.tf1.graph.kernels import has_kernel
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.text.lookup_tables import LookupTable
@@ -107,27 +108,20 @@ def _payload(node: Node) -> dict[str, Any]:
     try:
         if kind is None:
             raise NotWritableError(f"it is a {type(node).__name__}, made of what belongs to one program")
+        if node.own_fn is not None:
+            raise NotWritableError(node.attrs.get("missing", "its function is the program's"))
         writer = ValueWriter(node.graph)
         if node.op_type == "Const":
             texts = node.attrs["value"].dtype == object and all(isinstance(i, str) for i in node.attrs["value"].flat)
             return {"const": "text" if texts else "value", "state": _state(node, writer, ("control_inputs",))}
         written: dict[str, Any] = {"class": kind, "state": _state(node, writer)}
-        if node.own_fn is not None:
-            written["fn"] = writer.write(node.own_fn)
+        written["computed"] = has_kernel(node.op_type)
         written["attrs"] = {name: writer.write(item) for name, item in node.attrs.items() if name not in _NOT_ATTRS}
     except NotWritableError as error:
         writer = ValueWriter(node.graph)
         names = ("op_type", "is_operation", "stateful", "_dtype", "_shape", "inputs", "control_inputs")
         return {"class": "Node", "state": _state(node, writer, names), "missing": str(error)}
-    constraint = name_of_global(getattr(node, "constraint", None))
-    return written if constraint is None else written | {"constraint": {"global": constraint}}
-
-
-def _constraint(written: Any) -> Any:
-    """Read a Variable's constraint, which an optimizer calls before a run: a function that has a name, no other."""
-    if isinstance(written, dict) and [*written] == ["global"]:
-        return function_named(written["global"])
-    return None
+    return written
 
 
 def _state(node: Node, writer: ValueWriter, names: Iterable[str] | None = None) -> dict[str, Any]:
@@ -297,16 +291,17 @@ class _GraphReading:
         elif "missing" in payload:
             _refuse(node, payload["missing"])
         else:
-            self._fill_function(node, payload, reader)
+            self._fill_attributes(node, payload, reader)
         if isinstance(node, Variable):
-            node.constraint = _constraint(payload.get("constraint"))
+            node.constraint = None
             node.is_own = node.is_local and bool(node.optimizer_name)
             if node.optimizer_name:
                 node.optimizer_name = self._scope + node.optimizer_name
 
-    def _fill_function(self, node: Node, payload: dict[str, Any], reader: ValueReader) -> None:
+    def _fill_attributes(self, node: Node, payload: dict[str, Any], reader: ValueReader) -> None:
         try:
-            node.own_fn = reader.read(payload.get("fn"))
+            if payload.get("computed") is not has_kernel(node.op_type):
+                raise NotWritableError(f"this version of globalstep does not compute {node.op_type} as the file says")
             node.attrs = {name: reader.read(item) for name, item in payload["attrs"].items()}
         except NotWritableError as error:
             _refuse(node, str(error))

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.files.tensorboard_protos import MetaGraphDef
-from globalstep.tf1.exporting.functions import NotWritableError
 from globalstep.tf1.exporting.graph_files import DAMAGED, PAYLOAD, import_nodes, portable_graph_def
 from globalstep.tf1.exporting.scoped_graphs import UNBOUND
-from globalstep.tf1.exporting.values import SharedObjects, ValueReader, ValueWriter
+from globalstep.tf1.exporting.values import NotWritableError, SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node
 
 __all__ = ["FORMAT", "ImportedGraph", "SavedNames", "import_meta", "meta_graph_of"]

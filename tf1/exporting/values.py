@@ -1,10 +1,10 @@
-"""Attributes of nodes as JSON, and back: numbers, arrays, shapes, other nodes, functions, objects of this package.
+"""Attributes of nodes as JSON, and back: numbers, arrays, shapes, other nodes, objects of this package; no functions.
 
 Numbers, texts, None and lists are themselves; anything else is an object with one key that says what it is. Objects
 that may be held twice are counted in the order in which they begin, and named by their number the second time.
 
-A file names classes from one closed list, and of their objects the attributes that stand there. Reading one runs no
-method, property or constructor that the file chooses.
+A file names classes from one closed list, and of their objects the attributes that stand there. It names no code:
+reading one runs no function, method, property or constructor that the file chooses.
 
 Layer: tf1. Threads: a ValueWriter and a ValueReader belong to one call each.
 """
@@ -13,33 +13,21 @@ from __future__ import annotations
 
 import base64
 import enum
-import inspect
+import importlib
 import math
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
-from types import CellType, FunctionType, MethodType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.tf1.exporting.functions import (
-    NotWritableError,
-    class_at,
-    code_named,
-    function_named,
-    is_known_module,
-    name_of_code,
-    name_of_global,
-)
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.mutations import OptimizerSpec
 from globalstep.tf1.graph.shapes import Dimension, TensorShape
 from globalstep.tf1.ops.random_ops import Generator
 from globalstep.tf1.text.lookup_tables import LookupTable
 
-__all__ = ["SharedObjects", "ValueReader", "ValueWriter"]
+__all__ = ["NotWritableError", "SharedObjects", "ValueReader", "ValueWriter"]
 
 #: Classes whose objects a file may hold -> the attributes that such an object has.
 _OBJECTS = {
@@ -53,10 +41,6 @@ _OBJECTS = {
     "globalstep.tf1.loops.body:Body": (
         *("captures", "control_inputs", "has_effects", "nodes", "parameters", "place", "results", "within"),
     ),
-    "globalstep.tf1.loops.branches:Stage": ("_node", "_nodes", "branch", "captures", "dead", "expected", "exported"),
-    "globalstep.tf1.loops.while_loops:BackwardLoop": ("body", "dense", "kept", "rows", "variables"),
-    "globalstep.tf1.loops.while_loops:Loop": ("body", "captures", "condition", "is_limited", "keeping", "kept"),
-    "globalstep.tf1.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
     "globalstep.tf1.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
     "globalstep.tf1.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
     "globalstep.tf1.ops.parsing_ops:SparseFeature": ("already_sorted", "dtype", "index_key", "size", "value_key"),
@@ -86,9 +70,10 @@ _OBJECTS = {
     "globalstep.wire.expressions:Expr": ("args", "name", "op", "value"),
 }
 _ENUMS = ("globalstep.wire.declarations:OpKind",)
-#: Classes that compute as functions do, without state.
-_CALLED = ("globalstep.tf1.rnn.fused:_Gru",)
-_BUILTINS = {kind.__name__: kind for kind in (bool, bytes, complex, float, int, object, str)}
+
+
+class NotWritableError(Exception):
+    """A value that a file cannot hold; its text says why."""
 
 
 #: What nodes of one file share, by class and name.
@@ -119,11 +104,6 @@ class ValueWriter:
         for kind, write in _WRITERS:
             if isinstance(value, kind):
                 return write(self, value)
-        named = name_of_global(value)
-        if named is not None and (not isinstance(value, type) or named in _CALLED):
-            return {"global": named}
-        if isinstance(value, type) and (value in _BUILTINS.values() or issubclass(value, np.generic)):
-            return {"type": value.__name__ if value in _BUILTINS.values() else f"numpy.{value.__name__}"}
         if id(value) in self._seen:
             return {"ref": self._seen[id(value)][0]}
         return self._write_counted(value)
@@ -136,30 +116,8 @@ class ValueWriter:
             return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
         if type(value) in (set, frozenset):
             return {"set" if type(value) is set else "frozenset": [self.write(item) for item in value]}
-        if isinstance(value, FunctionType):
-            return {"function": self._function(value)}
-        if isinstance(value, MethodType):
-            _require_method(type(value.__self__), value.__name__)
-            return {"method": [value.__name__, self.write(value.__self__)]}
         place = _place_of(type(value), _OBJECTS)
         return {"object": [place, [[name, self.write(getattr(value, name))] for name in _OBJECTS[place]]]}
-
-    def _function(self, function: FunctionType) -> dict[str, Any]:
-        place, fingerprint = name_of_code(function)
-        written: dict[str, Any] = {"code": place, "fingerprint": fingerprint}
-        try:
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        except ValueError:
-            raise NotWritableError(f"{function.__qualname__} closes over a name that has no value") from None
-        if cells:
-            written["cells"] = [self.write(item) for item in cells]
-        if function.__defaults__:
-            written["defaults"] = [self.write(item) for item in function.__defaults__]
-        if function.__kwdefaults__:
-            written["kwdefaults"] = [[key, self.write(item)] for key, item in function.__kwdefaults__.items()]
-        if function.__dict__:
-            raise NotWritableError(f"{function.__qualname__} has attributes that a graph file does not hold")
-        return written
 
     def _node(self, node: Node) -> Any:
         if node.graph is not self._graph:
@@ -199,19 +157,6 @@ def _place_of(kind: type, allowed: Iterable[str]) -> str:
     return place
 
 
-def _require_method(kind: type, name: str) -> FunctionType:
-    """Return the plain public method `name` of a class whose objects a file may hold; looks it up without running it.
-
-    Raises:
-        NotWritableError: If there is none.
-    """
-    _place_of(kind, _OBJECTS)
-    method = inspect.getattr_static(kind, name, None)
-    if name.startswith("_") or not isinstance(method, FunctionType) or not is_known_module(method.__module__):
-        raise NotWritableError(f"a graph file may not name {name!r} of {kind.__name__}")
-    return method
-
-
 _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
     (Node, ValueWriter._node),
     (Graph, ValueWriter._graph_itself),
@@ -224,7 +169,6 @@ _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
     (bytes, lambda writer, value: {"bytes": base64.b64encode(value).decode()}),
     (slice, lambda writer, value: {"slice": [writer.write(item) for item in (value.start, value.stop, value.step)]}),
     (range, lambda writer, value: {"range": [value.start, value.stop, value.step]}),
-    (itemgetter, lambda writer, value: {"items": [writer.write(item) for item in value.__reduce__()[1]]}),
     (type(Ellipsis), lambda writer, value: {"ellipsis": None}),
     (DType, lambda writer, value: {"dtype": value.name}),
     (np.dtype, lambda writer, value: {"numpy dtype": value.str}),
@@ -295,32 +239,6 @@ class ValueReader:
         self._counted[at] = frozenset([self.read(item) for item in items])
         return self._counted[at]
 
-    def _function(self, written: Mapping[str, Any]) -> Any:
-        module, code = code_named(written["code"], written["fingerprint"])
-        cells = tuple(CellType() for _ in written.get("cells", ()))
-        if len(cells) != len(code.co_freevars):
-            raise NotWritableError(f"{written['code']} closes over {len(code.co_freevars)} values, not {len(cells)}")
-        function = FunctionType(code, vars(sys.modules[module]), code.co_name, None, cells)
-        function.__module__ = module
-        function.__qualname__ = code.co_qualname
-        self._counted.append(function)
-        for cell, item in zip(cells, written.get("cells", ()), strict=True):
-            cell.cell_contents = self.read(item)
-        if "defaults" in written:
-            function.__defaults__ = tuple(self.read(item) for item in written["defaults"])
-        if "kwdefaults" in written:
-            function.__kwdefaults__ = {str(key): self.read(item) for key, item in written["kwdefaults"]}
-        if "attributes" in written:
-            raise NotWritableError(f"{written['code']} has no attributes")
-        return function
-
-    def _method(self, written: list[Any]) -> Any:
-        at = len(self._counted)
-        self._counted.append(None)
-        owner = self.read(written[1])
-        self._counted[at] = MethodType(_require_method(type(owner), str(written[0])), owner)
-        return self._counted[at]
-
     def _object(self, written: list[Any]) -> Any:
         place = str(written[0])
         kind = _class_named(place, _OBJECTS)
@@ -350,20 +268,12 @@ class ValueReader:
         return generator
 
 
-def _type_named(name: str) -> type:
-    kind: type = _BUILTINS[name] if name in _BUILTINS else np.dtype(name.removeprefix("numpy.")).type
-    return kind
-
-
 def _class_named(place: Any, allowed: Iterable[str]) -> type:
     if place not in allowed:
         raise NotWritableError(f"a graph file may not make objects of {place}")
-    kind: type = class_at(place)
+    module, _, name = str(place).partition(":")
+    kind: type = vars(importlib.import_module(module))[name]
     return kind
-
-
-def _function_at(place: Any) -> Any:
-    return class_at(place) if place in _CALLED else function_named(place)
 
 
 def _size(written: Any) -> int | None:
@@ -392,14 +302,10 @@ def _read_strings(written: Any) -> np.ndarray[Any, Any]:
 
 _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "float": lambda reader, content: float(content),
-    "global": lambda reader, content: _function_at(content),
-    "type": lambda reader, content: _type_named(content),
     "ref": ValueReader._seen_before,
     "dict": ValueReader._pairs,
     "set": ValueReader._set,
     "frozenset": ValueReader._frozenset,
-    "function": ValueReader._function,
-    "method": ValueReader._method,
     "object": ValueReader._object,
     "node": lambda reader, content: reader._node_named(content),
     "tuple": lambda reader, content: tuple([reader.read(item) for item in content]),
@@ -412,7 +318,6 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "bytes": lambda reader, content: base64.b64decode(content),
     "slice": lambda reader, content: slice(*(reader.read(item) for item in content)),
     "range": lambda reader, content: range(*content),
-    "items": lambda reader, content: itemgetter(*(reader.read(item) for item in content)),
     "ellipsis": lambda reader, content: Ellipsis,
     "dtype": lambda reader, content: as_dtype(content),
     "numpy dtype": lambda reader, content: np.dtype(str(content)),

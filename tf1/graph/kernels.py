@@ -28,10 +28,12 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from globalstep.errors import FailedPreconditionError
+
 if TYPE_CHECKING:
     from globalstep.tf1.graph.graph import Node
 
-__all__ = ["computes", "function_of", "kernel_of", "saving_function_of", "saving_kernel_of"]
+__all__ = ["computes", "function_of", "has_kernel", "kernel_of", "saving_function_of", "saving_kernel_of"]
 
 Function = Callable[..., Any]
 Kernel = Callable[["Node"], Function]
@@ -99,10 +101,27 @@ def _attribute(node: Node, name: str) -> Any:
     return node.attrs[name] if name in node.attrs or name != "dtype" else node.dtype.as_numpy_dtype
 
 
+def has_kernel(op_type: str) -> bool:
+    """Return whether a kind of nodes has a kernel."""
+    return op_type in _kernels
+
+
 def function_of(node: Node) -> Function | None:
-    """Return the function of the values of a node's inputs; None where its kind has no kernel."""
+    """Return the function of the values of a node's inputs; None where its kind has no kernel.
+
+    Raises:
+        FailedPreconditionError: If a file gave the node, without what the kernel needs.
+    """
     kernel = _kernels.get(node.op_type)
-    return None if kernel is None else kernel(node)
+    try:
+        return None if kernel is None else kernel(node)
+    except Exception as error:
+        if not node.is_read:
+            raise
+        raise FailedPreconditionError(
+            f"{node.op_name!r} ({node.op_type}) was imported from a file that is damaged, or of another version of "
+            f"globalstep: {type(error).__name__}: {error}"
+        ) from error
 
 
 def saving_function_of(node: Node) -> Function:

@@ -9,7 +9,6 @@ import builtins
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from globalstep.tf1.graph.graph import (
     tuple_item,
 )
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.graph.kernels import kernel_of
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
@@ -214,7 +213,7 @@ def _check(holds: Any, *items: Any, summarize: int | None) -> None:
         raise InvalidArgumentError(f"assertion failed: {shown}")
 
 
-kernel_of("Assert")(lambda node: partial(_check, summarize=node.attrs["summarize"]))
+computes("Assert", _check)
 
 
 def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:

@@ -41,7 +41,7 @@ def _check_arguments(function: str, sentinel: Any, labels: Any, logits: Any) -> 
         raise ValueError("Both labels and logits must be provided.")
 
 
-def _log_softmax(x: Any, axis: int) -> Any:
+def _log_softmax(x: Any, *, axis: int) -> Any:
     shifted = x - x.max(axis=axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
@@ -51,7 +51,7 @@ def log_softmax_of(scores: Node, axis: int, name: str | None = None) -> Node:
     return elementwise("LogSoftmax", scores, name or "LogSoftmax", axis=axis)
 
 
-kernel_of("LogSoftmax")(lambda node: partial(_log_softmax, axis=node.attrs["axis"]))
+computes("LogSoftmax", _log_softmax)
 
 
 def _like(labels: Any, logits: Any) -> Any:
@@ -108,7 +108,7 @@ def softmax_cross_entropy_with_logits_v2(
 
 
 def _cross_entropy_found(logits: Any, labels: Any, axis: int) -> tuple[Any, Any]:
-    logs = _log_softmax(logits, axis)
+    logs = _log_softmax(logits, axis=axis)
     return -np.sum(labels * logs, axis=axis), logs
 
 

@@ -176,13 +176,13 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
     return Node("ClipRowsByNorm", (rows, ids), dtype=rows.dtype, shape=rows.shape, attrs=attrs)
 
 
-def _clip_rows(values: Any, numbers: Any, max_norm: float) -> Any:
+def _clip_rows(values: Any, numbers: Any, *, max_norm: float) -> Any:
     axes = tuple(range(np.ndim(numbers), np.ndim(values)))
     norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
     return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
 
 
-kernel_of("ClipRowsByNorm")(lambda node: partial(_clip_rows, max_norm=node.attrs["max_norm"]))
+computes("ClipRowsByNorm", _clip_rows)
 
 
 @gradient_of("ClipRowsByNorm")
@@ -255,7 +255,7 @@ def _combine(rows: Any, places: Any, weights: Any = None, *, combiner: str) -> A
     return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
 
 
-kernel_of("EmbeddingLookupSparse")(lambda node: partial(_combine, combiner=node.attrs["combiner"]))
+computes("EmbeddingLookupSparse", _combine)
 
 
 @gradient_of("EmbeddingLookupSparse")

@@ -320,7 +320,7 @@ def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
     return Node("AddRows", (rows, ids, like), dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
 
 
-def _add_rows(values: Any, at: Any, whole: Any, axis: int) -> Any:
+def _add_rows(values: Any, at: Any, whole: Any, *, axis: int) -> Any:
     shape = np.shape(whole)
     if axis == 0:
         return scatter_rows(values, at, shape)
@@ -330,7 +330,7 @@ def _add_rows(values: Any, at: Any, whole: Any, axis: int) -> Any:
     return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
 
 
-kernel_of("AddRows")(lambda node: partial(_add_rows, axis=node.attrs["axis"]))
+computes("AddRows", _add_rows)
 
 
 @gradient_of("AddRows")
@@ -351,7 +351,7 @@ def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
     return Node("PutAlong", (values, places, like), dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
 
 
-def _put_along(given: Any, at: Any, whole: Any, axis: int) -> Any:
+def _put_along(given: Any, at: Any, whole: Any, *, axis: int) -> Any:
     sums = np.zeros(np.shape(whole), given.dtype)
     grid = list(np.indices(np.shape(at), sparse=True))
     grid[axis] = at
@@ -359,7 +359,7 @@ def _put_along(given: Any, at: Any, whole: Any, axis: int) -> Any:
     return sums
 
 
-kernel_of("PutAlong")(lambda node: partial(_put_along, axis=node.attrs["axis"]))
+computes("PutAlong", _put_along)
 
 
 @gradient_of("TakeAlong")
@@ -454,13 +454,13 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     return Node("BooleanMask", (node, where_true), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
-def _boolean_mask(value: Any, truth: Any, axis: int) -> Any:
+def _boolean_mask(value: Any, truth: Any, *, axis: int) -> Any:
     full, end = np.shape(value), axis + np.ndim(truth)
     merged = (*full[:axis], int(np.prod(full[axis:end])), *full[end:])
     return take_rows(np.reshape(value, merged), np.flatnonzero(truth), axis)
 
 
-kernel_of("BooleanMask")(lambda node: partial(_boolean_mask, axis=node.attrs["axis"]))
+computes("BooleanMask", _boolean_mask)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Node:
@@ -552,12 +552,12 @@ def one_hot(
     return Node("OneHot", inputs, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
 
 
-def _one_hot(at: Any, count: Any, high: Any, low: Any, axis: int) -> Any:
+def _one_hot(at: Any, count: Any, high: Any, low: Any, *, axis: int) -> Any:
     hot = np.asarray(at)[..., None] == np.arange(int(count))
     return np.where(np.moveaxis(hot, -1, axis), high, low)
 
 
-kernel_of("OneHot")(lambda node: partial(_one_hot, axis=node.attrs["axis"]))
+computes("OneHot", _one_hot)
 rearranges("Slice", "StridedSlice", views=True)
 rearranges("BooleanMask", "GatherNd")
 
