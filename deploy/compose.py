@@ -12,14 +12,14 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from globalstep.deploy.job_options import add_script, add_tasks, job_sizes, too_few
+from globalstep.deploy.job_options import add_evaluator, add_script, add_tasks, job_sizes, too_few
 from globalstep.deploy.launch.options import with_run_token
 from globalstep.runtime.log_format import is_terminal
 
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0
 #: Services that end; others, which the user has added to the file, go on.
-_TASK = re.compile(r"(ps|chief|worker)-\d+")
+_TASK = re.compile(r"(ps|chief|worker|evaluator)-\d+")
 #: The exit code of a process that was ended by SIGKILL.
 _KILLED = 137
 _SHOWN = '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}}'
@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     parser.add_argument("action", choices=["up", "write"], help="write the file and start the job, or only write it")
     add_tasks(parser)
+    add_evaluator(parser)
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
     parser.add_argument(
         "--run", default="", metavar="NAME", dest="run_name",
@@ -200,7 +201,7 @@ def compose_file(args: argparse.Namespace, scripts: str, project: str) -> str:
         scripts: Folder of the script on this machine, which containers see as a volume.
         project: The run's name: containers, network and volume bear it, so that no other run's are met.
     """
-    sizes = {"ps": args.ps, **job_sizes(args)}
+    sizes = {"ps": args.ps, **job_sizes(args), **({"evaluator": 1} if args.evaluator else {})}
     cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in sizes.items()}
     text = _HEAD.format(run=_RUN, scripts=scripts, inside=_SCRIPTS, project=project)
     for name, count in sizes.items():

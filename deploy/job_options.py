@@ -15,6 +15,15 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
 
 
+def add_evaluator(parser: argparse.ArgumentParser) -> None:
+    """Add whether there is an evaluator."""
+    parser.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="start an evaluator too: with gs.fit it evaluates the run's checkpoints, in place of the chief",
+    )
+
+
 def job_sizes(args: argparse.Namespace) -> dict[str, int]:
     """Return the cluster's jobs, each with its number of tasks; there is always one chief."""
     workers = args.workers if args.chief else args.workers - 1

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
-from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, too_few
+from globalstep.deploy.job_options import add_evaluator, add_restarts, add_script, add_tasks, too_few
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task, summary
 from globalstep.deploy.launch.live_runs import kept
@@ -37,11 +37,7 @@ from globalstep.runtime.process_env import environ_with_alias, tuned
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     add_tasks(parser)
-    parser.add_argument(
-        "--evaluator",
-        action="store_true",
-        help="start an evaluator too: with gs.fit it evaluates the run's checkpoints, in place of the chief",
-    )
+    add_evaluator(parser)
     parser.add_argument(
         "--host-flags",
         action="store_true",

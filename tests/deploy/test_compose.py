@@ -53,8 +53,9 @@ def test_docker_compose_reads_it(tmp_path):
 
 
 def test_every_service_is_a_task_and_finds_the_others_by_name():
-    found = services(compose_file(parsed("--ps=2", "--workers=3", "t.py", "--price", "$5 'each'"), "/scripts", "t"))
-    assert list(found) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1"]
+    arguments = parsed("--ps=2", "--workers=3", "--evaluator", "t.py", "--price", "$5 'each'")
+    found = services(compose_file(arguments, "/scripts", "t"))
+    assert list(found) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1", "evaluator-0"]
     for name, service in found.items():
         config = from_tf_config(service["environment"])
         assert (f"{config.job}-{config.index}", config.address) == (name, f"{name}:2222")

@@ -610,15 +610,20 @@ def _examples(batch: Any) -> Iterator[Any]:
 def _signatures(receiver: Any, spec: EstimatorSpec) -> dict[str, Any]:
     """Return the signatures of a model's outputs, but for those that these inputs cannot serve."""
     signatures: dict[str, Any] = {}
+    excluded = []
     alternatives = receiver.receiver_tensors_alternatives or {}
     for inputs, lead in [(receiver.receiver_tensors, ""), *((one, f"{name}:") for name, one in alternatives.items())]:
         for name, output in (spec.export_outputs or {}).items():
             try:
                 signatures[lead + name] = output.as_signature_def(inputs)
             except ValueError as error:
-                _log.warning("Export includes no signature %r: %s", lead + name, error)
+                excluded.append(f"{lead + name!r} : {error}")
     if not signatures:
-        raise ValueError("These inputs serve no signature of the model; the warnings before say why.")
+        raise ValueError("\n".join(["These inputs serve no signature of the model:", *excluded]))
+    for one in excluded:
+        _log.info("Signatures EXCLUDED from export: %s", one)
+    if "serving_default" not in signatures:
+        _log.warning("Export includes no default signature!")
     return signatures
 
 

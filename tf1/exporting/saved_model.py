@@ -9,6 +9,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -196,7 +197,7 @@ class SavedModelBuilder:
                 except InvalidArgumentError as error:
                     if self._onnx:
                         raise
-                    _log.warning("The signature %r is written without its .onnx file. %s", name, error.message)
+                    _warn_once(f"The signature {name!r} is written without its .onnx file. {error.message}")
             self._models.update(models)
         self._meta_graphs.append(meta)
 
@@ -215,6 +216,12 @@ class SavedModelBuilder:
                         stored[variable.op_name] = at
                 metadata.update({step: str(value) for step, value in reader.index.steps.items()})
         return onnx_model(inputs, outputs, values, stored, metadata)
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """Say it at the first export of a model, not at each."""
+    _log.warning(text)
 
 
 def _saved_value(reader: CheckpointReader, name: str, variable: Variable) -> tuple[Any, Stored | None]:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from census import assert_done
 from compose_engine import engine, why_not
 from counted import assert_counted
 from processes import EXAMPLES, ROOT, until
@@ -200,6 +201,19 @@ def test_every_role_is_restarted_one_after_the_other(job, capsys):
     assert job.ended() == 0
     assert "was killed" not in job.said()
     counts_exactly(job.run_folder() / "run", capsys)
+
+
+def test_an_estimator_with_its_evaluator(job, capsys):
+    script = [EXAMPLES / "census.py", "--run-dir", "run", "--steps", 6000]
+    job.up("--ps", 2, "--workers", 2, "--chief", "--evaluator", *script)
+    job.until_said(r"^ps-0\S*\s*\| serving on ps-0:2222")
+    for task in ("worker-0", "ps-0", "chief-0"):
+        saved = set(job.run_folder().glob("run/model.ckpt-*.meta"))
+        until(lambda saved=saved: set(job.run_folder().glob("run/model.ckpt-*.meta")) > saved, "a checkpoint", 120.0)
+        job.replaced(task, lambda container: job.docker.docker("kill", container))
+    assert job.ended((*TASKS, "evaluator-0")) == 0
+    assert set(re.findall("compose: (.*) was killed", job.said())) == {"worker-0", "ps-0", "chief-0"}
+    assert_done(job.run_folder() / "run", 6000, capsys)
 
 
 #: What docs/deploy/compose.md says, for one PS task and the chief.

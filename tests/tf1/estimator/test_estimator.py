@@ -173,7 +173,7 @@ def wide_and_deep(tmp_path):
 
 
 class TestTrainAndEvaluate:
-    def test_in_one_process_with_exports(self, wide_and_deep):
+    def test_in_one_process_with_exports(self, wide_and_deep, caplog):
         exporters = [
             tf.estimator.FinalExporter("final", serving),
             tf.estimator.BestExporter("best", serving, exports_to_keep=1),
@@ -188,6 +188,9 @@ class TestTrainAndEvaluate:
         assert {"auc", "average_loss", "label/mean", "prediction/mean", "precision"} <= set(metrics)
         for name in ("final", "best"):
             assert len(os.listdir(os.path.join(wide_and_deep.model_dir, "export", name))) == 1
+        # What is so at each export is not said again and again.
+        assert caplog.text.count("without its .onnx file") <= 1
+        assert "Classification input must be" not in caplog.text
         ours = list(wide_and_deep.predict(batches))
         with tf.Graph().as_default(), tf.Session() as session:
             meta = tf.saved_model.loader.load(session, ["serve"], os.fsdecode(exports[0]))
