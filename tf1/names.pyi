@@ -246,6 +246,8 @@ from globalstep.tf1.ops.matrix_ops import matrix_diag_part as matrix_diag_part
 from globalstep.tf1.ops.matrix_ops import matrix_inverse as matrix_inverse
 from globalstep.tf1.ops.matrix_ops import matrix_set_diag as matrix_set_diag
 from globalstep.tf1.ops.matrix_ops import matrix_solve as matrix_solve
+from globalstep.tf1.ops.matrix_ops import self_adjoint_eig as self_adjoint_eig
+from globalstep.tf1.ops.matrix_ops import self_adjoint_eigvals as self_adjoint_eigvals
 from globalstep.tf1.ops.matrix_ops import trace as trace
 from globalstep.tf1.ops.ordering_ops import argsort as argsort
 from globalstep.tf1.ops.ordering_ops import batch_gather as batch_gather
@@ -253,6 +255,7 @@ from globalstep.tf1.ops.ordering_ops import cumprod as cumprod
 from globalstep.tf1.ops.ordering_ops import meshgrid as meshgrid
 from globalstep.tf1.ops.ordering_ops import repeat as repeat
 from globalstep.tf1.ops.ordering_ops import roll as roll
+from globalstep.tf1.ops.ordering_ops import searchsorted as searchsorted
 from globalstep.tf1.ops.ordering_ops import setdiff1d as listdiff
 from globalstep.tf1.ops.ordering_ops import setdiff1d as setdiff1d
 from globalstep.tf1.ops.ordering_ops import sort as sort
@@ -341,10 +344,12 @@ from globalstep.tf1.ops.special_ops import erfc as erfc
 from globalstep.tf1.ops.special_ops import lbeta as lbeta
 from globalstep.tf1.ops.special_ops import lgamma as lgamma
 from globalstep.tf1.ops.static_checks import assert_integer as assert_integer
+from globalstep.tf1.ops.static_checks import assert_near as assert_near
 from globalstep.tf1.ops.static_checks import assert_rank as assert_rank
 from globalstep.tf1.ops.static_checks import assert_rank_at_least as assert_rank_at_least
 from globalstep.tf1.ops.static_checks import assert_rank_in as assert_rank_in
 from globalstep.tf1.ops.static_checks import assert_type as assert_type
+from globalstep.tf1.ops.static_checks import ensure_shape as ensure_shape
 from globalstep.tf1.ops.static_checks import is_tensor as is_tensor
 from globalstep.tf1.ops.summary_ops_v0 import histogram_summary as histogram_summary
 from globalstep.tf1.ops.summary_ops_v0 import image_summary as image_summary
@@ -385,12 +390,14 @@ from globalstep.tf1.variables.element_assignments import scatter_mul as scatter_
 from globalstep.tf1.variables.element_assignments import scatter_nd_add as scatter_nd_add
 from globalstep.tf1.variables.element_assignments import scatter_nd_sub as scatter_nd_sub
 from globalstep.tf1.variables.element_assignments import scatter_nd_update as scatter_nd_update
+from globalstep.tf1.variables.named_variables import create_partitioned_variables as create_partitioned_variables
 from globalstep.tf1.variables.named_variables import get_local_variable as get_local_variable
 from globalstep.tf1.variables.named_variables import get_variable as get_variable
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable as PartitionedVariable
 from globalstep.tf1.variables.partitioned_variables import fixed_size_partitioner as fixed_size_partitioner
 from globalstep.tf1.variables.partitioned_variables import min_max_variable_partitioner as min_max_variable_partitioner
 from globalstep.tf1.variables.partitioned_variables import variable_axis_size_partitioner as variable_axis_size_partitioner
+from globalstep.tf1.variables.template import make_template as make_template
 from globalstep.tf1.variables.variable_collections import all_variables as all_variables
 from globalstep.tf1.variables.variable_collections import assert_variables_initialized as assert_variables_initialized
 from globalstep.tf1.variables.variable_collections import global_variables as global_variables

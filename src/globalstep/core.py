@@ -17,7 +17,8 @@ _PATHS = {
     "framework.tensor_shape_pb2": _MESSAGES,
     "protobuf.cluster_pb2": "gs.train",
     "protobuf.config_pb2": "gs",
-    "protobuf.meta_graph_pb2": _MESSAGES,
+    "protobuf.meta_graph_pb2": f"{_MESSAGES} gs.tf1.exporting.signatures:SignatureDef "
+    "gs.tf1.exporting.signatures:TensorInfo",
     "protobuf.tensorflow_server_pb2": "gs.train",
     "util.event_pb2": _MESSAGES,
 }

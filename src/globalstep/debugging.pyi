@@ -17,6 +17,7 @@ from globalstep.tf1.ops.math_ops import is_finite as is_finite
 from globalstep.tf1.ops.math_ops import is_inf as is_inf
 from globalstep.tf1.ops.math_ops import is_nan as is_nan
 from globalstep.tf1.ops.static_checks import assert_integer as assert_integer
+from globalstep.tf1.ops.static_checks import assert_near as assert_near
 from globalstep.tf1.ops.static_checks import assert_rank as assert_rank
 from globalstep.tf1.ops.static_checks import assert_rank_at_least as assert_rank_at_least
 from globalstep.tf1.ops.static_checks import assert_rank_in as assert_rank_in

@@ -17,6 +17,8 @@ from globalstep.tf1.ops.matrix_ops import matrix_diag_part as diag_part
 from globalstep.tf1.ops.matrix_ops import matrix_inverse as inv
 from globalstep.tf1.ops.matrix_ops import matrix_set_diag as set_diag
 from globalstep.tf1.ops.matrix_ops import matrix_solve as solve
+from globalstep.tf1.ops.matrix_ops import self_adjoint_eig as eigh
+from globalstep.tf1.ops.matrix_ops import self_adjoint_eigvals as eigvalsh
 from globalstep.tf1.ops.matrix_ops import trace as trace
 from globalstep.tf1.ops.normalization_ops import l2_normalize as l2_normalize
 from globalstep.tf1.ops.product_ops import einsum as einsum

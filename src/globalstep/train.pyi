@@ -113,6 +113,7 @@ from globalstep.tf1.variables.checkpoint_variables import init_from_checkpoint a
 from globalstep.tf1.variables.checkpoint_variables import list_variables as list_variables
 from globalstep.tf1.variables.checkpoint_variables import load_checkpoint as load_checkpoint
 from globalstep.tf1.variables.checkpoint_variables import load_variable as load_variable
+from globalstep.tf1.variables.checkpoint_variables import remove_checkpoint as remove_checkpoint
 from globalstep.tf1.variables.training_util import assert_global_step as assert_global_step
 from globalstep.tf1.variables.training_util import create_global_step as create_global_step
 from globalstep.tf1.variables.training_util import get_global_step as get_global_step

@@ -31,12 +31,14 @@ def test_every_name_of_every_path_is_there():
 
 
 def test_they_can_be_imported_under_globalsteps_own_name():
+    from globalstep.core.protobuf import meta_graph_pb2
     from globalstep.python.client import timeline
     from globalstep.python.framework import ops
     from globalstep.python.ops.nn import relu
     from globalstep.python.platform import gfile
 
     assert ops.Tensor is gs.Tensor
+    assert meta_graph_pb2.TensorInfo is type(gs.saved_model.utils.build_tensor_info(gs.constant(1.0)))
     assert relu is gs.nn.relu
     assert gfile.GFile is gs.gfile.GFile
     assert gs.python.client.timeline is timeline

@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
-from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import expand_dims, matrix_transpose
@@ -33,6 +33,8 @@ __all__ = [
     "matrix_inverse",
     "matrix_set_diag",
     "matrix_solve",
+    "self_adjoint_eig",
+    "self_adjoint_eigvals",
     "trace",
 ]
 
@@ -306,3 +308,35 @@ def _solve_gradient(node: Node, grad: Node) -> Any:
 def _cross_gradient(node: Node, grad: Node) -> Any:
     x, y = node.inputs
     return unbroadcast(cross(y, grad), x, y), unbroadcast(cross(grad, x), y, x)
+
+
+def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Node, Node]:
+    """Give the eigenvalues [..., n] of symmetric matrices, smallest first, and their vectors as columns [..., n, n].
+
+    Only the lower triangles are read.
+    """
+    node = as_node(tensor)
+    parts = Node("SelfAdjointEigV2", (node,), name=name or "self_adjoint_eig", attrs={"tuple": True})
+    values = tuple_item(parts, 0, dtype=node.dtype, shape=node.shape[:-1])
+    return values, tuple_item(parts, 1, dtype=node.dtype, shape=node.shape)
+
+
+def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Node:
+    """Give the eigenvalues of `self_adjoint_eig` alone."""
+    return self_adjoint_eig(tensor, name or "self_adjoint_eigvals")[0]
+
+
+computes("SelfAdjointEigV2", lambda matrices: tuple(np.linalg.eigh(matrices)))
+
+
+@gradient_of("SelfAdjointEigV2")
+def _eigen_gradient(node: Node, grads: Any) -> Any:
+    of_values, of_vectors = [*grads, None][:2]
+    values, vectors = self_adjoint_eig(node.inputs[0])
+    middle = matrix_diag(0.0 * values if of_values is None else of_values)
+    if of_vectors is not None:
+        apart = 1.0 / matrix_set_diag(expand_dims(values, -2) - expand_dims(values, -1), 0.0 * values + 1.0)
+        middle += matrix_set_diag(apart, 0.0 * values) * matmul(vectors, of_vectors, transpose_a=True)
+    whole = matmul(vectors, matmul(middle, vectors, transpose_b=True))
+    whole = matrix_band_part(whole + matrix_transpose(whole), -1, 0)
+    return (matrix_set_diag(whole, 0.5 * matrix_diag_part(whole)),)

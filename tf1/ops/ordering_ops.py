@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
+from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes
@@ -29,6 +30,7 @@ __all__ = [
     "meshgrid",
     "repeat",
     "roll",
+    "searchsorted",
     "setdiff1d",
     "sort",
     "unique_with_counts",
@@ -323,3 +325,34 @@ def _cumprod_gradient(node: Node, grad: Node) -> Any:
 
 
 rearranges("BatchGather", "Repeat", "Roll")
+
+
+def searchsorted(
+    sorted_sequence: Any, values: Any, side: str = "left", out_type: Any = "int32", name: str | None = None
+) -> Node:
+    """Give the first ("left") or the last ("right") places where values [..., m] keep rows [..., n] in order.
+
+    Raises:
+        ValueError: For another side.
+        InvalidArgumentError: In the run, if the numbers of rows differ.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"side must be either 'right' or 'left'.  Saw: {side}.")
+    kind, attrs = "LowerBound" if side == "left" else "UpperBound", {"stops_gradient": True}
+    rows, wanted = operands(kind, sorted_sequence, values)
+    return Node(kind, (rows, wanted), name=name, dtype=as_dtype(out_type), shape=wanted.shape, attrs=attrs)
+
+
+@kernel_of("LowerBound", "UpperBound")
+def _bound(node: Node) -> Any:
+    side: Any = "left" if node.op_type == "LowerBound" else "right"
+    kind = node.dtype.as_numpy_dtype
+
+    def find(rows: Any, values: Any) -> Any:
+        flat, wanted = (np.reshape(one, (-1, np.shape(one)[-1])) for one in (rows, values))
+        if len(flat) != len(wanted):
+            raise InvalidArgumentError("Leading dim_size of both tensors must match.")
+        found = [np.searchsorted(row, value, side) for row, value in zip(flat, wanted, strict=True)]
+        return np.reshape(found, np.shape(values)).astype(kind)
+
+    return find

@@ -1,4 +1,4 @@
-"""Checks of what is known of nodes before a run: their ranks and dtypes.
+"""Checks of nodes, before a run where that is known: of ranks, shapes and dtypes, and of how near values are.
 
 Layer: tf1. Source: TensorFlow 1.4 `python/ops/check_ops.py`.
 """
@@ -11,15 +11,27 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
-from globalstep.tf1.graph.kernels import computes
+from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import rank as rank_of
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.control_flow_ops import Assert, no_op
 
-__all__ = ["assert_integer", "assert_rank", "assert_rank_at_least", "assert_rank_in", "assert_type", "is_tensor"]
+__all__ = [
+    "assert_integer",
+    "assert_near",
+    "assert_rank",
+    "assert_rank_at_least",
+    "assert_rank_in",
+    "assert_type",
+    "ensure_shape",
+    "is_tensor",
+]
 
 
 def assert_rank(
@@ -149,3 +161,58 @@ def is_tensor(x: Any) -> bool:
     [True, False, False]
     """
     return isinstance(x, (SparseTensor, IndexedSlices)) or (isinstance(x, Node) and not x.is_operation)
+
+
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Node:
+    """Give a value as it is, of a static shape that a run makes sure of.
+
+    Raises:
+        ValueError: If what is known of the shape contradicts it.
+        InvalidArgumentError: In the run, if the value's does.
+    """
+    node, wanted = as_node(x), TensorShape(shape)
+    shown = node.shape.merge_with(wanted)
+    return Node("EnsureShape", (node,), name=name, dtype=node.dtype, shape=shown, attrs={"expected": wanted})
+
+
+@kernel_of("EnsureShape")
+def _ensured(node: Node) -> Any:
+    wanted, name = node.attrs["expected"], node.inputs[0].op_name
+
+    def check(value: Any) -> Any:
+        if not wanted.is_compatible_with(np.shape(value)):
+            found, right = (
+                f"[{','.join('?' if size is None else str(size) for size in sizes)}]"
+                for sizes in (np.shape(value), wanted.as_list())
+            )
+            raise InvalidArgumentError(f"Shape of tensor {name} {found} is not compatible with expected shape {right}.")
+        return value
+
+    return check
+
+
+@gradient_of("EnsureShape")
+def _ensured_gradient(node: Node, grad: Node) -> Any:
+    return (grad,)
+
+
+def assert_near(
+    x: Any,
+    y: Any,
+    rtol: Any = None,
+    atol: Any = None,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Node:
+    """Give an operation that fails the run unless |x - y| < atol + rtol * |y| for all elements.
+
+    By default both tolerances are 10 times the dtype's epsilon. The others are `assert_equal`'s arguments.
+    """
+    left = as_node(x)
+    right = as_node(y, dtype=left.dtype)
+    rtol, atol = (10 * float(np.finfo(left.dtype.as_numpy_dtype).eps) if one is None else one for one in (rtol, atol))
+    text = f"x and y not equal to tolerance rtol = {rtol}, atol = {atol}"
+    told = data or [message or "", text, f"x ({left.name}) = ", left, f"y ({right.name}) = ", right]
+    return Assert(abs(left - right) < atol + rtol * abs(right), told, summarize, name or "assert_near")

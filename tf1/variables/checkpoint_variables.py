@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.chief.checkpoints.checkpoint import CheckpointReader
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.files.storage import storage_for
 from globalstep.tf1.graph.graph import Node
@@ -21,7 +21,14 @@ from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, 
 from globalstep.tf1.variables.variable_scope import store_of
 from globalstep.tf1.variables.variables import Variable, begin_with
 
-__all__ = ["begin_from_checkpoint", "init_from_checkpoint", "list_variables", "load_checkpoint", "load_variable"]
+__all__ = [
+    "begin_from_checkpoint",
+    "init_from_checkpoint",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
+    "remove_checkpoint",
+]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
@@ -155,3 +162,10 @@ def _restored(*, prefix: str, tensor: str, slice: SaveSliceInfo | None) -> npt.N
     where = zip(slice.var_offset, slice.var_shape, strict=True)
     part: npt.NDArray[Any] = value[tuple(np.s_[at : at + size] for at, size in where)]
     return part
+
+
+def remove_checkpoint(
+    checkpoint_prefix: str, checkpoint_format_version: int = 2, meta_graph_suffix: str = "meta"
+) -> None:
+    """Delete a checkpoint's files; `checkpoint_format_version` is accepted: there is one format."""
+    delete_checkpoint(checkpoint_prefix, meta_graph_suffix=meta_graph_suffix)

@@ -15,10 +15,16 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype, float32
 from globalstep.tf1.graph.graph import GraphKeys, Node, constant_array, get_default_graph
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, PartitionInfo, SaveSliceInfo, slices
-from globalstep.tf1.variables.variable_scope import chained, no_regularizer, store_of
+from globalstep.tf1.variables.variable_scope import (
+    chained,
+    get_variable_scope,
+    no_regularizer,
+    store_of,
+    variable_scope,
+)
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["get_local_variable", "get_variable"]
+__all__ = ["create_partitioned_variables", "get_local_variable", "get_variable"]
 
 
 def get_variable(
@@ -231,3 +237,34 @@ def _regularize(name: str, made: Any, regularizer: Any) -> None:
             loss = regularizer(variable)
             if loss is not None:
                 graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def create_partitioned_variables(
+    shape: Sequence[int],
+    slicing: Sequence[int],
+    initializer: Any,
+    dtype: DTypeLike = float32,
+    trainable: bool = True,
+    collections: Sequence[str] | None = None,
+    name: str | None = None,
+    reuse: Any = None,
+) -> list[Variable]:
+    """Give the parts of a Variable that `get_variable` makes, cut as `slicing` says; a name of its own by default.
+
+    Raises:
+        ValueError: If `shape` and `slicing` differ in length, or are empty.
+    """
+    if len(shape) != len(slicing):
+        raise ValueError(
+            "The 'shape' and 'slicing' of a partitioned Variable must have the length: shape: "
+            f"{shape}, slicing: {slicing}"
+        )
+    if not shape:
+        raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {shape}")
+    with variable_scope(name, "PartitionedVariable", reuse=reuse, auxiliary_name_scope=False) as scope:
+        pass
+    outer = get_variable_scope()
+    with variable_scope(outer, reuse=reuse, auxiliary_name_scope=False):
+        own = scope.name[len(outer.name) :].lstrip("/")
+        whole = get_variable(own, shape, dtype, initializer, None, trainable, collections, None, lambda **_: slicing)
+    return list(whole)

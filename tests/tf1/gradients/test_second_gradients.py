@@ -88,6 +88,10 @@ CASES = {
     "inverse": (lambda x: gs.matrix_inverse(symmetric(x)), (3, 3)),
     "determinant": (lambda x: gs.matrix_determinant(symmetric(x)), (3, 3)),
     "cholesky": (lambda x: gs.cholesky(symmetric(x)), (3, 3)),
+    "eigh": (lambda x: gs.abs(gs.concat([gs.expand_dims(e, -2) if e.shape.ndims == 1 else e
+                              for e in gs.linalg.eigh(symmetric(x))], -2)), (3, 3)),
+    "eigvalsh": (lambda x: gs.linalg.eigvalsh(symmetric(x)), (3, 3)),
+    "ensure_shape": (lambda x: gs.ensure_shape(x * x, [None, 2]), (3, 2)),
     "solve": (lambda x, r: gs.matrix_solve(symmetric(x), r), (3, 3), (3, 2)),
     "cross": (gs.cross, (2, 3), (2, 3)),
     "einsum": (lambda x, y: gs.einsum("bij,jk->bk", x, y), (2, 3, 4), (4, 2)),

@@ -86,3 +86,19 @@ class TestPartitionedVariable:
         table = gs.get_variable("t", [4, 2], partitioner=gs.fixed_size_partitioner(2))
         with gs.variable_scope("", reuse=True):
             assert gs.get_variable("t", [4, 2], partitioner=gs.fixed_size_partitioner(2)) is table
+
+
+def test_parts_by_the_older_function():
+    def parts(name=None, reuse=None, slicing=(2, 1)):
+        made = gs.create_partitioned_variables([4, 2], slicing, gs.ones_initializer(), name=name, reuse=reuse)
+        return [one.name for one in made]
+
+    assert parts() == ["PartitionedVariable/part_0:0", "PartitionedVariable/part_1:0"]
+    with gs.variable_scope("s"):
+        assert parts() == ["s/PartitionedVariable/part_0:0", "s/PartitionedVariable/part_1:0"]
+    assert parts() == ["PartitionedVariable_1/part_0:0", "PartitionedVariable_1/part_1:0"]
+    assert parts("mine") == parts("mine", reuse=True) == ["mine/part_0:0", "mine/part_1:0"]
+    with pytest.raises(ValueError, match="must have the length: shape:"):
+        parts(slicing=(2,))
+    with pytest.raises(ValueError, match="must have rank at least 1"):
+        gs.create_partitioned_variables([], [], gs.ones_initializer())

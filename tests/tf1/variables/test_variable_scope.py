@@ -208,3 +208,29 @@ def test_what_a_scope_goes_by_can_be_set_within_it():
         with gs.variable_scope("within") as inner:
             assert (inner.use_resource, callable(inner.caching_device)) == (True, True)
             assert gs.get_variable("w", [2]).dtype == gs.float64
+
+
+class TestTemplates:
+    def test_calls_share_variables_and_templates_do_not(self):
+        def line(x, rate):
+            return rate * x * gs.get_variable("w", [], initializer=gs.ones_initializer())
+
+        first, second = (gs.make_template("line", line, rate=2.0) for _ in range(2))
+        made = [first(3.0), first(4.0), second(5.0)]
+        assert [one.name for one in gs.global_variables()] == ["line/w:0", "line_1/w:0"]
+        assert first.variable_scope.trainable_variables() == gs.global_variables()[:1]
+        with gs.Session() as session:
+            session.run(gs.global_variables_initializer())
+            assert session.run(made) == [6.0, 8.0, 10.0]
+        shared = [gs.make_template("other", line, True, "line", rate=1.0) for _ in range(2)]
+        with gs.variable_scope("elsewhere", reuse=gs.AUTO_REUSE):
+            shared[0](1.0)
+        assert len(gs.global_variables()) == 2
+
+    def test_a_later_call_makes_nothing_to_train(self):
+        template = gs.make_template("counts", lambda: gs.Variable(1.0))
+        template()
+        with pytest.raises(ValueError, match="Trainable variable created when calling a template after the first"):
+            template()
+        with pytest.raises(ValueError, match="name cannot be None"):
+            gs.make_template(None, lambda: None)

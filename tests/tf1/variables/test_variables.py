@@ -214,3 +214,14 @@ class TestInitializing:
             other.run(gs.local_variables_initializer())
             assert one.run(count.assign_add(5)) == 6
             assert other.run(count) == 1
+
+
+def test_a_checkpoint_is_removed(tmp_path):
+    gs.Variable(1.0)
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        kept, removed = (gs.train.Saver().save(session, str(tmp_path / "model"), step) for step in (1, 2))
+    gs.train.remove_checkpoint(removed)
+    assert gs.train.checkpoint_exists(kept)
+    assert not list(tmp_path.glob("model-2*"))
+    assert list(tmp_path.glob("model-1*"))
