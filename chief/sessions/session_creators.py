@@ -301,8 +301,11 @@ class TaskCreator(SessionCreator):
             remaining = client.finish()
 
     def after_end(self, session: RunSession) -> None:
-        """On the chief: declare the job done after a clean end, so that the parameter servers can end."""
-        if not self.acts:
+        """On the chief: declare the job done after a clean end, so that the parameter servers can end.
+
+        A hook with `job_goes_on` says that the program declares that itself.
+        """
+        if not self.acts or any(getattr(hook, "job_goes_on", False) for hook in self._own_hooks):
             return
         try:
             remaining = session.cluster.finish()

@@ -51,6 +51,17 @@ class DType:
         return self
 
     @property
+    def as_datatype_enum(self) -> int:
+        """Its number in TensorFlow's protocol buffers.
+
+        >>> as_dtype("float32").as_datatype_enum
+        1
+        """
+        from globalstep.files.tensorboard_protos import DATA_TYPES
+
+        return DATA_TYPES[self.name]
+
+    @property
     def is_floating(self) -> bool:
         """Whether it is a real floating point type."""
         return bool(np.dtype(self.as_numpy_dtype).kind == "f")

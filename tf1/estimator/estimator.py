@@ -6,10 +6,13 @@ Layer: tf1. Threads: an Estimator is used by one. Source of behaviour and texts:
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copy
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +22,8 @@ import numpy as np
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
-from globalstep.errors import NotFoundError
+from globalstep.cluster.cluster import target_of
+from globalstep.errors import NotFoundError, OpError
 from globalstep.files.tensorboard_protos import Summary
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.tf1.estimator.input_fns import parsed_input
@@ -53,6 +57,9 @@ from globalstep.tf1.variables.checkpoint_variables import list_variables, load_v
 from globalstep.tf1.variables.training_util import create_global_step, get_global_step
 from globalstep.tf1.variables.warm_starting import VocabInfo, warm_start
 from globalstep.wire.transports import known_target
+from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.client.client import ClusterClient, connect
+from globalstep.worker.client.leaving import ends_unfinished
 
 __all__ = ["Estimator", "WarmStartSettings"]
 
@@ -125,6 +132,9 @@ class Estimator:
         if warm_start_from is not None and not isinstance(warm_start_from, WarmStartSettings):
             warm_start_from = WarmStartSettings(str(warm_start_from))
         self._warm_start: WarmStartSettings | None = warm_start_from
+        #: Whether the job goes on after `train`: PS tasks are to wait for what this program does next.
+        self.stays = True
+        self._presence: ClusterClient | None = None
         _log.info("Using config: %s", vars(self._config))
 
     @property
@@ -210,13 +220,23 @@ class Estimator:
             _log.info("Skipping training since max_steps has already saved.")
             return self
         all_hooks = list(checked_hooks(hooks))
+        config = self._config
+        if steps is not None and config.cluster_spec:
+            # A number of steps counts from where the job began, and the job may have had a session before.
+            max_steps = _saved_step(self.model_dir) + steps
+            steps = None
         if steps is not None or max_steps is not None:
             all_hooks.append(StopAtStepHook(num_steps=steps, last_step=max_steps))
         listeners = list(saving_listeners or ())
         for listener in listeners:
             if not isinstance(listener, CheckpointSaverListener):
                 raise TypeError(f"saving_listeners must be a list of CheckpointSaverListener, given: {listener}")
-        config = self._config
+        if self.stays and TaskType.PS in config.cluster_spec.jobs:
+            all_hooks.append(_JobGoesOn())
+            if self._presence is None:
+                self._presence = connect(target_of(config.cluster_spec))
+                if config.is_chief:
+                    atexit.register(_end_job, self._presence)
         setter = config.device_fn or replica_device_setter(
             cluster=config.cluster_spec or None, worker_device=f"/job:{config.task_type}/task:{config.task_id}"
         )
@@ -564,6 +584,22 @@ def _with_model_dir(config: RunConfig | None, model_dir: Any) -> RunConfig:
         model_dir = tempfile.mkdtemp()
         _log.warning("Using temporary folder as model directory: %s", model_dir)
     return config.replace(model_dir=model_dir)
+
+
+class _JobGoesOn(SessionRunHook):
+    """The end of this session is not the end of the job: the program may train again."""
+
+    job_goes_on = True
+
+
+def _end_job(client: ClusterClient) -> None:
+    """Declare the job done at the end of the chief's program, if that is a good one."""
+    if not (client.shutdown.asked or ends_unfinished(getattr(sys, "last_value", None))):
+        with contextlib.suppress(OpError):
+            client.refresh()
+            client.chief_lease.candidate = candidate = Candidate(configured=True)
+            if candidate.claim(client):
+                client.finish()
 
 
 def _target_of(config: RunConfig) -> str:

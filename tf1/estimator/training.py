@@ -291,6 +291,7 @@ def train_and_evaluate(
 
 
 def _train(estimator: Estimator, spec: TrainSpec, listeners: list[CheckpointSaverListener]) -> None:
+    estimator.stays = False
     estimator.train(spec.input_fn, hooks=spec.hooks, max_steps=spec.max_steps, saving_listeners=listeners)
 
 

@@ -42,3 +42,16 @@ def test_it_ends_by_itself_with_tasks_killed_and_goes_on(tmp_path, capsys):
         assert printed.count("was ended by SIGKILL") == len(killed)
         assert_done(run_dir, last_step, capsys)
     assert len(os.listdir(run_dir / "export" / "final")) == 2
+
+
+@pytest.mark.parametrize(("how", "last_step"), [("data", 450), ("steps", 150), ("max_steps", 150)])
+def test_it_trains_again_after_an_evaluation(tmp_path, how, last_step):
+    program = Path(__file__).parent / "programs" / "training_loop.py"
+    with Processes(tmp_path) as processes:
+        job = ["--ps", 1, "--workers", 2, "--chief", program, tmp_path / "model", how]
+        processes.start("launch", "-m", "globalstep", "launch", *job)
+        assert processes.wait(60.0) == {"launch": 0}, processes.output("launch")
+    printed = processes.output("launch")
+    assert f"[chief:0] ended at {last_step}\n" in printed
+    assert printed.count("] ended at") == 3
+    assert "exit codes: ps:0 0, chief:0 0, worker:0 0, worker:1 0\n" in printed
