@@ -13,7 +13,7 @@ from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
-from globalstep.tf1.graph.kernels import computes
+from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
 from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints

@@ -249,7 +249,7 @@ def create_partitioned_variables(
     name: str | None = None,
     reuse: Any = None,
 ) -> list[Variable]:
-    """Give the parts of a Variable that `get_variable` makes, cut as `slicing` says; a name of its own by default.
+    """Give the parts of a Variable that `get_variable` makes of `shape` and `initializer`, cut as `slicing` says.
 
     Raises:
         ValueError: If `shape` and `slicing` differ in length, or are empty.
