@@ -100,9 +100,10 @@ class MemoryClaim:
         interface: dict[str, Any] = self.memory.__array_interface__
         return interface
 
-    def __del__(self) -> None:
-        # In whatever thread lets go of it, perhaps one that holds the budget's lock: so without it.
-        self._gone.append((self.kind, self.whose, self.nbytes, None if self.kind is Kind.SHARED else self.memory))
+    def __del__(self, shared: Kind = Kind.SHARED) -> None:
+        # In whatever thread lets go of it, perhaps one that holds the budget's lock: so without it. At the very end of
+        # the process, when modules have no names any more: so by a default.
+        self._gone.append((self.kind, self.whose, self.nbytes, None if self.kind is shared else self.memory))
 
 
 def claim_of(data: npt.NDArray[Any] | memoryview) -> MemoryClaim | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -270,3 +272,11 @@ def test_memory_of_another_tasks_budget_is_claimed_anew():
     block = one.take(Account(one, "a"), 4 * SMALL_BYTES)
     _claim = other.keep(Kind.PART, Account(other, "a"), [block], 0, forced=False)
     assert [one.view()[0], other.view()[0]] == [{"requests": 1 << 18}, {"staged parts": 1 << 18}]
+
+
+def test_what_a_program_keeps_to_its_very_end_makes_no_noise():
+    program = (
+        "import sys; from globalstep.ps.budget import *; sys.kept = Budget().claim(Kind.QUEUE, Account(Budget()), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
