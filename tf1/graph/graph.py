@@ -23,7 +23,7 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype, string_array
 from globalstep.tf1.graph.definition import describe_place, place_of_program
 from globalstep.tf1.graph.device import apply_device_scopes
 from globalstep.tf1.graph.graph_keys import GraphKeys
-from globalstep.tf1.graph.kernels import function_of, kernel_of
+from globalstep.tf1.graph.kernels import computes, function_of, kernel_of
 from globalstep.tf1.graph.node_operators import Operators
 from globalstep.tf1.graph.shapes import Dimension, TensorShape
 
@@ -572,10 +572,7 @@ def as_node(value: Any, dtype: DTypeLike | None = None, name: str | None = None)
     return Node("Const", name=name or "Const", dtype=array.dtype, shape=array.shape, attrs={"value": array})
 
 
-@kernel_of("Const")
-def _constant(node: Node) -> Callable[[], Any]:
-    value = node.attrs["value"]
-    return lambda: value
+computes("Const", lambda *, value: value)
 
 
 def tuple_item(

@@ -354,9 +354,7 @@ def _fill_rows(places: Any, ids: Any, shape: Any, factors: Any = None, *, combin
     return places[order], ids[order], factors[order], bare
 
 
-@kernel_of("FillRowsWithoutIds")
-def _filling(node: Node) -> Any:
-    return partial(_fill_rows, combiner=node.attrs["combiner"], default_id=node.attrs["default_id"])
+computes("FillRowsWithoutIds", _fill_rows)
 
 
 def _clear_rows(rows: Any, bare: Any) -> Any:

@@ -45,10 +45,8 @@ def _filled(like: Node, number: int, op_type: str) -> Node:
     return Node(op_type, (like,), dtype=like.dtype, shape=like.shape)
 
 
-@kernel_of("OnesLike", "ZerosLike")
-def _filling(node: Node) -> Any:
-    fill, dtype = np.ones_like if node.op_type == "OnesLike" else np.zeros_like, node.dtype.as_numpy_dtype
-    return lambda x: fill(x, dtype)
+computes("OnesLike", lambda x, *, dtype: np.ones_like(x, dtype))
+computes("ZerosLike", lambda x, *, dtype: np.zeros_like(x, dtype))
 
 
 def ones(like: Node) -> Node:

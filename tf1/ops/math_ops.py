@@ -261,10 +261,7 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     return elementwise("Cast", node, name, wanted)
 
 
-@kernel_of("Cast")
-def _cast(node: Node) -> Any:
-    dtype = np.dtype(node.dtype.as_numpy_dtype)
-    return lambda value: np.array(value, dtype)
+computes("Cast", lambda value, *, dtype: np.array(value, dtype))
 
 
 def saturate_cast(value: Any, dtype: DTypeLike, name: str | None = None) -> Node:
