@@ -1,4 +1,4 @@
-"""The plots of a run: size against steps/s, workers and PS against throughput, time per stage of a step."""
+"""The plots of a run: size against steps/s, workers and PS against throughput."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.laps import STAGES
 from benchmarks.reports import bars, report
 
 __all__ = ["draw"]
 
 Record = Mapping[str, Any]
-
-_STAGE_COLORS = ("#9ec9e8", "#4f93c6", "#1f6fb4", "#d9d9d9", "#e08a1e", "#2a9d5c")
 
 
 def draw(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
@@ -23,7 +20,7 @@ def draw(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
     Args:
         records: Of one run.
         folder: For the PNG files.
-        name: They are called NAME-sizes.png, NAME-scaling.png and NAME-stages.png.
+        name: They are called NAME-sizes.png and NAME-scaling.png.
 
     Returns:
         The files.
@@ -36,9 +33,8 @@ def draw(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
 
     made = []
     plain = [record for record in records if not record.get("profile")]
-    profiled = [record for record in records if record.get("profile")]
-    for kind, wanted, plot in (("sizes", plain, _sizes), ("scaling", plain, _scaling), ("stages", profiled, _stages)):
-        figure = plot(pyplot, wanted)
+    for kind, plot in (("sizes", _sizes), ("scaling", _scaling)):
+        figure = plot(pyplot, plain)
         if figure is not None:
             made.append(folder / f"{name}-{kind}.png")
             figure.savefig(made[-1], dpi=110)
@@ -133,36 +129,3 @@ def _scaling(pyplot: Any, records: Sequence[Record]) -> Any:
         _tidy(panel)
     _legend(figure, list(panels), 5)
     return figure
-
-
-def _stages(pyplot: Any, records: Sequence[Record]) -> Any:
-    """A bar for each of globalstep's forms: the stages of a step, the PS's applying told from the rest of the wait."""
-    turns = [r for r in _dense(records) if set(STAGES) <= set(r["stages_us"])]
-    cases = report.cases_in(turns)
-    if not cases:
-        return None
-    figure, panels = pyplot.subplots(1, len(cases), figsize=(1.5 + 4.2 * len(cases), 4.4), squeeze=False)
-    for case, panel in zip(cases, panels[0], strict=True):
-        mine = [r for r in turns if r["case"] == case]
-        peers = report.peers_in(mine)
-        left = [0.0] * len(peers)
-        for stage, color in zip(("gradient", "encode", "send", "wait", "decode", "apply"), _STAGE_COLORS, strict=True):
-            lengths = [median(_length(r, stage) for r in mine if r["peer"] == peer.key) / 1e3 for peer in peers]
-            label = {"wait": "wait, but for applying", "apply": "applying on the PS"}.get(stage, stage)
-            panel.barh([peer.label for peer in peers], lengths, left=left, color=color, label=label)
-            left = [begin + length for begin, length in zip(left, lengths, strict=True)]
-        panel.invert_yaxis()
-        panel.set_xlabel("ms a step")
-        panel.set_title(f"{bars.case_label(case)}, {case['ps']} PS", loc="left", fontsize=10)
-        _tidy(panel)
-    _legend(figure, list(panels[0]), 6)
-    return figure
-
-
-def _length(record: Record, stage: str) -> float:
-    """Microseconds of a stage; what several PS apply at the same time does not add up beyond the wait."""
-    stages = record["stages_us"]
-    applied = min(record["apply_us"] / record["case"]["ps"], stages["wait"])
-    if stage == "apply":
-        return float(applied)
-    return float(stages["wait"] - applied if stage == "wait" else stages[stage])
