@@ -19,6 +19,8 @@ import cli_page
 import compatibility
 import fault_matrix
 from docutils import nodes
+from pygments.lexers.shell import BashLexer
+from pygments.token import Name, Text
 from sphinx.addnodes import pending_xref
 
 import globalstep
@@ -61,6 +63,15 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 nitpicky = True
+
+
+class _Shell(BashLexer):
+    """Takes a word for one of the shell where a command begins alone: not in `globalstep checkpoint export`."""
+
+    def get_tokens_unprocessed(self, text, stack=("root",)):
+        for at, kind, word in super().get_tokens_unprocessed(text, stack):
+            begins = re.search(r"(^|[\n;&|(]|\b(do|then|else))\s*$", text[:at])
+            yield at, Text if kind is Name.Builtin and not begins else kind, word
 
 
 def _contents(text):
@@ -179,6 +190,7 @@ def _types(app, doctree):
 def setup(app):
     """Make the API's pages, and say how links and contents are found."""
     api_pages.write(ROOT / "docs" / "api")
+    app.add_lexer("bash", _Shell)
     # Before napoleon, which takes the sections of a docstring apart.
     app.connect("autodoc-process-docstring", _docstring, priority=400)
     app.connect("autodoc-process-signature", _signature)
