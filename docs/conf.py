@@ -22,6 +22,7 @@ from docutils import nodes
 from pygments.lexers.shell import BashLexer
 from pygments.token import Name, Text
 from sphinx.addnodes import pending_xref
+from sphinx.util import inspect
 
 import globalstep
 
@@ -176,6 +177,10 @@ def _escaped(match):
 
 def _signature(app, what, name, found, options, signature, returns):
     """Leave out how Python writes a default that has no literal: `<object object at 0x7f...>`."""
+    if what == "class" and signature and signature.startswith("(*args"):
+        # A `__new__` that takes anything looks at what `__init__` takes.
+        taken = inspect.signature(found.__init__, bound_method=True)
+        signature = inspect.stringify_signature(taken, show_return_annotation=False, unqualified_typehints=True)
     return (re.sub(r"<[^<>]* object[^<>]*>", "...", signature) if signature else signature), returns
 
 
