@@ -151,6 +151,10 @@ _PUBLIC = {
 }
 
 
+#: Where a docstring names what has a description of its own.
+_NAMES = r"`(gs\.[\w.]+)`|(?<=[Ss]ee )`(\w+)`|(?<=See )([A-Z]\w+)(?=\.)|(?<=those of )`(\w+)`|^\s*`(\w+)`(?=\.$)"
+
+
 def _docstring(app, what, name, found, options, lines):
     """Take what is plain in a docstring as plain: the star of `*shape`, and fenced code."""
     fenced = False
@@ -161,7 +165,7 @@ def _docstring(app, what, name, found, options, lines):
         elif fenced:
             lines[number] = f"    {line}"
         elif not line.lstrip().startswith((">>>", "...")):
-            line = re.sub(r"`(gs\.[\w.]+)`|(?<=[Ss]ee )`(\w+)`|(?<=those of )`(\w+)`|^\s*`(\w+)`(?=\.$)", _linked, line)
+            line = re.sub(_NAMES, _linked, line)
             lines[number] = re.sub(r"(?<![\w*`])(\*{1,2})(?=[a-z_][\w.]*(?![\w.*]))", _escaped, line)
     lines[:] = "\n".join(lines).split("\n")
 

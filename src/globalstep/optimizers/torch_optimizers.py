@@ -100,9 +100,9 @@ class SGD(TorchOptimizer):
     """Gradient descent, with momentum if wanted, as `torch.optim.SGD`.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         momentum: How much of the last step is kept.
-        weight_decay: See TorchOptimizer.
+        weight_decay: Part of each parameter that is added to its gradient.
         nesterov: Whether to use Nesterov's momentum.
 
     Raises:
@@ -120,7 +120,7 @@ class SGD(TorchOptimizer):
             raise ValueError("SGD: nesterov needs a momentum.")
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         if not self.momentum:
             return OptimizerRule("SGD", "gradient_descent", {"learning_rate": self._rate(step)})
         hypers: dict[str, RuleHyper] = {
@@ -139,10 +139,10 @@ class Adam(TorchOptimizer):
     pass over the whole table. `SparseAdam` and `Adagrad` change only the rows of the step.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         betas: Decay of the first and the second moment.
         eps: Added to the root of the second moment.
-        weight_decay: See TorchOptimizer.
+        weight_decay: Part of each parameter that is added to its gradient.
     """
 
     lr: Rate = 1e-3
@@ -155,7 +155,7 @@ class Adam(TorchOptimizer):
         self.betas = _checked_betas(self)
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         return _adam("Adam", "adam", self._rate(step), self.betas, self._epsilon_hat(step))
 
     def _epsilon_hat(self, step: StepSource) -> RuleHyper:
@@ -170,7 +170,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay, as `torch.optim.AdamW`.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         betas: See Adam.
         eps: See Adam.
         weight_decay: Each parameter shrinks by the rate times this part of itself.
@@ -184,7 +184,7 @@ class AdamW(Adam):
         self._decay, self.weight_decay = self.weight_decay, 0.0
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         more = {"weight_decay": float(self._decay)}
         return _adam("AdamW", "adamw", self._rate(step), self.betas, self._epsilon_hat(step), more)
 
@@ -194,7 +194,7 @@ class SparseAdam(TorchOptimizer):
     """Adam that changes only the rows of the step, as `torch.optim.SparseAdam`: for embeddings.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         betas: Decay of the first and the second moment.
         eps: Added to the root of the second moment.
     """
@@ -208,7 +208,7 @@ class SparseAdam(TorchOptimizer):
         self.betas = _checked_betas(self)
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         return _adam("SparseAdam", "lazy_adam", self._rate(step), self.betas, float(self.eps))
 
 
@@ -217,9 +217,9 @@ class Adagrad(TorchOptimizer):
     """Adagrad, as `torch.optim.Adagrad`.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         lr_decay: The rate of step t is `lr / (1 + t * lr_decay)`, the first step being 0.
-        weight_decay: See TorchOptimizer.
+        weight_decay: Part of each parameter that is added to its gradient.
         initial_accumulator_value: What the sums of squares start as.
         eps: Added to the root.
 
@@ -239,7 +239,7 @@ class Adagrad(TorchOptimizer):
             raise ValueError("Adagrad: give lr_decay beside a number as lr, or a schedule as lr, not both.")
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         rate = self._rate(step)
         if self.lr_decay and isinstance(rate, float):
             decayed: Formula = rate / (1.0 + step.formula * self.lr_decay)
@@ -255,7 +255,7 @@ class RowWiseAdagrad(TorchOptimizer):
     A table takes its own memory and one number a row, where Adagrad takes twice its memory.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         initial_accumulator_value: What the sums of mean squares start as.
         eps: Added to the root.
     """
@@ -265,7 +265,7 @@ class RowWiseAdagrad(TorchOptimizer):
     eps: float = 1e-10
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         slots = (Slot("accumulator", self.initial_accumulator_value, by_rows=True),)
         hypers = {"learning_rate": self._rate(step), "epsilon": self.eps}
         return OptimizerRule("RowWiseAdagrad", "row_wise_adagrad", hypers, slots)
@@ -276,10 +276,10 @@ class Adadelta(TorchOptimizer):
     """Adadelta, as `torch.optim.Adadelta`.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         rho: Decay of both averages.
         eps: Added under the roots.
-        weight_decay: See TorchOptimizer.
+        weight_decay: Part of each parameter that is added to its gradient.
     """
 
     lr: Rate = 1.0
@@ -288,7 +288,7 @@ class Adadelta(TorchOptimizer):
     weight_decay: float = 0.0
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         hypers = {"learning_rate": self._rate(step), "rho": float(self.rho), "epsilon": float(self.eps)}
         return OptimizerRule("Adadelta", "adadelta", hypers, (Slot("accum"), Slot("accum_update")))
 
@@ -298,10 +298,10 @@ class RMSprop(TorchOptimizer):
     """RMSprop, as `torch.optim.RMSprop`.
 
     Args:
-        lr: See TorchOptimizer.
+        lr: The rate: a number, a schedule, or a function of the step.
         alpha: Decay of the average of squares.
         eps: Added to the root.
-        weight_decay: See TorchOptimizer.
+        weight_decay: Part of each parameter that is added to its gradient.
         momentum: How much of the last step is kept.
         centered: Whether to divide by the root of the variance instead of the mean square.
     """
@@ -314,7 +314,7 @@ class RMSprop(TorchOptimizer):
     centered: bool = False
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         hypers: dict[str, RuleHyper] = {
             "learning_rate": self._rate(step),
             "decay": self.alpha,
@@ -335,7 +335,8 @@ class DelayedNesterov(TorchOptimizer):
     in all that follow, and the values run away. PyTorch has no such optimizer.
 
     Args:
-        lr: See TorchOptimizer; a push by itself moves the values by the `delay`-th part of it.
+        lr: The rate: a number, a schedule, or a function of the step. A push by itself moves the values by the
+            `delay`-th part of it.
         momentum: How much of the momentum is kept when it moves.
         delay: After how many pushes it moves; usually the number of workers.
 
@@ -355,7 +356,7 @@ class DelayedNesterov(TorchOptimizer):
             raise ValueError(f"DelayedNesterov: delay is {self.delay!r}; it must be a whole number, at least 1.")
 
     def rule_at(self, step: StepSource) -> OptimizerRule:
-        """See TorchOptimizer."""
+        """Give what the PS tasks are to do."""
         hypers = {"learning_rate": self._rate(step), "momentum": self.momentum, "delay": float(self.delay)}
         slots = (Slot("momentum"), Slot("waiting"))
         return OptimizerRule("DelayedNesterov", "delayed_nesterov", hypers, slots, {"waiting_pushes": 0.0})
