@@ -52,7 +52,7 @@ class StepLR(Schedule):
         self._check("step_size")
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         return exponential(number(self.lr), step, number(self.step_size), number(self.gamma), staircase=True)
 
 
@@ -74,7 +74,7 @@ class MultiStepLR(Schedule):
         self._check()
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         rates = [self.lr * self.gamma**count for count in range(len(self.milestones) + 1)]
         # Here a boundary still has the rate before it.
         return piecewise(step, [number(int(at) - 1) for at in self.milestones], [number(rate) for rate in rates])
@@ -96,7 +96,7 @@ class ExponentialLR(Schedule):
         self._check()
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         return exponential(number(self.lr), step, number(1), number(self.gamma))
 
 
@@ -118,7 +118,7 @@ class CosineAnnealingLR(Schedule):
         self._check("lr", "T_max")
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         return cosine(number(self.lr), step, number(self.T_max), number(self.eta_min / self.lr))
 
 
@@ -142,7 +142,7 @@ class LinearLR(Schedule):
         self._check("total_iters")
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         begin, end = self.lr * self.start_factor, self.lr * self.end_factor
         return polynomial(number(begin), step, number(self.total_iters), number(end), number(1.0))
 
@@ -209,7 +209,7 @@ class OneCycleLR(Schedule):
         return [rise - 1, *([2 * rise - 2] if self.three_phase else []), total - 1.0]
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         initial = self.max_lr / self.div_factor
         rates = [initial, self.max_lr, *([initial] if self.three_phase else []), initial / self.final_div_factor]
         ends = self._ends()
@@ -252,7 +252,7 @@ class SequentialLR(Schedule):
             raise ValueError(f"SequentialLR: milestones {list(self.milestones)} must ascend, from 1 on.")
 
     def rate(self, step: Formula) -> Formula:
-        """See Schedule."""
+        """Give the rate at a step, as a formula that the parameter servers can evaluate."""
         begins = [0, *self.milestones]
         rates = [item.rate(step - begin) for item, begin in zip(self.schedulers, begins, strict=True)]
         # Here a boundary still has the rate before it.
