@@ -293,6 +293,10 @@ NOT_TAKEN = {
     "_push_together: except _REFUSALS": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
     "_gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
+    "_are_consistent: shard != sequencer and decided.pull.last.get(shard) != reply.pull.applied":
+        "no push comes into a read here: tests/transcripts, the simulation",
+    "_not_finite_in: message.reply is not None and message.reply.stage.not_finite":
+        "all gradients here are finite: tests/ps/shard, tests/chief/training",
     "pull: not parts": "a read of nothing sends nothing",
     "pull: except LayoutUnknownError": "no read here has a layout: test_push_protocol.py, the simulation",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
@@ -300,9 +304,9 @@ NOT_TAKEN = {
     "_take: not self._pool.blocks": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_put: taken is None": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "buffer: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
-    "_data_of: not place.block": "a PS task names a place only where it has put something",
+    "_placed: not place.block": "a PS task names a place only where it has put something",
     "_answered: load is None": "no task answers a call twice",
-    "_data_of: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
+    "_placed: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
         "no PS task here says what cannot be: tests/worker/transport/test_shm_transport.py",
 }  # fmt: skip
 #: Transport -> branch -> why no cell takes it there.
