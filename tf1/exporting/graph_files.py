@@ -290,6 +290,8 @@ class _GraphReading:
             _fill_constant(node, array_of(written.attr["value"].tensor), payload["const"] == "text")
         elif "missing" in payload:
             _refuse(node, payload["missing"])
+        elif "computed" not in payload:
+            raise NotWritableError("an earlier version wrote it; write it anew with this one")
         else:
             self._fill_attributes(node, payload, reader)
         if isinstance(node, Variable):
@@ -300,7 +302,7 @@ class _GraphReading:
 
     def _fill_attributes(self, node: Node, payload: dict[str, Any], reader: ValueReader) -> None:
         try:
-            if payload.get("computed") is not has_kernel(node.op_type):
+            if payload["computed"] is not has_kernel(node.op_type):
                 raise NotWritableError(f"this version of globalstep does not compute {node.op_type} as the file says")
             node.attrs = {name: reader.read(item) for name, item in payload["attrs"].items()}
         except NotWritableError as error:

@@ -231,6 +231,7 @@ def damaged(change):
         lambda payload: payload["state"].update({"inputs": {"no such kind": 1}}),
         lambda payload: payload["state"].update({"_dtype": {"dtype": "float31"}}),
         lambda payload: payload.pop("state"),
+        lambda payload: payload.pop("computed"),
     ],
 )
 def test_a_damaged_graph_adds_nothing(change):
