@@ -19,7 +19,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.array_ops import matrix_transpose
 from globalstep.tf1.ops.array_ops import shape as shape_of
-from globalstep.tf1.ops.building import operands
+from globalstep.tf1.ops.building import operands, sizes_of, static_value
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import gather, gather_nd, scatter_nd
@@ -75,13 +75,17 @@ def sparse_placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = N
         return SparseTensor(indices, values, sizes)
 
 
-def _parts(op_type: str, inputs: Sequence[Node], dtype: Any, rank: int | None, **attrs: Any) -> SparseTensor:
+def _parts(op_type: str, inputs: Sequence[Node], dtype: Any, shape: Any, n: Any = None, **attrs: Any) -> SparseTensor:
     """Make the SparseTensor of a node that gives its three parts; gradients go through the values."""
-    made = Node(op_type, inputs, attrs={"tuple": True, **attrs})
+    made, static = Node(op_type, inputs, attrs={"tuple": True, **attrs}), TensorShape(shape)
+    count = TensorShape(n).merge_with([None])
+    sizes = tuple_item(made, 2, name="dense_shape", dtype="int64", shape=[static.ndims])
+    if static.ndims is not None:
+        sizes.attrs["static_shape"] = static.as_list()
     return SparseTensor(
-        tuple_item(made, 0, name="indices", dtype="int64", shape=[None, rank]),
-        tuple_item(made, 1, name="values", dtype=dtype, shape=[None]),
-        tuple_item(made, 2, name="dense_shape", dtype="int64", shape=[rank]),
+        tuple_item(made, 0, name="indices", dtype="int64", shape=count.concatenate([static.ndims])),
+        tuple_item(made, 1, name="values", dtype=dtype, shape=count),
+        sizes,
     )
 
 
@@ -224,7 +228,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
         name: Accepted as in TensorFlow.
     """
     sp_input = SparseTensor.from_value(sp_input)
-    return _parts("SparseReorder", _inputs(sp_input), sp_input.dtype, sp_input.shape.ndims)
+    return _parts("SparseReorder", _inputs(sp_input), sp_input.dtype, sp_input.shape, sp_input.values.shape)
 
 
 @computes("SparseReorder")
@@ -241,7 +245,9 @@ def sparse_retain(sp_input: SparseTensor, to_retain: Any) -> SparseTensor:
         to_retain: Boolean node or array [n].
     """
     sp_input = SparseTensor.from_value(sp_input)
-    return _parts("SparseRetain", (*_inputs(sp_input), as_node(to_retain)), sp_input.dtype, sp_input.shape.ndims)
+    kept = as_node(to_retain)
+    kept.shape.assert_is_compatible_with(sp_input.values.shape)
+    return _parts("SparseRetain", (*_inputs(sp_input), kept), sp_input.dtype, sp_input.shape)
 
 
 @computes("SparseRetain")
@@ -260,20 +266,25 @@ def sparse_reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) 
     """
     sp_input = SparseTensor.from_value(sp_input)
     wanted = as_node(shape, None if isinstance(shape, Node) else "int64")
-    rank = wanted.shape.as_list()[0] if wanted.shape.ndims else None
-    return _parts("SparseReshape", (*_inputs(sp_input), wanted), sp_input.dtype, rank)
+    known, count = static_value(wanted), sp_input.shape.num_elements()
+    static = sizes_of(wanted) if known is None or count is None else _resized(count, known)
+    return _parts("SparseReshape", (*_inputs(sp_input), wanted), sp_input.dtype, static, sp_input.values.shape)
+
+
+def _resized(count: int, new: Any) -> list[int]:
+    sizes = [int(size) for size in new]
+    if sizes.count(-1) > 1:
+        raise ValueError(f"At most one dimension can be inferred (-1). Found: {sizes}")
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = count // max(int(-np.prod(sizes)), 1)
+    if int(np.prod(sizes)) != count:
+        raise ValueError(f"Cannot reshape a tensor with {count} elements to shape {[int(size) for size in new]}.")
+    return sizes
 
 
 @computes("SparseReshape")
 def _reshape(places: Any, filled: Any, old: Any, new: Any) -> Any:
-    count, sizes = int(np.prod(old)), [int(size) for size in new]
-    if -1 in sizes:
-        sizes[sizes.index(-1)] = count // max(int(-np.prod(sizes)), 1)
-    if int(np.prod(sizes)) != count:
-        raise InvalidArgumentError(
-            f"Input to reshape is a tensor with {count} dense values, but the requested shape has "
-            f"{int(np.prod(sizes))}."
-        )
+    sizes = _resized(int(np.prod(old)), new)
     flat = np.ravel_multi_index(tuple(places.T), [int(size) for size in old])
     return np.stack(np.unravel_index(flat, sizes), axis=1).astype(np.int64), filled, np.array(sizes, np.int64)
 
@@ -289,8 +300,9 @@ def sparse_transpose(
         name: Accepted as in TensorFlow.
     """
     sp_input = SparseTensor.from_value(sp_input)
-    axes = None if perm is None else list(perm)
-    return _parts("SparseTranspose", _inputs(sp_input), sp_input.dtype, sp_input.shape.ndims, perm=axes)
+    axes, dims = None if perm is None else list(perm), sp_input.shape.dims
+    static = None if dims is None else dims[::-1] if axes is None else [dims[axis] for axis in axes]
+    return _parts("SparseTranspose", _inputs(sp_input), sp_input.dtype, static, perm=axes)
 
 
 @computes("SparseTranspose")
@@ -316,8 +328,12 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
     sp_inputs = [SparseTensor.from_value(sp) for sp in sp_inputs]
     if len(sp_inputs) == 1:
         return sp_inputs[0]
+    rank, counts = TensorShape([None]), [sp.values.shape.num_elements() for sp in sp_inputs]
+    for sp in sp_inputs:
+        rank = rank.merge_with(sp.dense_shape.shape).merge_with(sp.indices.shape[1:])
+    static, count = None if rank[0].value is None else [None] * int(rank[0]), None if None in counts else sum(counts)
     inputs = [part for sp in sp_inputs for part in _inputs(sp)]
-    return _parts("SparseConcat", inputs, sp_inputs[0].dtype, sp_inputs[0].shape.ndims, axis=axis)
+    return _parts("SparseConcat", inputs, sp_inputs[0].dtype, static, [count], axis=axis)
 
 
 @computes("SparseConcat")
@@ -353,7 +369,8 @@ def sparse_slice(sp_input: SparseTensor, start: Any, size: Any, name: str | None
     """
     sp_input = SparseTensor.from_value(sp_input)
     first, count = (as_node(item, None if isinstance(item, Node) else "int64") for item in (start, size))
-    return _parts("SparseSlice", (*_inputs(sp_input), first, count), sp_input.dtype, sp_input.shape.ndims)
+    unknown = None if sp_input.shape.dims is None else [None] * len(sp_input.shape)
+    return _parts("SparseSlice", (*_inputs(sp_input), first, count), sp_input.dtype, unknown)
 
 
 @computes("SparseSlice")
@@ -383,7 +400,7 @@ def sparse_add(a: Any, b: Any, threshold: Any = 0, thresh: Any = None) -> Any:
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("At least one input should be SparseTensor; do you mean to use gs.add()?")
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), a.dtype, a.shape.ndims, least=least)
+        return _parts("SparseAdd", (*_inputs(a), *_inputs(b)), a.dtype, a.shape.merge_with(b.shape), least=least)
     sparse, dense = (a, b) if isinstance(a, SparseTensor) else (b, a)
     node = as_node(dense, None if isinstance(dense, Node) else sparse.dtype)
     return Node("SparseTensorDenseAdd", (*_inputs(sparse), node), dtype=node.dtype, shape=node.shape)
@@ -453,7 +470,7 @@ def sparse_fill_empty_rows(
     """
     sp_input = SparseTensor.from_value(sp_input)
     default = as_node(default_value, None if isinstance(default_value, Node) else sp_input.dtype)
-    sparse = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), sp_input.dtype, sp_input.shape.ndims)
+    sparse = _parts("SparseFillEmptyRows", (*_inputs(sp_input), default), sp_input.dtype, sp_input.shape)
     rows = sp_input.shape.as_list()[0] if sp_input.shape.dims is not None else None
     return sparse, tuple_item(sparse.values.inputs[0], 3, name="empty_row_indicator", dtype="bool", shape=[rows])
 
@@ -484,12 +501,12 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
         name: Accepted as in TensorFlow.
     """
     node = as_node(tensor)
-    return _parts("DenseToSparse", (node,), node.dtype, node.shape.ndims)
+    return _parts("DenseToSparse", (node,), node.dtype, node.shape)
 
 
 @computes("DenseToSparse")
 def _find(whole: Any) -> Any:
-    places = np.argwhere(whole != ("" if whole.dtype == object else 0)).astype(np.int64)
+    places = np.argwhere(whole != (b"" if whole.dtype == object else 0)).astype(np.int64)
     flat = np.ravel_multi_index(tuple(places.T), whole.shape) if whole.ndim else np.zeros(len(places), int)
     return places, take_rows(np.reshape(whole, (-1,)), flat), np.array(whole.shape, np.int64)
 

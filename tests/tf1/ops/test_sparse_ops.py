@@ -33,12 +33,19 @@ def test_what_does_not_fit_is_refused(session):
         gs.SparseTensor.from_value([1, 2, 3])
     with pytest.raises(gs.errors.InvalidArgumentError, match="inner dimension does not match: 3 vs. 2"):
         session.run(gs.sparse_tensor_dense_matmul(VALUE, gs.ones([2, 2])))
-    with pytest.raises(gs.errors.InvalidArgumentError, match="6 dense values, but the requested shape has 8"):
-        session.run(gs.sparse_reshape(VALUE, [2, 4]))
+    with pytest.raises(ValueError, match=r"Cannot reshape a tensor with 6 elements to shape \[2, 4\]"):
+        gs.sparse_reshape(VALUE, [2, 4])
     with pytest.raises(TypeError, match="At least one input should be SparseTensor"):
         gs.sparse_add([1.0], [2.0])
     with pytest.raises(gs.errors.InvalidArgumentError, match="out of bound"):
         session.run(gs.confusion_matrix([0, 5], [0, 1], 3))
+
+
+def test_shapes_that_are_known_stay_known():
+    x = gs.SparseTensor.from_value(VALUE)
+    made = [gs.sparse_transpose(x), gs.sparse_reshape(x, [-1, 6]), gs.sparse_add(x, x), gs.sparse_reorder(x)]
+    assert [each.shape.as_list() for each in made] == [[3, 2], [1, 6], [2, 3], [2, 3]]
+    assert gs.sparse_concat(0, [x, x]).indices.shape == [2 * len(VALUE.values), 2]
 
 
 def test_a_dense_value_becomes_sparse(session):
