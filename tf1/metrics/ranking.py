@@ -12,11 +12,12 @@ import numpy as np
 
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
-from globalstep.tf1.graph.sparse_tensor import SparseTensor
+from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.metrics.totals import Collections, broadcast_weights, metric_variable, ratio
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims
 from globalstep.tf1.ops.nn_ops import top_k
+from globalstep.tf1.ops.parsing_ops import sparse_tensor_to_dense
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
 __all__ = [
@@ -28,6 +29,9 @@ __all__ = [
     "sparse_average_precision_at_k",
     "sparse_precision_at_k",
 ]
+
+#: Stands where a row of sparse labels has fewer than another.
+_NONE = -(2**62)
 
 
 def precision_at_k(
@@ -43,7 +47,7 @@ def precision_at_k(
     """Make the metric of the share of the `k` best predictions that are among the labels.
 
     Args:
-        labels: Integer node or array [..., number of labels] of classes, or [...] for one label each.
+        labels: Integer node, array or SparseTensor [..., number of labels] of classes, or [...] for one label each.
         predictions: Floating node or array [..., classes].
         k: How many predictions count.
         class_id: Count this class only.
@@ -194,9 +198,11 @@ def _at_k(name: str, k: int | None, class_id: int | None) -> str:
 
 
 def _labels(labels: Any, predictions: Node) -> Node:
-    """Give labels with a last dimension for several of them."""
-    if isinstance(labels, SparseTensor):
-        raise TypeError("labels must be dense: use gs.sparse_tensor_to_dense(labels, default_value=-1).")
+    """Give labels with a last dimension for several of them, `_NONE` where a sparse one has none."""
+    if isinstance(labels, (SparseTensor, SparseTensorValue)):
+        sparse = SparseTensor.from_value(labels)
+        values = math_ops.cast(sparse.values, "int64")
+        labels = sparse_tensor_to_dense(SparseTensor(sparse.indices, values, sparse.dense_shape), _NONE)
     wanted = math_ops.cast(labels, "int64")
     rank, own = predictions.shape.ndims, wanted.shape.ndims
     if rank is None or own is None or rank == own:
@@ -244,6 +250,7 @@ def _firsts(rows: Any, class_id: int | None) -> Any:
     """Say which elements of sorted rows count: each class once, or only `class_id` where it is not None."""
     first = np.ones(rows.shape, bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    first &= rows != _NONE
     return first if class_id is None else first & (rows == class_id)
 
 

@@ -63,9 +63,13 @@ def test_arguments_that_mean_nothing_are_refused():
         gs.metrics.specificity_at_sensitivity([0], [0.5], 1.5)
     with pytest.raises(ValueError, match="Invalid k=0"):
         gs.metrics.average_precision_at_k([0], [[0.5]], 0)
-    sparse = gs.SparseTensor([[0, 0]], [1], [1, 1])
-    with pytest.raises(TypeError, match="labels must be dense"):
-        gs.metrics.recall_at_k(sparse, [[0.5, 0.5]], 1)
+
+
+def test_labels_at_k_may_be_sparse(session):
+    labels = gs.SparseTensor([[0, 0], [1, 0], [1, 1]], [1, 0, 2], [2, 2])
+    _, recall = gs.metrics.recall_at_k(labels, [[0.1, 0.9, 0.0], [0.9, 0.0, 0.1]], 1)
+    session.run(gs.local_variables_initializer())
+    assert session.run(recall) == pytest.approx(2 / 3)
 
 
 def test_a_class_that_is_none_is_refused_by_name(session):
