@@ -7,8 +7,10 @@ Layer: tf1.
 
 from __future__ import annotations
 
+import gzip
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +106,7 @@ class ReaderBase:
 
         def fn(state: QueueState) -> Any:
             ((key, value),) = self._next(state, 1)
-            return key, value
+            return key.encode(), value
 
         return ReaderRead(*self._pair("ReaderReadV2", "Read", [_ref(queue)], fn, (), name))
 
@@ -121,7 +123,7 @@ class ReaderBase:
         """
 
         def fn(state: QueueState, limit: Any) -> Any:
-            pairs = self._next(state, int(limit))
+            pairs = [(key.encode(), value) for key, value in self._next(state, int(limit))]
             return tuple(np.array(column, dtype=object) for column in zip(*pairs, strict=True))
 
         inputs = [_ref(queue), as_node(num_records, name="num_records")]
@@ -234,6 +236,11 @@ class WholeFileReader(ReaderBase):
             yield work, file.read()
 
 
+_DECODERS: dict[str | None, Callable[[bytes], bytes]] = {
+    **dict.fromkeys((None, "", "NONE"), bytes), "GZIP": gzip.decompress, "ZLIB": zlib.decompress,
+}  # fmt: skip
+
+
 class FixedLengthRecordReader(ReaderBase):
     """Gives records of `record_bytes` bytes each; keys are "file:number", counted from 0.
 
@@ -243,9 +250,10 @@ class FixedLengthRecordReader(ReaderBase):
         footer_bytes: Length of what stands behind the last one.
         hop_bytes: From the beginning of one record to that of the next; default `record_bytes`.
         name: Name of the reader's nodes.
+        encoding: "GZIP" or "ZLIB" for compressed files.
 
     Raises:
-        ValueError: If a length makes no sense.
+        ValueError: If a length makes no sense, or for another encoding.
     """
 
     def __init__(
@@ -255,8 +263,12 @@ class FixedLengthRecordReader(ReaderBase):
         footer_bytes: int | None = None,
         hop_bytes: int | None = None,
         name: str | None = None,
+        encoding: str | None = None,
     ) -> None:
         super().__init__(name)
+        if encoding not in _DECODERS:
+            raise ValueError(f"Expected encoding GZIP or ZLIB, got {encoding!r}.")
+        self._decode = _DECODERS[encoding]
         self._size = record_bytes
         self._header = header_bytes or 0
         self._footer = footer_bytes or 0
@@ -274,9 +286,9 @@ class FixedLengthRecordReader(ReaderBase):
             InvalidArgumentError: If the records do not fill the file.
         """
         with open_to_read(work) as file:
-            data = file.read()
+            data = self._decode(file.read())
         body = len(data) - self._header - self._footer
-        if body < self._size or (body - self._size) % self._hop:
+        if body and (body < self._size or (body - self._size) % self._hop):
             raise InvalidArgumentError(
                 f"Excessive data in {work}: {body} bytes between header and footer are no whole number of "
                 f"records of {self._size} bytes, {self._hop} bytes apart."

@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.graph.graph import Node, as_node, tuple_item
+from globalstep.tf1.graph.graph import Node, as_node, constant_array, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import (
@@ -275,6 +275,9 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     if mode.upper() not in ("CONSTANT", "REFLECT", "SYMMETRIC"):
         raise ValueError(f"Unknown padding mode: {mode}")
     known = static_value(paddings)
+    if known is not None and (np.shape(known)[1:] != (2,) or np.any(np.less(known, 0))):
+        raise ValueError(f"Paddings must be non-negative, a pair for each axis, not {known}.")
+    filling = constant_array(constant_values, node.dtype)
     widths = None if known is None else tuple((int(a), int(b)) for a, b in known)
     sizes = node.shape.as_list() if node.shape.dims is not None else None
     if sizes is not None:
@@ -285,14 +288,14 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
             for n, more in zip(sizes, added, strict=True)
         ]
     inputs = (node,) if known is not None else (node, as_shape_node(paddings))
-    attrs = {"paddings": widths, "mode": mode.upper(), "constant_values": constant_values}
+    attrs = {"paddings": widths, "mode": mode.upper(), "constant_values": filling}
     return Node("PadV2", inputs, name=name or "Pad", dtype=node.dtype, shape=TensorShape(sizes), attrs=attrs)
 
 
 @computes("PadV2")
 def _pad(value: Any, given: Any = None, *, paddings: Any, mode: Any, constant_values: Any) -> Any:
-    around = [(int(a), int(b)) for a, b in (paddings if given is None else given)]
-    if mode == "CONSTANT":
+    around = np.reshape(paddings if given is None else given, (-1, 2)).astype(int)
+    if mode == "CONSTANT" and len(around):
         return np.pad(value, around, "constant", constant_values=constant_values)
     for axis, (before, after) in enumerate(around):
         places = np.pad(np.arange(np.shape(value)[axis]), (before, after), mode.lower())

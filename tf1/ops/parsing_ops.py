@@ -8,6 +8,7 @@ Layer: tf1.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.data.example import Example
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
+from globalstep.tf1.graph.graph import Node, as_node, constant_array, name_scope, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
@@ -307,12 +308,11 @@ def sparse_tensor_to_dense(
         validate_indices: Accepted as in TensorFlow.
         name: Name of the node; default "SparseToDense".
     """
-    default = b"" if sp_input.values.dtype.name == "string" and default_value == 0 else default_value
-    return _dense([sp_input.indices, sp_input.dense_shape, sp_input.values], default, sp_input.shape, name)
+    return _dense([sp_input.indices, sp_input.dense_shape, sp_input.values], default_value, sp_input.shape, name)
 
 
 def _dense(inputs: list[Node], default: Any, shape: TensorShape, name: str | None) -> Node:
-    attrs = {"default_value": default}
+    attrs = {"default_value": _default(inputs[2].dtype, default)}
     return Node("SparseToDense", inputs, name=name or "SparseToDense", dtype=inputs[2].dtype, shape=shape, attrs=attrs)
 
 
@@ -322,6 +322,10 @@ def _sparse_to_dense(indices: Any, shape: Any, values: Any, *, default_value: An
     dense = np.full([int(size) for size in shape], default_value, dtype=dtype)
     dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = values
     return dense
+
+
+def _default(dtype: DType, value: Any) -> Any:
+    return value if dtype.name != "string" else b"" if value == 0 else string_array(value).item()
 
 
 @gradient_of("SparseToDense")
@@ -481,7 +485,9 @@ def dense_of(columns: list[list[Any] | None], key: str, feature: FixedLenFeature
                     f"Example {index}: Feature {key} (data type: {as_dtype(feature.dtype).name}) is required "
                     "but could not be found."
                 )
-            rows.append(np.broadcast_to(np.asarray(feature.default_value, dtype=dtype), sizes))
+            filling = constant_array(feature.default_value, feature.dtype)
+            same = filling.size == math.prod(sizes)
+            rows.append(filling.reshape(sizes) if same else np.broadcast_to(filling, sizes))
             continue
         if len(column) != int(np.prod(sizes)):
             raise InvalidArgumentError(
@@ -509,8 +515,7 @@ def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequence
             )
     longest = max((len(column or ()) // each for column in columns), default=0)
     filling = feature.default_value
-    if filling is None:
-        filling = b"" if dtype is object else 0
+    filling = _default(as_dtype(feature.dtype), 0 if filling is None else filling)
     whole = np.full((len(columns), longest * each), filling, dtype)
     for row, column in zip(whole, columns, strict=True):
         row[: len(column or ())] = column or []

@@ -25,7 +25,8 @@ def everything(sess, node):
     found = []
     while True:
         try:
-            found.append(tuple(sess.run(node)))
+            *keys, record = sess.run(node)
+            found.append((*(key.decode() for key in keys), record))
         except OutOfRangeError:
             return found
 

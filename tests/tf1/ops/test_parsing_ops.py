@@ -85,6 +85,14 @@ def test_one_example_becomes_nodes_of_its_features():
     assert value(found["weight"]) == 7.0
 
 
+def test_text_that_fills_is_bytes_like_other_strings():
+    feature = gs.FixedLenFeature((1, 2), gs.string, default_value=["a", "b"])
+    nodes = [gs.parse_single_example(b"", {"x": feature})["x"], gs.sparse_to_dense([0], [2], "a", "b")]
+    nodes.append(gs.pad(gs.constant(["a"]), [[0, 1]], constant_values="b"))
+    with gs.Session() as sess:
+        assert [value.ravel().tolist() for value in sess.run(nodes)] == [[b"a", b"b"]] * 3
+
+
 def test_a_batch_of_examples_with_features_that_vary():
     batch = as_node(np.array([example(ids=[1, 2, 3]), example(ids=[4]), example(x=[1.0])], object))
     ids = parsing.parse_example(batch, {"ids": parsing.VarLenFeature("int64")})["ids"]
