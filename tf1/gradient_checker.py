@@ -14,6 +14,7 @@ import numpy as np
 
 from globalstep.tf1.gradients.gradients import gradients
 from globalstep.tf1.graph.graph import Node, as_node
+from globalstep.tf1.ops.array_ops import reshape_like
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.sessions.session import Session, get_default_session
 
@@ -76,7 +77,8 @@ def compute_gradient(
 def _jacobians(session: Session, x: Node, y: Node, y_shape: Sequence[int], delta: float, feeds: dict[Any, Any]) -> Any:
     start = feeds[x]
     weights = placeholder(y.dtype, list(y_shape))
-    (slope,) = gradients(y, [x], grad_ys=weights)
+    # A caller may give the shape of as many elements in another order.
+    (slope,) = gradients(y, [x], grad_ys=reshape_like(weights, y))
     if slope is None:
         raise ValueError(f"No gradient goes from {y.name!r} to {x.name!r}.")
     count = int(np.prod(y_shape))

@@ -198,7 +198,7 @@ class TensorShape:
         return self.dims is not None
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (TensorShape, list, tuple)):
+        if not isinstance(other, (TensorShape, list, tuple, int, np.integer, Dimension, type(None))):
             return NotImplemented
         return self.dims == TensorShape(other).dims
 

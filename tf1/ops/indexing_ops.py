@@ -448,8 +448,10 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     if where_true.shape.ndims is None:
         raise ValueError("Number of mask dimensions must be specified, even if some dimensions are None.")
     start = axis or 0
+    end = start + where_true.shape.ndims
+    node.shape[start:end].assert_is_compatible_with(where_true.shape)
     dims = node.shape.as_list() if node.shape.dims is not None else None
-    shape = None if dims is None else [*dims[:start], None, *dims[start + where_true.shape.ndims :]]
+    shape = None if dims is None else [*dims[:start], None, *dims[end:]]
     attrs = {"axis": start}
     return Node("BooleanMask", (node, where_true), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 

@@ -87,12 +87,20 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 
     Returns:
         A node [largest index + 1, ...].
+
+    Raises:
+        ValueError: If shapes of indices and of data do not fit.
     """
     ids, values = [as_node(item) for item in indices], operand_list("DynamicStitch", data, "data")
-    shape = None
-    if values[0].shape.dims is not None and ids[0].shape.ndims is not None:
-        shape = [None, *values[0].shape.as_list()[ids[0].shape.ndims :]]
-    return Node("DynamicStitch", (*ids, *values), name=name, dtype=values[0].dtype, shape=TensorShape(shape),
+    rest = TensorShape(None)
+    for at, rows in zip(ids, values, strict=True):
+        if at.shape.ndims is not None and rows.shape.ndims is not None:
+            at.shape.assert_is_compatible_with(rows.shape[: at.shape.ndims])
+            rest = rest.merge_with(rows.shape[at.shape.ndims :])
+    known = [static_value(at) for at in ids]
+    size = None if any(at is None for at in known) else max((int(np.max(at)) + 1 for at in known if at.size), default=0)
+    shape = TensorShape([size]).concatenate(rest)
+    return Node("DynamicStitch", (*ids, *values), name=name, dtype=values[0].dtype, shape=shape,
                 attrs={"count": len(ids)})  # fmt: skip
 
 

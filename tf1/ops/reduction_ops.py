@@ -360,8 +360,8 @@ def count_nonzero(
 
 @kernel_of("CountNonzero")
 def _count_nonzero(node: Node) -> Any:
-    dtype = node.dtype.as_numpy_dtype
-    return _reducing(node, lambda v, axes: np.sum(v != 0, axis=axes, keepdims=True).astype(dtype))
+    dtype, zero = node.dtype.as_numpy_dtype, b"" if node.inputs[0].dtype.name == "string" else 0
+    return _reducing(node, lambda v, axes: np.sum(v != zero, axis=axes, keepdims=True).astype(dtype))
 
 
 def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:

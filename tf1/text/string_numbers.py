@@ -18,7 +18,7 @@ from globalstep.tf1.text.string_ops import computes_each, mapped, strings_node
 
 __all__ = ["as_string", "string_to_number"]
 
-_FLOAT = re.compile(rb"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
+_FLOAT = re.compile(rb"\s*[+-]?(0x[\da-f]+|\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.I)
 _INT = re.compile(rb"\s*-?\d+\s*")
 
 
@@ -49,7 +49,7 @@ def string_to_number(
 @computes_each("StringToNumber")
 def _read(text: bytes, *, out_type: DType) -> Any:
     if (_INT if out_type.is_integer else _FLOAT).fullmatch(text):
-        number = int(text) if out_type.is_integer else float(text)
+        number = int(text) if out_type.is_integer else float(int(text, 16) if b"x" in text.lower() else text)
         if not out_type.is_integer or out_type.min <= number <= out_type.max:
             return number
     shown = text.decode("utf-8", "replace")

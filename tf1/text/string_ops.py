@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -314,8 +315,8 @@ def _reduce_join(values: Any, *, order: Any, keep_dims: Any, separator: Any) -> 
     by = tuple(reversed(range(array.ndim))) if order is None else order
     rest = [axis for axis in range(array.ndim) if axis not in by]
     moved = np.transpose(array, [*rest, *reversed(by)])
-    shape = moved.shape[: len(rest)]
-    joined = [separator.join(map(as_bytes, row)) for row in moved.reshape(int(np.prod(shape)), -1)]
+    shape, joins = moved.shape[: len(rest)], math.prod(moved.shape[len(rest) :])
+    joined = [separator.join(map(as_bytes, row)) for row in moved.reshape(math.prod(shape), joins)]
     if keep_dims:
         shape = tuple(1 if axis in by else size for axis, size in enumerate(array.shape))
     return _objects(joined, shape)
