@@ -266,15 +266,12 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
     """
     if limit is None:
         start, limit = 0, start
-    if dtype is None and not any(is_node(item) for item in (start, limit, delta)):
-        dtypes = [constant_array(item).dtype for item in (start, limit, delta)]
+    limits = (start, limit, delta)
+    if dtype is None:
+        dtypes = [np.dtype(as_node(n).dtype.as_numpy_dtype) if is_node(n) else constant_array(n).dtype for n in limits]
         dtype = max(dtypes, key=lambda kind: (kind.kind == "f", kind.itemsize))
-    kind = None if dtype is None else as_dtype(dtype)
-    nodes = (
-        operand_list("Range", (start, limit, delta), "limits")
-        if kind is None
-        else [as_node(item, None if is_node(item) else kind, name=f"{name}/limit") for item in (start, limit, delta)]
-    )
+    kind = as_dtype(dtype)
+    nodes = [as_node(item, None if is_node(item) else kind, name=f"{name}/limit") for item in limits]
     shape: list[int | None] = [None]
     if all(node.op_type == "Const" for node in nodes):
         first, last, step = (node.attrs["value"] for node in nodes)
@@ -283,7 +280,7 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
         if not math.isfinite(count):
             raise ValueError("Maximum allowed size exceeded")
         shape = [max(0, math.ceil(count))]
-    return Node("Range", nodes, name=name, dtype=kind or nodes[0].dtype, shape=shape)
+    return Node("Range", nodes, name=name, dtype=kind, shape=shape)
 
 
 kernel_of("Range")(lambda node: partial(np.arange, dtype=node.dtype.as_numpy_dtype))

@@ -293,8 +293,8 @@ def py_func(
         name: Name of the node.
 
     Returns:
-        A node, or a list of nodes if `Tout` is a list. They have no gradient: `gs.gradients` through one
-        raises LookupError. Use `gs.py_loss` for a function that gives its own gradients.
+        A node; a list of nodes if `Tout` is a list, an operation if it is empty. They have no gradient: `gs.gradients`
+        through one raises LookupError. Use `gs.py_loss` for a function that gives its own gradients.
 
     Raises:
         InvalidArgumentError: In the run, if the function gives another number of results.
@@ -326,5 +326,5 @@ def py_func(
 
     if not several:
         return Node("PyFunc", nodes, fn=call, name=name, dtype=kinds[0], stateful=True)
-    parts = Node("PyFunc", nodes, fn=call, name=name, stateful=True, attrs={"tuple": True})
-    return [tuple_item(parts, i, dtype=kind) for i, kind in enumerate(kinds)]
+    parts = Node("PyFunc", nodes, fn=call, name=name, stateful=True, operation=not kinds, attrs={"tuple": True})
+    return [tuple_item(parts, i, dtype=kind) for i, kind in enumerate(kinds)] or (parts if stateful else [])

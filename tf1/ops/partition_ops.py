@@ -87,9 +87,6 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 
     Returns:
         A node [largest index + 1, ...].
-
-    Raises:
-        ValueError: If shapes of indices and of data do not fit.
     """
     ids, values = [as_node(item) for item in indices], operand_list("DynamicStitch", data, "data")
     rest = TensorShape(None)

@@ -85,19 +85,19 @@ def dynamic_rnn(
             _require_depth(nodes)
             outputs, last = cell.over_sequence(nodes, state, lengths)
         else:
-            outputs, last = _step_by_step(cell, nodes, steps, lengths, state)
+            outputs, last = _step_by_step(cell, nodes, steps, lengths, state, dtype)
         if not time_major:
             outputs = nest.map_structure(_swapped, outputs)
         return outputs, last
 
 
-def _step_by_step(cell: Any, inputs: Any, steps: Any, lengths: Node | None, state: Any) -> tuple[Any, Any]:
+def _step_by_step(cell: Any, inputs: Any, steps: Any, lengths: Any, state: Any, dtype: Any) -> tuple[Any, Any]:
     """Run over [time, batch, ...] in a loop."""
     nodes = nest.flatten(inputs)
     for node in nodes:
         _require_depth(node)
     arrays = [TensorArray(node.dtype, steps).unstack(node) for node in nodes]
-    kind = nest.flatten(state)[0].dtype
+    kind = dtype or nest.flatten(state)[0].dtype
     outputs = [TensorArray(kind, steps) for _ in nest.flatten(cell.output_size)]
     last = steps if lengths is None else minimum(steps, maximum(1, reduce_max(lengths)))
     states = nest.flatten(state)

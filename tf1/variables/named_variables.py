@@ -93,7 +93,9 @@ def get_variable(
     if not getters:
         return _get(full, **options)
     getter = chained(getters[0], getters[1] if len(getters) > 1 else None)
-    return getter(_get, full, **options)
+    options.update(use_resource=use_resource, synchronization=synchronization, aggregation=aggregation)
+    with get_default_graph().name_scope(None):
+        return getter(_get, full, caching_device=caching_device, **options)
 
 
 def _dtype_of(value: Any) -> DType:

@@ -70,13 +70,15 @@ def test_assert_fails_the_run():
 
 
 def test_py_func():
-    x = c.placeholder("float32", [2])
+    x, seen = c.placeholder("float32", [2]), []
     node = cf.py_func(lambda v: v.sum(), [x], "float64")
     assert evaluate(node, {x: [1, 2]}) == 3
     assert node.dtype.name == "float64"
     first, second = cf.py_func(lambda v: (v + 1, 7), [x], ["float32", "int64"])
     np.testing.assert_array_equal(evaluate(first, {x: [1, 2]}), [2, 3])
     assert evaluate(second, {x: [1, 2]}).dtype == np.int64
+    evaluate(cf.py_func(seen.append, [x], []), {x: [1, 2]})
+    assert len(seen) == 1
     with pytest.raises(InvalidArgumentError, match="returned 2 values, but expects to see 1"):
         evaluate(cf.py_func(lambda v: (v, v), [x], ["float32"]), {x: [1, 2]})
 
