@@ -77,7 +77,6 @@ def compute_gradient(
 def _jacobians(session: Session, x: Node, y: Node, y_shape: Sequence[int], delta: float, feeds: dict[Any, Any]) -> Any:
     start = feeds[x]
     weights = placeholder(y.dtype, list(y_shape))
-    # A caller may give the shape of as many elements in another order.
     (slope,) = gradients(y, [x], grad_ys=reshape_like(weights, y))
     if slope is None:
         raise ValueError(f"No gradient goes from {y.name!r} to {x.name!r}.")

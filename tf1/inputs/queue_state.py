@@ -123,6 +123,8 @@ class QueueState:
                         if self._cancels != cancels:
                             self._carried += elements[number:]
                             raise CancelledError(f"Enqueue operation was cancelled: {self._title} is closed.")
+                        if self._closed:
+                            raise CancelledError(f"{self._title} is closed.")
                     self._elements.append(element)
                     self._put_at = self._clock.monotonic()
                     self._changed.notify_all()

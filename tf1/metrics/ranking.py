@@ -200,9 +200,7 @@ def _at_k(name: str, k: int | None, class_id: int | None) -> str:
 def _labels(labels: Any, predictions: Node) -> Node:
     """Give labels with a last dimension for several of them, `_NONE` where a sparse one has none."""
     if isinstance(labels, (SparseTensor, SparseTensorValue)):
-        sparse = SparseTensor.from_value(labels)
-        values = math_ops.cast(sparse.values, "int64")
-        labels = sparse_tensor_to_dense(SparseTensor(sparse.indices, values, sparse.dense_shape), _NONE)
+        labels = sparse_tensor_to_dense(math_ops.cast(labels, "int64"), _NONE)  # type: ignore[arg-type]
     wanted = math_ops.cast(labels, "int64")
     rank, own = predictions.shape.ndims, wanted.shape.ndims
     if rank is None or own is None or rank == own:

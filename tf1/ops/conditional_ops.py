@@ -75,7 +75,7 @@ def cond(
         condition = identity(condition, "pred_id")
         nodes, several, start = _values(graph, "true_fn", first, condition)
         other, also_several, other_start = _values(graph, "false_fn", second, condition)
-        if several is not also_several or len(nodes) != len(other):
+        if (strict and several is not also_several) or len(nodes) != len(other):
             raise ValueError(f"true_fn and false_fn must return the same structure, but returned {nodes} and {other}.")
         for one, two in zip(nodes, other, strict=True):
             if one.dtype != two.dtype:
@@ -103,7 +103,7 @@ def _values(graph: Graph, what: str, branch: _Branch, condition: Node) -> tuple[
 
 def _value(graph: Graph, item: Any, condition: Node) -> Node:
     node = graph.as_graph_element(item) if hasattr(item, "outputs") else as_node(item)
-    if not node.is_operation:
+    if not node.is_operation and not hasattr(item, "outputs"):
         return node
     return Node("Identity", (condition,), name="ran", dtype=condition.dtype, shape=[], control_inputs=[node])
 

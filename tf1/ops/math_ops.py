@@ -15,6 +15,7 @@ from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.building import binary, elementwise, operand_list, operands, pairwise, unary
 from globalstep.tf1.ops.gradient_ops import add_terms, is_ones, unbroadcast
 
@@ -246,15 +247,18 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     """Give `x` in another dtype; floating values are cut off towards 0 when they become integers.
 
     Args:
-        x: Node, array or IndexedSlices.
+        x: Node, array, IndexedSlices or SparseTensor.
         dtype: The dtype wanted.
         name: Name of the node.
 
     Returns:
-        A node; IndexedSlices for IndexedSlices; `x` itself if it has the dtype.
+        A node, or of the kind of `x`; `x` itself if it has the dtype.
     """
     if isinstance(x, IndexedSlices):
         return IndexedSlices(cast(x.values, dtype, name), x.indices, x.dense_shape)  # type: ignore[return-value]
+    if isinstance(x, (SparseTensor, SparseTensorValue)):
+        values = cast(x.values, dtype, name)
+        return SparseTensor(x.indices, values, x.dense_shape)  # type: ignore[return-value]
     node, wanted = as_node(x), as_dtype(dtype)
     if node.dtype == wanted:
         return node

@@ -76,7 +76,7 @@ def take_rows(params: Any, indices: Any, axis: int = 0) -> Any:
 
 def scatter_rows(rows: Any, indices: Any, shape: tuple[int, ...]) -> Any:
     """Add `rows` [*indices.shape, *shape[1:]] into zeros of `shape`; rows with one index add up."""
-    out = np.zeros(shape, dtype=rows.dtype)
+    out = np.full(shape, b"", object) if rows.dtype == object else np.zeros(shape, dtype=rows.dtype)
     ids = np.asarray(indices).reshape(-1)
     if ids.size == 0:
         return out

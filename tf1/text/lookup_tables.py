@@ -133,7 +133,8 @@ class TextFileInitializer:
         self.key_dtype, self.value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
         self._key_index, self._value_index = key_index, value_index
         self._size, self._delimiter = vocab_size, delimiter
-        add_to_collection("asset_filepaths", self._filename)
+        if self._filename.op_type == "Const":
+            add_to_collection("asset_filepaths", self._filename)
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -300,19 +300,18 @@ def reduce_join(
     node = strings_node(inputs, "inputs")
     keeps = bool(keep_dims if keepdims is None else keepdims)
     chosen = reduction_indices if axis is None else axis
-    axes, order, dims = normal_axes(chosen, node), None, None
+    axes, dims = normal_axes(chosen, node), None
     if node.shape.dims is not None:
-        # Without axes TensorFlow joins from the last one on.
-        order = tuple(reversed(axes)) if chosen is None else axes
         dims = [1 if i in axes else n for i, n in enumerate(node.shape.as_list()) if keeps or i not in axes]
-    options = {"order": order, "keep_dims": keeps, "separator": as_bytes(separator)}
+    options = {"order": None if chosen is None else axes, "keep_dims": keeps, "separator": as_bytes(separator)}
     return _strings("ReduceJoin", [node], name, TensorShape(dims), "string", **options)
 
 
 @computes("ReduceJoin")
 def _reduce_join(values: Any, *, order: Any, keep_dims: Any, separator: Any) -> Any:
     array = np.asarray(values, dtype=object)
-    by = tuple(reversed(range(array.ndim))) if order is None else order
+    # Without axes TensorFlow joins from the last one on.
+    by = tuple(reversed(range(array.ndim))) if order is None else [axis % array.ndim for axis in order]
     rest = [axis for axis in range(array.ndim) if axis not in by]
     moved = np.transpose(array, [*rest, *reversed(by)])
     shape, joins = moved.shape[: len(rest)], math.prod(moved.shape[len(rest) :])

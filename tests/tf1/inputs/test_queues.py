@@ -123,9 +123,12 @@ def test_an_enqueue_waits_for_room_and_closing_lets_it_in():
     close = Attempt(state.close)
     assert close.is_waiting()
     assert not state.is_closed()
+    late = Attempt(state.enqueue, [(4,)])
     assert [state.dequeue(1)[0][0] for _ in range(3)] == [1, 2, 3]
     enqueue.wait()
     close.wait()
+    with pytest.raises(CancelledError, match="is closed"):
+        late.wait()
     assert state.is_closed()
     with pytest.raises(OutOfRangeError):
         state.dequeue(1)

@@ -66,8 +66,8 @@ def test_arguments_that_mean_nothing_are_refused():
 
 
 def test_labels_at_k_may_be_sparse(session):
-    labels = gs.SparseTensor([[0, 0], [1, 0], [1, 1]], [1, 0, 2], [2, 2])
-    _, recall = gs.metrics.recall_at_k(labels, [[0.1, 0.9, 0.0], [0.9, 0.0, 0.1]], 1)
+    sparse = gs.SparseTensorValue([[0, 0], [1, 0], [1, 1]], [1, 0, 2], [2, 2])
+    _, recall = gs.metrics.recall_at_k(sparse, np.eye(3)[[1, 0]], 1)
     session.run(gs.local_variables_initializer())
     assert session.run(recall) == pytest.approx(2 / 3)
 

@@ -253,6 +253,6 @@ def test_errors():
     with pytest.raises(ValueError, match="true_fn must have a return value"):
         gs.cond(flag, lambda: None, lambda: x)
     with pytest.raises(ValueError, match="must return the same structure"):
-        gs.cond(flag, lambda: [x], lambda: x)
+        gs.cond(flag, lambda: [x], lambda: x, strict=True)
     with pytest.raises(ValueError, match="must have the same type: float32, int32"):
         gs.cond(flag, lambda: x, lambda: gs.constant(1))
