@@ -65,6 +65,8 @@ def test_weights_of_zero_give_zero():
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="labels must not be None"):
         losses.mean_squared_error(None, P)
+    with pytest.raises(ValueError, match="None values not supported"):
+        losses.mean_squared_error(Y, P, weights=None)
     with pytest.raises(ValueError, match="are incompatible"):
         losses.mean_squared_error(Y, c.zeros([3, 2]))
     with pytest.raises(ValueError, match="weights can not be broadcast"):

@@ -620,6 +620,8 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
             f"Failed to convert object of type {type(value).__name__} to Tensor. Contents: {value}. A sparse value "
             "is not a tensor: sparse_tensor_to_dense makes it one."
         )
+    if value is None:
+        raise ValueError("None values not supported.")
     if dtype is not None:
         wanted = as_dtype(dtype).as_numpy_dtype
         return np.array(string_array(value) if wanted is object else value, dtype=wanted)

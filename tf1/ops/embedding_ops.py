@@ -230,6 +230,7 @@ def embedding_lookup_sparse(
         raise TypeError("sp_ids must be SparseTensor")
     if sp_weights is not None and not isinstance(sp_weights, SparseTensor):
         raise TypeError("sp_weights must be either None or SparseTensor")
+    sp_ids.values.shape.assert_is_compatible_with((sp_weights or sp_ids).values.shape)
     dense = embedding_lookup(params, sp_ids.values, partition_strategy, max_norm=max_norm)
     inputs = [dense, sp_ids.indices] + ([] if sp_weights is None else [math_ops.cast(sp_weights.values, dense.dtype)])
     dims = sizes_of(sp_ids.dense_shape)

@@ -257,8 +257,7 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     if isinstance(x, IndexedSlices):
         return IndexedSlices(cast(x.values, dtype, name), x.indices, x.dense_shape)  # type: ignore[return-value]
     if isinstance(x, (SparseTensor, SparseTensorValue)):
-        values = cast(x.values, dtype, name)
-        return SparseTensor(x.indices, values, x.dense_shape)  # type: ignore[return-value]
+        return SparseTensor(x.indices, cast(x.values, dtype, name), x.dense_shape)  # type: ignore[return-value]
     node, wanted = as_node(x), as_dtype(dtype)
     if node.dtype == wanted:
         return node

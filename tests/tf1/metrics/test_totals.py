@@ -65,13 +65,6 @@ def test_arguments_that_mean_nothing_are_refused():
         gs.metrics.average_precision_at_k([0], [[0.5]], 0)
 
 
-def test_labels_at_k_may_be_sparse(session):
-    sparse = gs.SparseTensorValue([[0, 0], [1, 0], [1, 1]], [1, 0, 2], [2, 2])
-    _, recall = gs.metrics.recall_at_k(sparse, np.eye(3)[[1, 0]], 1)
-    session.run(gs.local_variables_initializer())
-    assert session.run(recall) == pytest.approx(2 / 3)
-
-
 def test_a_class_that_is_none_is_refused_by_name(session):
     _, update = gs.metrics.mean_per_class_accuracy([0, 7], [0, 1], 3)
     session.run(gs.local_variables_initializer())
@@ -79,19 +72,21 @@ def test_a_class_that_is_none_is_refused_by_name(session):
         session.run(update)
 
 
-def test_contrib_takes_predictions_first(session):
+def test_contrib_takes_predictions_first_and_labels_may_be_sparse(session):
     contrib = gs.contrib.metrics
+    sparse = gs.SparseTensorValue([[0, 0], [1, 0], [1, 1]], [1, 0, 2], [2, 2])
     predictions, labels = [1, 1, 1], [1, 0, 1]
     made = contrib.aggregate_metric_map(
         {
             "recall": contrib.streaming_recall(predictions, labels),
             "precision": contrib.streaming_precision(predictions, labels, name="p"),
             "top": contrib.streaming_recall_at_k([[0.1, 0.9], [0.8, 0.2]], [1, 1], 1),
+            "sparse": gs.metrics.recall_at_k(sparse, np.eye(3)[[1, 0]], 1),
         }
     )
     session.run(gs.local_variables_initializer())
     found = session.run(made[1])
-    assert found == {"recall": 1, "precision": pytest.approx(2 / 3), "top": 0.5}
+    assert found == {"recall": 1, "precision": pytest.approx(2 / 3), "top": 0.5, "sparse": pytest.approx(2 / 3)}
     assert session.run(contrib.accuracy(gs.constant(predictions), gs.constant(labels))) == np.float32(2 / 3)
     values, updates = contrib.aggregate_metrics(contrib.streaming_mean([1.0]), contrib.streaming_mean([2.0]))
     assert (len(values), len(updates)) == (2, 2)
