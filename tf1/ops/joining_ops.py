@@ -237,12 +237,9 @@ def _split(array: Any, *, axis: int, sizes: Sequence[int], equal: bool) -> Any:
 def tile(input: Any, multiples: Any, name: str | None = None) -> Node:
     """Repeat a value along each dimension, multiples[i] times along dimension i."""
     node, times = as_node(input), as_shape_node(multiples)
-    dims, by = (node.shape.as_list() if node.shape.dims is not None else None), sizes_of(times)
-    result = (
-        None
-        if dims is None or by is None or len(dims) != len(by)
-        else [None if n is None or m is None else n * m for n, m in zip(dims, by, strict=True)]
-    )
+    by = sizes_of(times)
+    sizes = [] if by is None else zip(node.shape.with_rank(len(by)).as_list(), by, strict=True)
+    result = None if by is None else [None if n is None or m is None else n * m for n, m in sizes]
     return Node("Tile", (node, times), name=name, dtype=node.dtype, shape=TensorShape(result))
 
 
