@@ -31,24 +31,28 @@ from xml.etree import ElementTree
 from tf_test_reasons import REASONS as NOT_MEANT
 
 PLUGIN = "tf_test_modules"
-KERNELS = [
-    "accumulate_n", "array_ops", "as_string_op", "betainc", "bincount_op", "broadcast_to_ops", "cast_op",
-    "check_ops", "clip_ops", "concat_op", "confusion_matrix", "constant_op", "control_flow_ops_py",
-    "decode_csv_op", "decode_raw_op", "dense_update_ops", "dynamic_partition_op", "dynamic_stitch_op",
-    "embedding_ops", "fifo_queue", "functional_ops", "gather_nd_op", "gather_op", "in_topk_op", "init_ops",
-    "io_ops", "lookup_ops", "losses", "metrics", "norm_op", "one_hot_op", "pad_op", "padding_fifo_queue",
-    "parsing_ops", "partitioned_variables", "priority_queue", "py_func", "random_shuffle_queue", "reader_ops",
-    "reduce_join_op", "reduction_ops", "relu_op", "reshape_op", "reverse_sequence_op", "rnn", "scatter_nd_ops",
-    "scatter_ops", "segment_reduction_ops", "session_ops", "shape_ops", "slice_op", "sparse_add_op",
-    "sparse_concat_op", "sparse_ops", "sparse_reorder_op", "sparse_reshape_op", "sparse_slice_op",
-    "sparse_tensor_dense_matmul_op", "sparse_to_dense_op_py", "split_op", "stack_op", "string_join_op",
-    "string_split_op", "string_strip_op", "string_to_hash_bucket_op", "string_to_number_op", "substr_op",
-    "summary_ops", "template", "tensor_array_ops", "topk_op", "transpose_op", "unique_op", "unstack_op",
-    "variable_ops", "variable_scope", "variables", "where_op", "xent_op"
-]  # fmt: skip
+#: Tests of kernels: a row of the page -> files.
+KERNELS = {
+    "variables, scopes": "dense_update_ops partitioned_variables template variable_ops variable_scope variables",
+    "embeddings, gathers, scatters": "embedding_ops gather_nd_op gather_op scatter_nd_ops scatter_ops"
+    " segment_reduction_ops",
+    "queues, readers, parsing": "fifo_queue padding_fifo_queue priority_queue random/random_shuffle_queue reader_ops"
+    " io_ops parsing_ops decode_csv_op decode_raw_op",
+    "lookup tables, strings": "lookup_ops as_string_op reduce_join_op string_join_op string_split_op string_strip_op"
+    " string_to_hash_bucket_op string_to_number_op substr_op",
+    "reductions, checks, clipping": "accumulate_n bincount_op check_ops clip_ops confusion_matrix in_topk_op norm_op"
+    " reduction_ops topk_op unique_op where_op",
+    "arrays": "array_ops broadcast_to_ops cast_op concat_op constant_op dynamic_partition_op dynamic_stitch_op"
+    " identity_n_op_py identity_op_py manip_ops one_hot_op pad_op reshape_op reverse_sequence_op shape_ops slice_op"
+    " split_op stack_op transpose_op unstack_op",
+    "sparse": "sets sparse_add_op sparse_concat_op sparse_ops sparse_reorder_op sparse_reshape_op sparse_slice_op"
+    " sparse_tensor_dense_matmul_op sparse_to_dense_op_py",
+    "control flow, arrays of tensors": "control_flow_ops_py functional_ops py_func session_ops tensor_array_ops",
+    "losses, metrics, networks": "init_ops losses metrics relu_op rnn summary_ops weights_broadcast xent_op",
+}
 FILES = [
     "tensorflow/python/training/*_test.py",
-    *(f"tensorflow/python/kernel_tests/{name}_test.py" for name in KERNELS),
+    *(f"tensorflow/python/kernel_tests/{name}_test.py" for names in KERNELS.values() for name in names.split()),
     "tensorflow/python/summary/writer/*_test.py",
     "tensorflow/contrib/opt/python/training/*_test.py",
 ]
@@ -56,6 +60,15 @@ FILES = [
 OLDER = {
     "int(2 * self._labels[i] + np.random.randint(0, 2))": "int(2 * self._labels[i, 0] + np.random.randint(0, 2))",
     "newshape=": "shape=",
+    **{
+        f"{array}[{place}]": f"{array}[tuple({place})]"
+        for array, place in [
+            ("result", "ind"),
+            ("result", "index"),
+            ("inp", "slices"),
+            ("np_ans", "slices"),
+        ]
+    },
 }
 #: The reason of those that have none.
 OPEN = "Open"
@@ -119,28 +132,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 def page(reports: Sequence[Report]) -> str:
     """Give the page of results: counts of each family of files, and each failing test under its reason."""
     families: dict[str, Counter[str]] = {}
-    named: dict[str, dict[str, list[str]]] = {reason: {} for reason in (*NOT_MEANT, OPEN)}
+    named: dict[str, dict[str, dict[str, list[str]]]] = {reason: {} for reason in (*NOT_MEANT, OPEN)}
     for report in reports:
-        family, _, file = report.file.rpartition("/")
-        counts = families.setdefault(family.removeprefix("tensorflow/"), Counter())
+        path = report.file.removeprefix("tensorflow/").removesuffix("_test.py")
+        family, _, file = path.rpartition("/")
+        rows = (row for row, names in KERNELS.items() if path.partition("kernel_tests/")[2] in names.split())
+        counts = families.setdefault(next((f"kernel_tests: {row}" for row in rows), family), Counter())
         counts.update(passed=report.passed, skipped=report.skipped)
         for test, kind, _, text in report.failures:
             reason = not_meant(f"{test}: {kind}: {text}")
             counts.update({"open" if reason == OPEN else "not meant": 1})
-            name = ".".join(test.split(".")[1:]) or test
-            named[reason].setdefault(file.removesuffix("_test.py"), []).append(name)
+            _, case, name = test.split(".") if test.count(".") == 2 else ("", "", "")
+            named[reason].setdefault(file, {}).setdefault(case, []).append(name.removeprefix("test").lstrip("_"))
     columns = ("passed", "not meant", "open", "skipped")
     lines = [
         *("# TensorFlow 1.12's own unit tests", "", "Written by `scripts/tf_tests.py --tree T --page FILE`."),
-        "A test that is not meant to pass stands under its reason below, those of a file together; open ones are last.",
+        "A test that is not meant to pass stands under its reason below, those of a class together, without `test`, or",
+        "as a number if there are many (`-v` shows each); open ones are last.",
         *("", f"| tests of | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)),
         *(f"| {family} | {' | '.join(str(counts[one]) for one in columns)} |" for family, counts in families.items()),
     ]
     for reason, files in named.items():
         if files:
-            lines += ["", f"## {reason}: {sum(map(len, files.values()))}", ""]
-            lines += [f"- {file}: {', '.join(names)}" for file, names in files.items()]
+            count = sum(len(names) for cases in files.values() for names in cases.values())
+            lines += ["", f"## {reason}: {count}", ""]
+            lines += [f"- {file}: {'; '.join(map(_shortly, cases, cases.values()))}" for file, cases in files.items()]
     return "\n".join(lines) + "\n"
+
+
+def _shortly(case: str, names: Sequence[str]) -> str:
+    """Give a class's failing tests: their names without "test", or how many there are."""
+    return f"{case} ({len(names)})" if len(names) > 4 else f"{case} {', '.join(names)}" if case else "all of it"
 
 
 def not_meant(failure: str) -> str:
