@@ -265,7 +265,7 @@ def create_partitioned_variables(
         raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {shape}")
     with variable_scope(name, "PartitionedVariable", reuse=reuse, auxiliary_name_scope=False) as scope:
         pass
-    outer = get_variable_scope()
+    outer, dtype = get_variable_scope(), initializer.dtype if isinstance(initializer, Node) else dtype
     with variable_scope(outer, reuse=reuse, auxiliary_name_scope=False):
         own = scope.name[len(outer.name) :].lstrip("/")
         whole = get_variable(own, shape, dtype, initializer, None, trainable, collections, None, lambda **_: slicing)
