@@ -117,7 +117,7 @@ def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     return Node("Shape", (node,), name=name, dtype=kind, shape=[node.shape.ndims])
 
 
-kernel_of("Shape")(lambda node: lambda value: np.array(np.shape(value), node.dtype.as_numpy_dtype))
+computes("Shape", lambda value, *, dtype: np.array(np.shape(value), dtype))
 
 
 def shape_n(input: Sequence[Any], out_type: Any = "int32", name: str | None = None) -> list[Node]:
@@ -133,8 +133,8 @@ def size(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
     return Node("Size", (as_node(input),), name=name, dtype=kind, shape=[])
 
 
-kernel_of("Size")(lambda node: lambda value: np.array(np.size(value), node.dtype.as_numpy_dtype))
-kernel_of("SparseSize")(lambda node: partial(np.prod, dtype=node.dtype.as_numpy_dtype))
+computes("Size", lambda value, *, dtype: np.array(np.size(value), dtype))
+computes("SparseSize", lambda sizes, *, dtype: np.prod(sizes, dtype=dtype))
 
 
 def rank(input: Any, name: str | None = None) -> Node:

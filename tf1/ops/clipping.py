@@ -98,7 +98,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
     return _like(t, clipped)
 
 
-kernel_of("ClipByNorm")(lambda node: lambda v, c: v * c / np.maximum(np.sqrt(_square_sum(v, node.attrs["axes"])), c))
+computes("ClipByNorm", lambda v, c, *, axes: v * c / np.maximum(np.sqrt(_square_sum(v, axes)), c))
 
 
 def _root_of_squares(values: Node, axes: Any) -> Node:

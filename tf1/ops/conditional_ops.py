@@ -10,7 +10,7 @@ from typing import Any
 
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Graph, Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.branches import taken_only
 from globalstep.tf1.loops.flow_gradients import zeros_of
@@ -127,9 +127,7 @@ def _if_taken(condition: Node, expected: bool, grad: Node, like: Node) -> Node:
     return Node("MergeGrad", (condition, grad, like), dtype=like.dtype, shape=like.shape, attrs=attrs)
 
 
-kernel_of("MergeGrad")(
-    lambda node: lambda holds, gradient, like: gradient if bool(holds) is node.attrs["expected"] else zeros_of(like)
-)
+computes("MergeGrad", lambda holds, g, like, *, expected: g if bool(holds) is expected else zeros_of(like))
 
 
 @gradient_of("MergeGrad")

@@ -283,10 +283,8 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None
     return Node("Range", nodes, name=name, dtype=kind, shape=shape)
 
 
-kernel_of("Range")(lambda node: partial(np.arange, dtype=node.dtype.as_numpy_dtype))
-kernel_of("LinSpace")(
-    lambda node: lambda low, high, count: np.linspace(low, high, int(count), dtype=node.dtype.as_numpy_dtype)
-)
+computes("Range", lambda *bounds, dtype: np.arange(*bounds, dtype=dtype))
+computes("LinSpace", lambda low, high, count, *, dtype: np.linspace(low, high, int(count), dtype=dtype))
 
 
 @gradient_of("Fill")

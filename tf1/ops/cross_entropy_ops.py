@@ -14,7 +14,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution.products import in_parts
 from globalstep.tf1.gradients.registry import composed, gradient_of, no_gradient, saved
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
+from globalstep.tf1.graph.kernels import computes, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import expand_dims, stop_gradient
@@ -112,9 +112,7 @@ def _cross_entropy_found(logits: Any, labels: Any, axis: int) -> tuple[Any, Any]
     return -np.sum(labels * logs, axis=axis), logs
 
 
-kernel_of("SoftmaxCrossEntropyWithLogits")(
-    lambda node: lambda logits, labels: _cross_entropy_found(logits, labels, node.attrs["axis"])[0]
-)
+computes("SoftmaxCrossEntropyWithLogits", lambda x, labels, *, axis: _cross_entropy_found(x, labels, axis)[0])
 saving_kernel_of("SoftmaxCrossEntropyWithLogits")(lambda node: partial(_cross_entropy_found, axis=node.attrs["axis"]))
 
 
@@ -129,12 +127,8 @@ def _cross_entropy_gradient(node: Node, grad: Node) -> Any:
     )
 
 
-kernel_of("SoftmaxCrossEntropyGrad")(
-    lambda node: lambda g, x, labels, logs: np.expand_dims(g, node.attrs["axis"]) * (np.exp(logs) - labels)
-)
-kernel_of("SoftmaxCrossEntropyLabelsGrad")(
-    lambda node: lambda g, x, logs: -np.expand_dims(g, node.attrs["axis"]) * logs
-)
+computes("SoftmaxCrossEntropyGrad", lambda g, x, p, logs, *, axis: np.expand_dims(g, axis) * (np.exp(logs) - p))
+computes("SoftmaxCrossEntropyLabelsGrad", lambda g, x, logs, *, axis: -np.expand_dims(g, axis) * logs)
 
 
 @gradient_of("SoftmaxCrossEntropyGrad")
