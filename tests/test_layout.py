@@ -273,6 +273,24 @@ def test_every_thread_has_a_name():
     assert not found
 
 
+#: Whose nodes have a function of the program, or of an object of one process; all others are data, with a kernel.
+_OWN_FUNCTIONS = {
+    *("data.iterators", "frameworks.foreign_loss", "inputs.inputs", "inputs.queue_base", "inputs.readers"),
+    *("ops.control_flow_ops", "ops.gradient_ops", "text.lookup_tables", "variables.variables"),
+}
+
+
+def test_nodes_are_data():
+    made = {
+        module_name(path).removeprefix("globalstep.tf1.")
+        for path in modules_of("tf1")
+        for call in ast.walk(parsed(path))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Node"
+        if len(call.args) > 2 or any(keyword.arg == "fn" for keyword in call.keywords)
+    }
+    assert made == _OWN_FUNCTIONS
+
+
 def test_tests_do_not_sleep():
     found = [
         relative(path) for path in _tests() if re.search(r"\btime\.sleep\(|from time import .*sleep", path.read_text())
