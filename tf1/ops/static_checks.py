@@ -206,7 +206,7 @@ def assert_near(
     message: str | None = None,
     name: str | None = None,
 ) -> Node:
-    """Give an operation that fails the run unless |x - y| < atol + rtol * |y| for all elements.
+    """Give an operation that fails the run unless abs(x - y) < atol + rtol * abs(y) for all elements.
 
     By default both tolerances are 10 times the dtype's epsilon. The others are `assert_equal`'s arguments.
     """
