@@ -230,7 +230,9 @@ def _field_of(field: FieldDescriptor) -> _Field | None:
         key, value = (inner.fields_by_name[part] for part in ("key", "value"))
         values = _MESSAGES if value.message_type is not None else _check_of(value)
         check = _check_of(key)
-        return None if check is values is None else _Field(_TEXTS, check or _no_check, _good_of(key), values)
+        if check is None and values is None:
+            return None
+        return _Field(_TEXTS, check or _no_check, _good_of(key), values)
     if inner is not None:
         return _Field(_MESSAGES if is_repeated else _MESSAGE, _no_check, _NONE_GOOD)
     check = _check_of(field)
