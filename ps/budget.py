@@ -213,7 +213,7 @@ class Budget:
         Claims that are `moved` are for the same kind from now on.
         """
         with self._lock:
-            if self._lacks(kind, account, nbytes, sum([one.nbytes for one in moved]) if moved else 0) and not forced:
+            if self._lacks(kind, account, nbytes, sum([one.nbytes for one in moved])) and not forced:
                 return None
             for claim in moved:
                 self._count(claim.kind, claim.whose, -claim.nbytes)

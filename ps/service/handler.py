@@ -350,10 +350,7 @@ def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
 
 def floors_of(floors: Iterable[pb.Floor]) -> Mapping[int, Floor]:
     """Read what shards are said to have applied."""
-    found: dict[int, Floor] = {}
-    for floor in floors:
-        found[floor.shard] = Floor(floor.index, floor.signature)
-    return found
+    return {floor.shard: Floor(floor.index, floor.signature) for floor in floors}
 
 
 def push_ids(messages: Iterable[pb.PushId]) -> list[PushId]:

@@ -185,10 +185,9 @@ class Shard:
             self._prepare_memory([event.push])
 
     def _prepare_snapshots(self, event: events.Commit | events.Applied) -> None:
-        for entry in event.entries:
-            if entry.kind is EntryKind.SNAPSHOT:
-                self._prepare_memory([one.push for one in event.entries if one.kind is EntryKind.SNAPSHOT])
-                break
+        snapshots = [entry.push for entry in event.entries if entry.kind is EntryKind.SNAPSHOT]
+        if snapshots:
+            self._prepare_memory(snapshots)
 
     def _prepare_memory(self, snapshots: Sequence[PushId]) -> None:
         """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""

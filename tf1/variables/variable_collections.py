@@ -147,7 +147,7 @@ def _require_none(have: Any, *, variables: Sequence[Variable]) -> None:
 
 
 def _told(op_type: str, var_list: Sequence[Variable] | None, **how: Any) -> Node:
-    """Make a node of which Variables have a value."""
+    """Make a node that is told which Variables have a value."""
     wanted = list(var_list) if var_list is not None else [*global_variables(), *local_variables()]
     return Node(op_type, (_have_values(wanted),), attrs={"variables": tuple(wanted)}, **how)
 
