@@ -391,9 +391,9 @@ class _Judge:
                 last, at = ended[at], at + 1
                 if last.incarnation not in done or last.low > done[last.incarnation].low:
                     done[last.incarnation] = last
-                if newest is None or last.incarnation > newest.incarnation:
+                if newest is None or self._follows(last, newest):
                     newest = last
-            if newest is not None and operation.type == "ok" and operation.incarnation < newest.incarnation:
+            if newest is not None and operation.type == "ok" and self._follows(newest, operation):
                 text = f"is of incarnation {operation.incarnation}, which was over, as {newest.name} had ended"
                 raise _RefutedError(f"{operation.name} {text}.", newest, operation)
             before = done.get(operation.incarnation)
@@ -403,6 +403,17 @@ class _Judge:
             if operation.type == "ok" and operation.high < before.low + (operation.f == "push"):
                 text = f"began when {before.name} had ended, and shows what was before: entry {operation.high}"
                 raise _RefutedError(f"{operation.name} {text}.", before, operation)
+
+    def _follows(self, operation: ClientOperation, other: ClientOperation) -> bool:
+        """Whether the incarnation of one operation began after the other's.
+
+        By when they began, where that is known. An incarnation that was lost before OPEN may have a greater number than
+        the next one has: nobody but its chief knew it.
+        """
+        begin, before = (self._begins.get(one.incarnation) for one in (operation, other))
+        if begin is None or before is None or begin.ended == -inf or before.ended == -inf:
+            return operation.incarnation > other.incarnation
+        return begin.ended > before.ended
 
     def _bound(self) -> None:
         """A read comes before the pushes that began when it had ended."""

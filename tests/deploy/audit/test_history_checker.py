@@ -220,6 +220,24 @@ def test_where_an_incarnation_goes_back_to_is_known_though_a_push_may_have_count
     assert judge([*events, event("b", "ok", {"index": 3, "read": {"u": 2}})]).wrong == ""
 
 
+@pytest.mark.parametrize(("pushed", "wrong"), [(2, ""), (9, "which was over")])
+def test_an_incarnation_that_was_lost_before_it_was_opened_may_have_a_greater_number_than_the_next(pushed, wrong):
+    """Nobody but its chief knew of incarnation 9; then all tasks were lost, and the clocks of the PS tasks set back."""
+    events = []
+    for at, (process, f, given, told) in enumerate(
+        [
+            ("chief", "begin", {}, {"incarnation": 1, "from": None}),
+            ("chief", "begin", {}, {"incarnation": 9, "from": [1, 0]}),
+            ("chief", "begin", {}, {"incarnation": 2, "from": [1, 0]}),
+            ("worker", "push", {"incarnation": pushed, "add": {"u": 1}}, {"index": 1, "read": {"u": 1}}),
+        ]
+    ):
+        events.append({"process": process, "type": "invoke", "f": f, "time": 2 * at, "value": given})
+        events.append({"process": process, "type": "ok", "f": f, "time": 2 * at + 1, "value": told})
+    assert wrong in judge(events).wrong
+    assert bool(judge(events).wrong) == bool(wrong)
+
+
 def test_what_is_no_history_is_not_proven(tmp_path, capsys):
     broken = tmp_path / "broken.jsonl"
     for text, said in (
