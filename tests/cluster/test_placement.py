@@ -5,7 +5,7 @@ import globalstep as gs
 from globalstep.cluster.placement import SPLITTABLE_KINDS
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import UnimplementedError
-from globalstep.rules import _BUILT_IN, get_rule
+from globalstep.rules import BUILT_IN, get_rule
 from globalstep.tf1.graph.graph import as_node, get_default_graph
 from globalstep.tf1.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.tf1.variables.graph_program import declarations, steps_of
@@ -196,7 +196,7 @@ def test_an_average_is_split_as_what_it_averages():
 
 
 def test_splittable_rules_are_those_that_change_each_element_or_row_alone():
-    elementwise = {kind for kind in _BUILT_IN if get_rule(kind).elementwise or get_rule(kind).by_rows}
+    elementwise = {kind for kind in BUILT_IN if get_rule(kind).elementwise or get_rule(kind).by_rows}
     # Its slots count pushes, for the whole Variable.
     assert elementwise - SPLITTABLE_KINDS == {"zero_debias_moving_average"}
     assert elementwise >= SPLITTABLE_KINDS

@@ -21,8 +21,7 @@ from globalstep.ps.service import handler, packed_data, slow_senders
 from globalstep.ps.service.control import Control
 from globalstep.ps.store import arena, checking, optimizer_table, store
 from globalstep.ps.store.store import VariableStore
-from globalstep.rules import compiled
-from globalstep.rules.gradient_descent import RULE as DESCENT
+from globalstep.rules import compiled, get_rule
 from globalstep.wire import codec
 from globalstep.wire.declarations import Increment
 
@@ -95,7 +94,7 @@ def test_declare_then_use_a_slot_of_any_size(targets, monkeypatch):
 
 @pytest.mark.long
 def test_canaries_a_kernel_that_goes_one_too_far(targets, monkeypatch):
-    class Beyond(type(DESCENT)):
+    class Beyond(type(get_rule("gradient_descent"))):
         def dense(self, values, slots, grad, hyper):
             np.lib.stride_tricks.as_strided(values, (values.size + 1,), values.strides)[-1] = 7
 

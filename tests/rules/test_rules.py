@@ -51,7 +51,7 @@ def test_a_rule_is_one_object():
     assert get_rule("momentum") is get_rule("momentum")
 
 
-@pytest.mark.parametrize("kind", sorted(rules._BUILT_IN))
+@pytest.mark.parametrize("kind", sorted(rules.BUILT_IN))
 def test_every_rule_of_the_table_loads_under_its_kind(kind):
     assert get_rule(kind).kind == kind
 
@@ -136,7 +136,7 @@ def test_integer_variables_are_refused(kind):
         get_rule(kind).prepare(np.int32)
 
 
-@pytest.mark.parametrize("kind", sorted(rules._BUILT_IN))
+@pytest.mark.parametrize("kind", sorted(rules.BUILT_IN))
 def test_every_rule_can_be_prepared(kind):
     get_rule(kind).prepare(np.float32)
 

@@ -53,12 +53,12 @@ def test_the_next_process_takes_the_kernels_of_every_rule_without_numba():
     program = """
 import sys
 import numpy as np
-from globalstep.rules import _BUILT_IN, get_rule
+from globalstep.rules import BUILT_IN, get_rule
 from globalstep.runtime.kernels import read_only
 from globalstep.wire import packing
 from globalstep.wire.sparse_rows import merge_rows
 from globalstep.proto import globalstep_pb2 as pb
-for kind in _BUILT_IN:
+for kind in BUILT_IN:
     for dtype in (np.float32, np.float64):
         get_rule(kind).prepare(np.dtype(dtype))
 merge_rows(np.array([7, 2, 7]), np.ones((3, 2), np.float32))

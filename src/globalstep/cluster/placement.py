@@ -22,35 +22,13 @@ from dataclasses import dataclass
 
 from globalstep.cluster.program import Program, ProgramVariable
 from globalstep.cluster.run_policy import RunPolicy
+from globalstep.rules import BUILT_IN
 from globalstep.wire.declarations import OptimizerDecl, RowRange, VariableDecl
 from globalstep.wire.expressions import names_in
 
 #: Update rules that change each element (or row) on its own, so that parts can be trained apart. LAMB looks at a
-#: whole Variable, and a rule from elsewhere may.
-SPLITTABLE_KINDS = frozenset(
-    {
-        "adadelta",
-        "adagrad",
-        "adagrad_da",
-        "adam",
-        "adamw",
-        "centered_rmsprop",
-        "delayed_nesterov",
-        "ftrl",
-        "gradient_descent",
-        "lazy_adam",
-        "lion",
-        "momentum",
-        "moving_average",
-        "proximal_adagrad",
-        "proximal_gradient_descent",
-        "rmsprop",
-        "root_adagrad",
-        "root_centered_rmsprop",
-        "root_rmsprop",
-        "row_wise_adagrad",
-    }
-)
+#: whole Variable, slots of the averages without bias count pushes, and a rule from elsewhere may do what it likes.
+SPLITTABLE_KINDS = frozenset(BUILT_IN) - {"lamb", "zero_debias_moving_average"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The update rules, by kind. A rule is one file here; its module is imported when first asked for.
+"""The update rules, by kind. Those that are alike share a file, which is imported when one of them is first asked for.
 
-To add a rule: a file with a `RULE`, and a line in the table below. To add one without touching
+To add a rule: its class, and a line in the table below. To add one without touching
 globalstep: a package with an entry point in the group "globalstep.rules" (see `rule.Rule`), installed on
 the PS tasks. No code ever comes over the wire.
 
@@ -22,30 +22,30 @@ __all__ = ["ENTRY_POINT_GROUP", "Array", "Hypers", "Rule", "check_declaration", 
 
 ENTRY_POINT_GROUP = "globalstep.rules"
 
-# Kind -> (module, attribute).
-_BUILT_IN: dict[str, tuple[str, str]] = {
-    "adadelta": ("adadelta", "RULE"),
-    "adagrad": ("adagrad", "RULE"),
-    "adagrad_da": ("adagrad_da", "RULE"),
-    "adam": ("adam", "RULE"),
-    "adamw": ("adamw", "RULE"),
-    "centered_rmsprop": ("rmsprop", "CENTERED"),
-    "delayed_nesterov": ("delayed_nesterov", "RULE"),
-    "ftrl": ("ftrl", "RULE"),
-    "gradient_descent": ("gradient_descent", "RULE"),
-    "lamb": ("lamb", "RULE"),
-    "lazy_adam": ("lazy_adam", "RULE"),
-    "lion": ("lion", "RULE"),
-    "momentum": ("momentum", "RULE"),
-    "moving_average": ("moving_average", "RULE"),
-    "proximal_adagrad": ("proximal_adagrad", "RULE"),
-    "proximal_gradient_descent": ("proximal_gradient_descent", "RULE"),
-    "rmsprop": ("rmsprop", "RULE"),
-    "root_adagrad": ("root_epsilon", "ADAGRAD"),
-    "root_centered_rmsprop": ("root_epsilon", "CENTERED_RMSPROP"),
-    "root_rmsprop": ("root_epsilon", "RMSPROP"),
-    "row_wise_adagrad": ("row_wise_adagrad", "RULE"),
-    "zero_debias_moving_average": ("moving_average", "ZERO_DEBIAS"),
+#: Kind -> module and class of the rules that are always there.
+BUILT_IN = {
+    "adadelta": "adadelta.Adadelta",
+    "adagrad": "adagrad.Adagrad",
+    "adagrad_da": "adagrad_da.AdagradDA",
+    "adam": "adam.Adam",
+    "adamw": "adam.AdamW",
+    "centered_rmsprop": "rmsprop.CenteredRMSProp",
+    "delayed_nesterov": "delayed_nesterov.DelayedNesterov",
+    "ftrl": "ftrl.Ftrl",
+    "gradient_descent": "gradient_descent.GradientDescent",
+    "lamb": "lamb.Lamb",
+    "lazy_adam": "adam.LazyAdam",
+    "lion": "lion.Lion",
+    "momentum": "momentum.Momentum",
+    "moving_average": "moving_average.MovingAverage",
+    "proximal_adagrad": "proximal.ProximalAdagrad",
+    "proximal_gradient_descent": "proximal.ProximalGradientDescent",
+    "rmsprop": "rmsprop.RMSProp",
+    "root_adagrad": "adagrad.RootAdagrad",
+    "root_centered_rmsprop": "rmsprop.RootCenteredRMSProp",
+    "root_rmsprop": "rmsprop.RootRMSProp",
+    "row_wise_adagrad": "row_wise_adagrad.RowWiseAdagrad",
+    "zero_debias_moving_average": "moving_average.ZeroDebiasMovingAverage",
 }
 
 # Guards _loaded. get_rule imports under it: an import takes only the import system's own locks.
@@ -75,13 +75,13 @@ def get_rule(kind: str) -> Rule:
 
 
 def _load(kind: str) -> Rule:
-    if kind in _BUILT_IN:
-        module, attribute = _BUILT_IN[kind]
-        return cast(Rule, getattr(importlib.import_module(f"{__name__}.{module}"), attribute))
+    if kind in BUILT_IN:
+        module, _, name = BUILT_IN[kind].partition(".")
+        return cast(Rule, getattr(importlib.import_module(f"{__name__}.{module}"), name)())
     offered = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in offered:
         raise InvalidArgumentError(
-            f"Unknown update rule {kind!r}; known here: {sorted((*_BUILT_IN, *offered))}. A rule of your "
+            f"Unknown update rule {kind!r}; known here: {sorted((*BUILT_IN, *offered))}. A rule of your "
             f"own must be installed on every PS task, with an entry point {kind!r} in the group "
             f"{ENTRY_POINT_GROUP!r}."
         )

@@ -1,7 +1,4 @@
-"""Adadelta: steps scaled by the root mean square of earlier steps.
-
-Layer: shared.
-"""
+"""Adadelta: steps scaled by the root mean square of earlier steps."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Hypers
-
-__all__ = ["RULE", "Adadelta"]
 
 
 @kernel
@@ -47,6 +42,3 @@ class Adadelta(CompiledRule):
         """See CompiledRule."""
         rho = real(hyper["rho"])
         return real(hyper["learning_rate"]), rho, real(1) - rho, real(hyper["epsilon"])
-
-
-RULE = Adadelta()

@@ -1,15 +1,10 @@
-"""Adagrad with dual averaging, which keeps sparse linear models sparse. Plain numpy: it is rarely used.
-
-Layer: shared.
-"""
+"""Adagrad with dual averaging, which keeps sparse linear models sparse. Plain numpy: it is rarely used."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
-
-__all__ = ["RULE", "AdagradDA"]
 
 
 class AdagradDA(Rule):
@@ -38,6 +33,3 @@ class AdagradDA(Rule):
         total, squares = slots[0] + grad, slots[1] + grad * grad
         shrunk = np.sign(total) * np.maximum(np.abs(total) - l1 * steps, real(0)) if l1 > 0 else total
         return -learning_rate * shrunk / (l2 * steps * learning_rate + np.sqrt(squares)), (total, squares)
-
-
-RULE = AdagradDA()

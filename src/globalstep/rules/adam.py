@@ -1,7 +1,4 @@
-"""Adam, with TensorFlow's two ways for sparse gradients: dense-equivalent here, cheap in `lazy_adam`.
-
-Layer: shared.
-"""
+"""Adam, with decoupled weight decay, and with sparse gradients that touch only their own rows."""
 
 from __future__ import annotations
 
@@ -11,9 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
-from globalstep.rules.rule import Array, Hypers, Slots, Updated
-
-__all__ = ["RULE", "Adam", "advance_beta_powers", "bias_corrected"]
+from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
 
 
 @kernel
@@ -114,6 +109,41 @@ class Adam(CompiledRule):
         return values - values * decay - m * rate / (np.sqrt(v) + epsilon), (m, v)
 
 
+class AdamW(Adam):
+    """Adam, with every value first shrunk by `learning_rate * weight_decay` of itself.
+
+    A sparse gradient is one that is zero in the other rows, as for `adam`: their moments and values decay
+    too, and a push costs a pass over the whole table.
+
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), algorithm 2 with its
+    schedule multiplier and alpha both in the learning rate, as PyTorch and Keras have it.
+    """
+
+    kind = "adamw"
+    hypers = ("learning_rate", "beta1", "beta2", "epsilon", "weight_decay")
+
+    def decay(self, hyper: Hypers, real: Any) -> Any:
+        """See Adam."""
+        return real(hyper["learning_rate"]) * real(hyper["weight_decay"])
+
+
+class LazyAdam(Adam):
+    """TensorFlow's contrib LazyAdam: Adam, but a row without a gradient keeps its value, m and v.
+
+    Cheap for large tables, where `adam` passes over every row for every push. Not the same algorithm: the
+    moments of a rare row do not decay while it rests, and the bias correction counts pushes, not the
+    row's own updates. Dense gradients are applied as by `adam`.
+    """
+
+    kind = "lazy_adam"
+    step = Adam.step
+    flat_rows = False
+
+    def sparse_reference(self, values: Array, slots: Slots, indices: Array, rows: Array, hyper: Hypers) -> Updated:
+        """See Rule."""
+        return Rule.sparse_reference(self, values, slots, indices, rows, hyper)
+
+
 def bias_corrected(hyper: Hypers, real: Any) -> Any:
     """Give the learning rate corrected for moments that started at 0, in the arrays' precision."""
     one = real(1)
@@ -126,6 +156,3 @@ def advance_beta_powers(scalars: Mapping[str, np.float32], hyper: Hypers) -> dic
     return {
         f"{beta}_power": np.float32(scalars[f"{beta}_power"]) * np.float32(hyper[beta]) for beta in ("beta1", "beta2")
     }
-
-
-RULE = Adam()

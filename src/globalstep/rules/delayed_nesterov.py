@@ -1,7 +1,4 @@
-"""Delayed Nesterov: momentum for differences that come one by one, from workers that do not wait for each other.
-
-Layer: shared.
-"""
+"""Delayed Nesterov: momentum for differences that come one by one, from workers that do not wait for each other."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Array, Hypers, Slots, Updated
-
-__all__ = ["RULE", "DelayedNesterov"]
 
 
 @kernel
@@ -121,6 +116,3 @@ class DelayedNesterov(CompiledRule):
 def _moves(hyper: Hypers) -> bool:
     """Whether the momentum moves with this push."""
     return hyper["waiting_pushes"] + 1 >= hyper["delay"]
-
-
-RULE = DelayedNesterov()

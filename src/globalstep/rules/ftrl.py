@@ -1,7 +1,4 @@
-"""Ftrl-proximal, with L1, L2 and "shrinkage" L2.
-
-Layer: shared.
-"""
+"""Ftrl-proximal, with L1, L2 and "shrinkage" L2."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Array, Hypers, Slots, Updated
-
-__all__ = ["RULE", "Ftrl"]
 
 
 @kernel
@@ -95,6 +90,3 @@ class Ftrl(CompiledRule):
         linear = slots[1] + ((grad + values * two_shrinkage) - (new_root - root) / learning_rate * values)
         shrunk = (np.sign(linear) * l1 - linear) / (new_root / learning_rate + two_l2)
         return np.where(np.abs(linear) > l1, shrunk, zero), (accum, linear)
-
-
-RULE = Ftrl()

@@ -1,15 +1,10 @@
-"""Gradient descent: `values -= learning_rate * grad`.
-
-Layer: shared.
-"""
+"""Gradient descent: `values -= learning_rate * grad`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from globalstep.rules.compiled import CompiledRule, kernel
-
-__all__ = ["RULE", "GradientDescent"]
 
 
 @kernel
@@ -23,6 +18,3 @@ class GradientDescent(CompiledRule):
     kind = "gradient_descent"
     merges_duplicates = False
     step = _step
-
-
-RULE = GradientDescent()

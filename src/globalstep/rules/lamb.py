@@ -1,7 +1,4 @@
-"""Lamb: Adam's step for each Variable, rescaled to the size of the Variable itself.
-
-Layer: shared.
-"""
+"""Lamb: Adam's step for each Variable, rescaled to the size of the Variable itself."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ import numpy as np
 from globalstep.rules.adam import advance_beta_powers
 from globalstep.rules.compiled import check_alike, kernel, read_only
 from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated
-
-__all__ = ["RULE", "Lamb"]
 
 #: Elements whose squares are summed at a time.
 _PIECE = 1 << 15
@@ -135,6 +130,3 @@ def _norm(array: Array) -> float:
     flat = array.reshape(-1)
     pieces = (flat[at : at + _PIECE] for at in range(0, flat.size, _PIECE))
     return math.sqrt(sum(float(np.sum(np.square(piece, dtype=np.float64))) for piece in pieces))
-
-
-RULE = Lamb()

@@ -1,7 +1,4 @@
-"""Lion: steps of one size, in the direction of a momentum's sign.
-
-Layer: shared.
-"""
+"""Lion: steps of one size, in the direction of a momentum's sign."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Hypers
-
-__all__ = ["RULE", "Lion"]
 
 
 @kernel
@@ -50,6 +45,3 @@ class Lion(CompiledRule):
         beta1, beta2 = real(hyper["beta1"]), real(hyper["beta2"])
         rate, decay = real(hyper["learning_rate"]), real(hyper["weight_decay"])
         return rate, beta1, real(1) - beta1, beta2, real(1) - beta2, decay
-
-
-RULE = Lion()

@@ -1,7 +1,4 @@
-"""Momentum, plain and Nesterov's.
-
-Layer: shared.
-"""
+"""Momentum, plain and Nesterov's."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from typing import Any
 
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Hypers
-
-__all__ = ["RULE", "Momentum"]
 
 
 @kernel
@@ -36,6 +31,3 @@ class Momentum(CompiledRule):
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""
         return real(hyper["learning_rate"]), real(hyper["momentum"]), bool(hyper["use_nesterov"])
-
-
-RULE = Momentum()

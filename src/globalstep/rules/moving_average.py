@@ -1,7 +1,4 @@
-"""Exponential moving averages: the shadow of a Variable, or of a pushed value, follows it.
-
-Layer: shared.
-"""
+"""Exponential moving averages: the shadow of a Variable, or of a pushed value, follows it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ import numpy as np
 
 from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Hypers
-
-__all__ = ["RULE", "ZERO_DEBIAS", "MovingAverage", "ZeroDebiasMovingAverage"]
 
 
 @kernel
@@ -66,7 +61,3 @@ class ZeroDebiasMovingAverage(CompiledRule):
         one_minus_decay = real(1) - real(hyper["decay"])
         steps = real(hyper["local_step"]) + real(1)
         return one_minus_decay, real(1) - (real(1) - one_minus_decay) ** steps
-
-
-RULE = MovingAverage()
-ZERO_DEBIAS = ZeroDebiasMovingAverage()

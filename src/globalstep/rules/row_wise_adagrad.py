@@ -1,7 +1,4 @@
-"""Adagrad with one accumulator per row: for tables, whose slots would be as large as the tables.
-
-Layer: shared.
-"""
+"""Adagrad with one accumulator per row: for tables, whose slots would be as large as the tables."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import numpy as np
 
 from globalstep.errors import InternalError
 from globalstep.rules.rule import Array, Hypers, Rule, Slots, Updated, check_alike
-
-__all__ = ["RULE", "RowWiseAdagrad"]
 
 #: Elements that are computed at a time: what is made on the way stays in the processor's cache.
 _BLOCK_ELEMENTS = 1 << 15
@@ -57,6 +52,3 @@ class RowWiseAdagrad(Rule):
                 new = self.reference(values[ids].astype(wide, copy=False), old, grad, hyper)
                 values[ids] = new[0]
                 slots[0][ids] = new[1][0]
-
-
-RULE = RowWiseAdagrad()

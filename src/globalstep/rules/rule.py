@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from globalstep.errors import InternalError, InvalidArgumentError
 
-__all__ = ["Array", "BoundRule", "Hypers", "Rule", "Slots", "Updated", "check_alike"]
-
 Array = npt.NDArray[Any]
 Slots = tuple[Array, ...]
 #: New values and slots.

@@ -34,7 +34,7 @@ from globalstep.wire.expressions import constant
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"]
 DTYPES += ["float64", "complex64", "complex128"]
 SHAPES = [(), (0,), (3,), (2, 0), (4, 3), (2, 2, 2)]
-KINDS = sorted(rules._BUILT_IN)
+KINDS = sorted(rules.BUILT_IN)
 UP = Increment("step")
 #: What says that nothing was changed.
 REFUSED = (InvalidArgumentError, NotFoundError, FailedPreconditionError)

@@ -1,7 +1,4 @@
-"""Proximal Adagrad: Adagrad's step, then shrinkage by L1 and L2.
-
-Layer: shared.
-"""
+"""Proximal gradient descent and Adagrad: a step, then shrinkage by L1 and L2."""
 
 from __future__ import annotations
 
@@ -10,15 +7,20 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.rules.compiled import kernel
-from globalstep.rules.proximal_gradient_descent import ProximalGradientDescent
+from globalstep.rules.compiled import CompiledRule, kernel
 from globalstep.rules.rule import Hypers
-
-__all__ = ["RULE", "ProximalAdagrad"]
 
 
 @kernel
-def _step(
+def _step(value: Any, grad: Any, rate: Any, by_l1: bool, l1: Any, l2: Any, one: Any, zero: Any) -> Any:
+    value = value - rate * grad
+    if by_l1:
+        value = np.sign(value) * np.maximum(np.abs(value) - rate * l1, zero)
+    return value / (one + l2 * rate)
+
+
+@kernel
+def _adagrad_step(
     value: Any,
     accumulator: Any,
     grad: Any,
@@ -37,6 +39,23 @@ def _step(
     return value / (one + l2 * rate), accumulator
 
 
+class ProximalGradientDescent(CompiledRule):
+    """TensorFlow's ApplyProximalGradientDescent: `v -= learning_rate g`, then shrinkage at the learning rate.
+
+    Which is `v = sign(v) max(|v| - rate l1, 0) / (1 + rate l2)`. Sparse: touched rows only. Source: Duchi and Singer,
+    "Efficient Learning using Forward-Backward Splitting" (2009).
+    """
+
+    kind = "proximal_gradient_descent"
+    hypers = ("learning_rate", "l1_regularization_strength", "l2_regularization_strength")
+    step = _step
+
+    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
+        """See CompiledRule."""
+        rate, l1, l2 = super().numbers(hyper, real)
+        return rate, bool(l1 > 0), l1, l2, real(1), real(0)
+
+
 class ProximalAdagrad(ProximalGradientDescent):
     """TensorFlow's ApplyProximalAdagrad: `a += g^2; v -= rate g` with `rate = learning_rate / sqrt(a)`.
 
@@ -47,7 +66,7 @@ class ProximalAdagrad(ProximalGradientDescent):
 
     kind = "proximal_adagrad"
     slots = ("accumulator",)
-    step = _step
+    step = _adagrad_step
 
     def check_hypers(self, hyper: Hypers) -> None:
         """See Rule; as in TensorFlow, the learning rate must be positive, and no strength negative."""
@@ -64,6 +83,3 @@ class ProximalAdagrad(ProximalGradientDescent):
                     f"{short} regularization strength is not a non-negative scalar: {strength}. The push is refused, "
                     "and nothing was applied."
                 )
-
-
-RULE = ProximalAdagrad()
