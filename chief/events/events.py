@@ -31,8 +31,8 @@ _FILE_VERSION = "brain.Event:2"
 _FULL_RETRY_SECS = 10.0
 
 
-class EventFileWriter:
-    """Appends events to a file, and hands each to the file system at once. Thread-safe.
+class SummaryFileWriter:
+    """Writes summaries and other events to a file, and hands each to the file system at once. Thread-safe.
 
     The file is made, with its first event, at once, and again where it was deleted. A full disk ends no training:
     events are dropped, with a warning, until there is room, and go to a new file from then on. A writer that is never
@@ -40,8 +40,6 @@ class EventFileWriter:
 
     Args:
         logdir: Directory of the file, made if need be; a local path or a URL.
-        max_queue: Accepted as in TensorFlow: no event waits.
-        flush_secs: Accepted as in TensorFlow: no event waits.
         filename_suffix: Ends the file's name.
         clock: Where time comes from.
 
@@ -49,15 +47,7 @@ class EventFileWriter:
         OpError: If the file cannot be made.
     """
 
-    def __init__(
-        self,
-        logdir: str,
-        max_queue: int = 10,
-        flush_secs: float = 120,
-        filename_suffix: str | None = None,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    def __init__(self, logdir: str, filename_suffix: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._logdir = str(logdir)
         self._storage = storage_for(self._logdir)
         self._suffix = filename_suffix or ""
@@ -68,6 +58,8 @@ class EventFileWriter:
         # None while there is no room.
         self._file: BinaryIO | None = None
         self._next_try: float | None = None
+        # A tag's metadata goes before its later values.
+        self._seen_tags: set[str] = set()
         self.reopen()
 
     @property
@@ -83,15 +75,52 @@ class EventFileWriter:
         """Start a new file after `close`; does nothing while open."""
         with self._lock:
             if self._closed:
+                self._seen_tags.clear()
                 self._begin()
                 self._closed = False
 
+    def add_summary(self, summary: Summary | bytes, global_step: Any = None) -> None:
+        """Add a summary: what a summary op gave, or a Summary made by hand.
+
+        Args:
+            summary: A `Summary`, or one serialized; not changed.
+            global_step: Step to show it at; default 0.
+
+        Raises:
+            google.protobuf.message.DecodeError: If the bytes are no Summary.
+            OpError: If it cannot be written.
+        """
+        event = Event()
+        if isinstance(summary, Summary):
+            event.summary.CopyFrom(summary)
+        else:
+            event.summary.ParseFromString(bytes(summary))
+        with self._lock:
+            for value in event.summary.value:
+                # TensorBoard needs a tag's metadata once a run; repeating it only makes files larger.
+                if value.HasField("metadata"):
+                    if value.tag in self._seen_tags:
+                        value.ClearField("metadata")
+                    else:
+                        self._seen_tags.add(value.tag)
+            self._add(event, global_step)
+
+    def add_session_log(self, session_log: SessionLog, global_step: Any = None) -> None:
+        """Add a session log: START at `global_step` makes TensorBoard drop the steps from there on."""
+        self._add(Event(session_log=session_log), global_step)
+
     def add_event(self, event: Event) -> None:
-        """Add an event; dropped when closed.
+        """Add an event as it is; dropped, with a warning, when closed.
 
         Raises:
             OpError: If it cannot be written.
         """
+        if self.closed:
+            warnings.warn(
+                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter "
+                "is explicitly reopened.",
+                stacklevel=4,
+            )
         record = encode_record(event.SerializeToString())
         with self._lock:
             if self._closed:
@@ -123,6 +152,18 @@ class EventFileWriter:
                 with self._dropping_where_full():
                     self._file.close()
                 self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, event: Event, step: Any) -> None:
+        event.wall_time = self._clock.time()
+        if step is not None:
+            event.step = int(step)
+        self.add_event(event)
 
     def _begin(self) -> None:
         """Begin a file, if there is room, under a name that is not taken: no writer overwrites another's events."""
@@ -196,88 +237,6 @@ def summary_iterator(path: str) -> Iterator[Event]:
         except DecodeError as error:
             raise DataLossError(f"Record {number} of {path} is whole but holds no Event: {error}.") from error
         yield event
-
-
-class SummaryFileWriter(EventFileWriter):
-    """Writes summaries and other events to an event file in `logdir`. Thread-safe.
-
-    Arguments and errors are those of an EventFileWriter.
-    """
-
-    def __init__(
-        self,
-        logdir: str,
-        max_queue: int = 10,
-        flush_secs: float = 120,
-        filename_suffix: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        # Guarded by the lock, as the order of events: a tag's metadata goes before its later values.
-        self._seen_tags: set[str] = set()
-        super().__init__(logdir, max_queue, flush_secs, filename_suffix, clock=clock)
-
-    def add_summary(self, summary: Summary | bytes, global_step: Any = None) -> None:
-        """Add a summary: what a summary op gave, or a Summary made by hand.
-
-        Args:
-            summary: A `Summary`, or one serialized; not changed.
-            global_step: Step to show it at; default 0.
-
-        Raises:
-            google.protobuf.message.DecodeError: If the bytes are no Summary.
-            OpError: If it cannot be written.
-        """
-        event = Event()
-        if isinstance(summary, Summary):
-            event.summary.CopyFrom(summary)
-        else:
-            event.summary.ParseFromString(bytes(summary))
-        with self._lock:
-            for value in event.summary.value:
-                # TensorBoard needs a tag's metadata once a run; repeating it only makes files larger.
-                if value.HasField("metadata"):
-                    if value.tag in self._seen_tags:
-                        value.ClearField("metadata")
-                    else:
-                        self._seen_tags.add(value.tag)
-            self._add(event, global_step)
-
-    def add_session_log(self, session_log: SessionLog, global_step: Any = None) -> None:
-        """Add a session log: START at `global_step` makes TensorBoard drop the steps from there on."""
-        self._add(Event(session_log=session_log), global_step)
-
-    def add_event(self, event: Event) -> None:
-        """Add an event as it is.
-
-        Raises:
-            OpError: If it cannot be written.
-        """
-        if self.closed:
-            warnings.warn(
-                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter "
-                "is explicitly reopened.",
-                stacklevel=4,
-            )
-        super().add_event(event)
-
-    def reopen(self) -> None:
-        """Start a new file after `close`; does nothing while open."""
-        with self._lock:
-            if self.closed:
-                self._seen_tags.clear()
-            super().reopen()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _add(self, event: Event, step: Any) -> None:
-        event.wall_time = self._clock.time()
-        if step is not None:
-            event.step = int(step)
-        self.add_event(event)
 
 
 W = TypeVar("W", bound=SummaryFileWriter)

@@ -62,7 +62,7 @@ class FileWriter(SummaryFileWriter):
         graph_event = None
         if graph is not None or graph_def is not None:
             graph_event = _graph_bytes(graph, graph_def)
-        super().__init__(logdir, max_queue, flush_secs, filename_suffix, clock)
+        super().__init__(logdir, filename_suffix, clock)
         # Guarded by _lock.
         self._run_tags: set[str] = set()
         if graph_event is not None:

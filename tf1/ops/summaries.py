@@ -5,7 +5,7 @@ Layer: tf1.
 
 from __future__ import annotations
 
-from globalstep.chief.events.events import EventFileWriter, summary_iterator
+from globalstep.chief.events.events import summary_iterator
 from globalstep.files.tensorboard_protos import Event, SessionLog, Summary, SummaryDescription, TaggedRunMetadata
 from globalstep.tf1.ops.file_writer import FileWriter, FileWriterCache, SummaryWriter, SummaryWriterCache
 from globalstep.tf1.ops.summary_ops import histogram, image, merge, merge_all, scalar, text
@@ -33,7 +33,6 @@ __all__ = [
     "scalar",
     "text",
     # gs.train
-    "EventFileWriter",
     "SummaryWriter",
     "SummaryWriterCache",
     "summary_iterator",

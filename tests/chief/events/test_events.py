@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from globalstep.chief.events.events import EventFileWriter, summary_iterator
+from globalstep.chief.events.events import SummaryFileWriter, summary_iterator
 from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnknownError
 from globalstep.files.records import TFRecordWriter
 from globalstep.runtime.clock import ManualClock
@@ -102,7 +102,7 @@ class Disk:
     """A disk that may be full, or broken: what is written to its files fails then."""
 
     def __init__(self, monkeypatch):
-        self.error, disk, claim = None, self, EventFileWriter._claim
+        self.error, disk, claim = None, self, SummaryFileWriter._claim
 
         class OnDisk(io.FileIO):
             def write(self, data):
@@ -117,7 +117,7 @@ class Disk:
                 file = io.BufferedWriter(OnDisk(path, "ab"))
             return file
 
-        monkeypatch.setattr(EventFileWriter, "_claim", claimed)
+        monkeypatch.setattr(SummaryFileWriter, "_claim", claimed)
 
 
 @pytest.mark.parametrize("from_start", [False, True])
@@ -125,7 +125,7 @@ def test_a_full_disk_drops_events_until_there_is_room_and_raises_nothing(tmp_pat
     disk, clock = Disk(monkeypatch), ManualClock()
     full = OSError(28, "No space left on device")
     disk.error = full if from_start else None
-    writer = EventFileWriter(str(tmp_path), clock=clock)
+    writer = SummaryFileWriter(str(tmp_path), clock=clock)
     disk.error = full
     for step in (1, 2):
         writer.add_event(Event(step=step))
@@ -143,7 +143,7 @@ def test_a_full_disk_drops_events_until_there_is_room_and_raises_nothing(tmp_pat
 
 def test_an_error_is_raised_and_what_follows_goes_to_a_new_file(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
-    writer = EventFileWriter(str(tmp_path))
+    writer = SummaryFileWriter(str(tmp_path))
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(UnknownError, match=f"{re.escape(str(tmp_path))}.*Input/output error"):
         writer.add_event(Event(step=1))
