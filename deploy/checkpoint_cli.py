@@ -7,10 +7,10 @@ import datetime
 import sys
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complete, verify
-from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
+from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, find_checkpoint, get_checkpoint_state
 from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint, import_checkpoint
-from globalstep.chief.training.model_files import export_model
+from globalstep.chief.training.saved_model import export_model
 from globalstep.deploy.cli import aligned
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for
@@ -22,10 +22,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     listing = actions.add_parser("ls", help="list the checkpoints of a directory")
     listing.add_argument("path", metavar="DIR", help="directory, as a path or URL")
+    listing.set_defaults(act=_ls)
     showing = actions.add_parser("show", help="show what a checkpoint holds")
     showing.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for its latest")
+    showing.set_defaults(act=_show)
     verifying = actions.add_parser("verify", help="read checkpoints and compare every checksum")
     verifying.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for all of its")
+    verifying.set_defaults(act=_verify)
     exporting = actions.add_parser("export", help="write the model alone to a file for other programs")
     exporting.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for its latest")
     exporting.add_argument("target", metavar="FILE", help="its ending says the format: .pt, .pth, .safetensors, .npz")
@@ -35,9 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tensorflow", action="store_true",
         help="write the whole checkpoint as a TensorFlow V2 checkpoint, whose prefix FILE is",
     )  # fmt: skip
+    exporting.set_defaults(act=_export)
     importing = actions.add_parser("import", help="convert a TensorFlow V2 checkpoint")
     importing.add_argument("path", metavar="TF_PREFIX", help="e.g. /data/model.ckpt-1000, without .index")
     importing.add_argument("directory", metavar="DIR", help="where the new checkpoint goes")
+    importing.set_defaults(act=_import)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,24 +52,23 @@ def run(args: argparse.Namespace) -> int:
         The exit code: 0; 1 if something is missing or damaged.
     """
     try:
-        if args.action == "ls":
-            return _ls(args.path)
-        if args.action == "show":
-            return _show(args.path)
-        if args.action == "verify":
-            return _verify(args.path)
-        if args.action == "export":
-            return _export(args)
-        return _import(args.path, args.directory)
+        code: int = args.act(args)
+        return code
     except (GlobalStepError, ValueError, ImportError) as error:
         print(f"globalstep checkpoint {args.action}: {error}", file=sys.stderr)
         return 1
 
 
-def _ls(directory: str) -> int:
-    prefixes = _checkpoints(directory)
+def _ls(args: argparse.Namespace) -> int:
+    directory = args.path
+    prefixes, storage = _checkpoints(directory), storage_for(directory)
     if not prefixes:
-        raise NotFoundError(_no_checkpoints(directory))
+        if storage.is_directory(directory):
+            raise NotFoundError(f"There is no checkpoint in {directory}.")
+        if checkpoint_exists(directory):
+            raise NotFoundError(f"{directory} is a checkpoint, not a directory: see `globalstep checkpoint show`.")
+        is_file = storage.exists(directory)
+        raise NotFoundError(f"{directory} is a file." if is_file else f"There is no directory {directory}.")
     state = get_checkpoint_state(directory)
     latest = None if state is None else state.model_checkpoint_path
     rows = []
@@ -89,15 +93,6 @@ def _ls(directory: str) -> int:
     return 0
 
 
-def _no_checkpoints(directory: str) -> str:
-    storage = storage_for(directory)
-    if storage.is_directory(directory):
-        return f"There is no checkpoint in {directory}."
-    if checkpoint_exists(directory):
-        return f"{directory} is a checkpoint, not a directory: see `globalstep checkpoint show`."
-    return f"{directory} is a file." if storage.exists(directory) else f"There is no directory {directory}."
-
-
 def _whole(path: str) -> str:
     prefix = find_checkpoint(path)
     if prefix is None:
@@ -105,8 +100,8 @@ def _whole(path: str) -> str:
     return prefix
 
 
-def _show(path: str) -> int:
-    prefix = _whole(path)
+def _show(args: argparse.Namespace) -> int:
+    prefix = _whole(args.path)
     with CheckpointReader(prefix) as reader:
         index = reader.index
     print(f"checkpoint  {prefix}")
@@ -120,7 +115,14 @@ def _show(path: str) -> int:
     rows = [
         ("TENSOR", "KIND", "DTYPE", "SHAPE", "SIZE", "FILE"),
         *(
-            (name, saved.kind, saved.dtype, str(list(saved.shape)), _size(saved.nbytes), _places(saved))
+            (
+                name,
+                saved.kind,
+                saved.dtype,
+                str(list(saved.shape)),
+                _size(saved.nbytes),
+                " ".join(map(str, dict.fromkeys(part.file for part in saved.parts))),
+            )
             for name, saved in sorted(index.variables.items())
         ),
     ]
@@ -128,7 +130,8 @@ def _show(path: str) -> int:
     return 0
 
 
-def _verify(path: str) -> int:
+def _verify(args: argparse.Namespace) -> int:
+    path = args.path
     prefixes = [path] if checkpoint_exists(path) else _checkpoints(path)
     if not prefixes:
         raise ValueError(f"{path} is neither a checkpoint nor a directory with some.")
@@ -144,9 +147,9 @@ def _verify(path: str) -> int:
     return 1 if failed else 0
 
 
-def _import(tf_prefix: str, directory: str) -> int:
-    made = import_checkpoint(tf_prefix, directory)
-    print(f"Imported {len(made.names)} tensors of {tf_prefix} as {made.prefix}.")
+def _import(args: argparse.Namespace) -> int:
+    made = import_checkpoint(args.path, args.directory)
+    print(f"Imported {len(made.names)} tensors of {args.path} as {made.prefix}.")
     for name, dtype in sorted(made.left_out.items()):
         print(printable(f"Left out {name}: its dtype {dtype} has no place in a checkpoint."))
     return 0
@@ -177,10 +180,6 @@ def _checkpoints(directory: str) -> list[str]:
     indexes = ((prefix, find_index(storage, prefix)) for prefix in prefixes)
     times = {prefix: storage.mtime(path) for prefix, path in indexes if path is not None}
     return sorted(times, key=times.__getitem__)
-
-
-def _places(saved: SavedVariable) -> str:
-    return " ".join(str(number) for number in dict.fromkeys(part.file for part in saved.parts))
 
 
 def _size(nbytes: float) -> str:

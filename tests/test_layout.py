@@ -136,7 +136,6 @@ WIRELESS = (
         "hooks.step",
         "checkpoints.checkpoint_state",
         "hooks.timers",
-        "checkpoints.checkpoint_keeping",
     ),
 )
 

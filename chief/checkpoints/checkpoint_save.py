@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint import remove_leftovers
@@ -31,15 +31,78 @@ from globalstep.chief.checkpoints.checkpoint_format import (
     shard_file_name,
     write_index,
 )
-from globalstep.chief.checkpoints.saveables import Saveable, stored_parts
+from globalstep.cluster.program import Program, WholePart
 from globalstep.errors import AbortedError, InternalError, OpError
 from globalstep.files.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
 from globalstep.files.storage import Storage, directory_of, leave_probe
 from globalstep.wire.declarations import VariableDecl
+from globalstep.worker.protocol.splitting import part_name
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.client.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Saveable:
+    """A Variable and its name in checkpoints; a part of a partitioned one has the name of the whole.
+
+    Attributes:
+        name: Its name in checkpoints.
+        variable: The Variable's own name.
+        primary: For a slot, the name of the Variable (or of the whole of it) that it belongs to.
+        part: Which part of a whole it is.
+        own: Whether it lives in its task's session, where no PS task has it: it is named and not saved.
+        stored: The name that a PS task has it by, where that is another: see `stored_parts`.
+    """
+
+    name: str
+    variable: str
+    primary: str = ""
+    part: WholePart | None = None
+    own: bool = False
+    stored: str = ""
+
+    @property
+    def stored_name(self) -> str:
+        """Its name on the PS tasks."""
+        return self.stored or self.variable
+
+    @property
+    def tensor(self) -> str:
+        """The name of its tensor in a shard file: its own, and for a part which part it is."""
+        return self.name if self.part is None else f"{self.name} {self.part.spec}"
+
+
+def saveables_of_program(program: Program) -> list[Saveable]:
+    """Give all Variables of a program, by name."""
+    named = {variable.name: variable for variable in program.variables}
+    return [Saveable(name, name, named[name].primary) for name in sorted(named)]
+
+
+def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:
+    """Give saveables as the PS tasks hold them: those that are split over several tasks as their parts."""
+    parts: list[Saveable] = []
+    for saveable in saveables:
+        decl = declared.get(saveable.variable)
+        if decl is None or not decl.parts:
+            parts.append(saveable)
+            continue
+        inner = saveable.part
+        shape = list(decl.shape)
+        full_shape = shape if inner is None else list(inner.full_shape)
+        offset = [0] * len(shape) if inner is None else list(inner.var_offset)
+        for number, rows in enumerate(decl.parts):
+            part = WholePart(
+                full_name=saveable.name,
+                full_shape=full_shape,
+                var_offset=[offset[0] + rows.first, *offset[1:]],
+                var_shape=[rows.end - rows.first, *shape[1:]],
+            )
+            parts.append(
+                Saveable(saveable.name, saveable.variable, saveable.primary, part, stored=part_name(decl.name, number))
+            )
+    return parts
 
 
 _log = logging.getLogger("globalstep")
@@ -99,8 +162,15 @@ def save_snapshot(
             written = dict(snapshot.write(target, files, names, (probe.file, probe.text)))
         streamed = [shard for shard in files if written.get(shard) is None]
         for shard in streamed:
-            mine = [saveable for saveable in saveables if saveable.tensor in by_shard[shard]]
-            written[shard] = _stream(snapshot, cluster.variables, mine, storage, directory, files[shard])
+            specs: list[TensorSpec] = []
+            for saveable in saveables:
+                if saveable.tensor in by_shard[shard]:
+                    decl, part = cluster.variables[saveable.variable], saveable.part
+                    shape = decl.shape if part is None else tuple(part.var_shape)
+                    specs.append(TensorSpec(saveable.tensor, decl.dtype, shape))
+            written[shard] = write_shard_from(
+                storage, directory, files[shard], specs, lambda wanted: snapshot.read([names[name] for name in wanted])
+            )
         index = _index_of(snapshot, cluster.variables, saveables, files, written)
         index = replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state, term=term)
         write_index(storage, prefix, index)
@@ -171,25 +241,6 @@ def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
     except OpError as error:
         _log.warning("Replacing a checkpoint that cannot be read: %s", error)
         return CheckpointIndex(files=(), variables={}, term=prefixes_in(storage, directory_of(prefix)).get(prefix, 0))
-
-
-def _stream(
-    snapshot: Snapshot,
-    declared: Mapping[str, VariableDecl],
-    saveables: Sequence[Saveable],
-    storage: Storage,
-    directory: str,
-    file: str,
-) -> ShardWritten:
-    names = {saveable.tensor: saveable.stored_name for saveable in saveables}
-    specs: list[TensorSpec] = []
-    for saveable in saveables:
-        decl = declared[saveable.variable]
-        part = saveable.part
-        specs.append(TensorSpec(saveable.tensor, decl.dtype, decl.shape if part is None else tuple(part.var_shape)))
-    return write_shard_from(
-        storage, directory, file, specs, lambda wanted: snapshot.read([names[name] for name in wanted])
-    )
 
 
 def _index_of(

@@ -266,38 +266,10 @@ def committed_after(storage: Storage, directory: str, after: float) -> list[tupl
 _MOST_VERIFIED = 64
 
 
-class _Verified:
-    """The last checkpoints that this process has verified, as long as their files look the same."""
-
-    def __init__(self) -> None:
-        # Guards _seen; a leaf: nothing else is taken under it.
-        self._lock = threading.Lock()
-        self._seen: dict[str, tuple[Any, ...]] = {}
-
-    def check(self, storage: Storage, prefix: str) -> None:
-        """Verify a checkpoint unless that was done.
-
-        Raises:
-            OpError: If it is not whole.
-        """
-        index = read_index(storage, prefix)
-        directory = directory_of(prefix)
-        paths = [find_index(storage, prefix) or prefix, *(storage.join(directory, file.file) for file in index.files)]
-        try:
-            looks = tuple((path, storage.size(path), storage.mtime(path)) for path in paths)
-        except OSError as error:
-            raise CheckpointError(f"The checkpoint {prefix} is not complete: {error}.") from error
-        with self._lock:
-            if self._seen.get(prefix) == looks:
-                return
-        verify(prefix, storage)
-        with self._lock:
-            self._seen[prefix] = looks
-            while len(self._seen) > _MOST_VERIFIED:  # the one that was verified first
-                del self._seen[next(iter(self._seen))]
-
-
-_verified = _Verified()
+# Guards _verified; a leaf: nothing else is taken under it.
+_lock = threading.Lock()
+#: The last checkpoints that this process has verified -> how their files looked.
+_verified: dict[str, tuple[Any, ...]] = {}
 
 
 def latest_checkpoint(
@@ -361,10 +333,28 @@ def find_checkpoint(path: str) -> str | None:
     return path if checkpoint_exists(path) else latest_checkpoint(path)
 
 
+def _verify_once(storage: Storage, prefix: str) -> None:
+    """Verify a checkpoint, unless that was done and its files look the same."""
+    directory, index = directory_of(prefix), read_index(storage, prefix)
+    paths = [find_index(storage, prefix) or prefix, *(storage.join(directory, file.file) for file in index.files)]
+    try:
+        looks = tuple((path, storage.size(path), storage.mtime(path)) for path in paths)
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {prefix} is not complete: {error}.") from error
+    with _lock:
+        if _verified.get(prefix) == looks:
+            return
+    verify(prefix, storage)
+    with _lock:
+        _verified[prefix] = looks
+        while len(_verified) > _MOST_VERIFIED:  # the one that was verified first
+            del _verified[next(iter(_verified))]
+
+
 def _why_not(storage: Storage, prefix: str, thorough: bool) -> str | None:
     try:
         if thorough:
-            _verified.check(storage, prefix)
+            _verify_once(storage, prefix)
         elif not is_complete(prefix, storage):
             return f"The checkpoint {prefix} is not complete."
     except NotFoundError:

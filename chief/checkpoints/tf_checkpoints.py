@@ -18,12 +18,11 @@ from globalstep.chief.checkpoints.checkpoint_format import (
     write_index,
 )
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, update_checkpoint_state
-from globalstep.chief.checkpoints.tf_bundle import TensorBundle
-from globalstep.chief.checkpoints.tf_bundle_writer import write_bundle
+from globalstep.chief.checkpoints.tf_bundle import TensorBundle, write_bundle
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.files.shard_file import SavedTensor, TensorSpec, write_shard_from
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.clock import SYSTEM_CLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Imported:
     left_out: Mapping[str, str]
 
 
-def import_checkpoint(tf_prefix: str, directory: str, clock: Clock = SYSTEM_CLOCK) -> Imported:
+def import_checkpoint(tf_prefix: str, directory: str) -> Imported:
     """Read a TensorFlow V2 checkpoint, every checksum compared, and write it in our format.
 
     The names stay: slots are `<variable>/Adam` and so on in both. The directory's state file then names
@@ -47,7 +46,6 @@ def import_checkpoint(tf_prefix: str, directory: str, clock: Clock = SYSTEM_CLOC
     Args:
         tf_prefix: TensorFlow's prefix, e.g. "/data/model.ckpt-1000" (without ".index").
         directory: Where to write; made if it is not there.
-        clock: Where time comes from.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
@@ -78,7 +76,7 @@ def import_checkpoint(tf_prefix: str, directory: str, clock: Clock = SYSTEM_CLOC
         files=(ShardFile(file, written.file_bytes),),
         variables=variables,
         steps={name: int(bundle.read(name)) for name, saved in variables.items() if saved.kind == "step"},
-        written_at=clock.time(),
+        written_at=SYSTEM_CLOCK.time(),
     )
     write_index(storage, prefix, index)
     state = get_checkpoint_state(directory)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.cluster_saver import BackgroundSave
 from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.timers import SecondOrStepTimer

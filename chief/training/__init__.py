@@ -1,4 +1,1 @@
-"""The plain front: `gs.fit`, `gs.Trainer`, `gs.Evaluate`, `gs.load`, and callbacks.
-
-Layer: chief.
-"""
+"""The plain front: `gs.fit`, `gs.Trainer`, `gs.Evaluate`, `gs.load`, and callbacks."""

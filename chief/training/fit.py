@@ -22,8 +22,7 @@ from globalstep.worker.frameworks.training_model import number_of_at_least
 
 if TYPE_CHECKING:
     from globalstep.chief.training.callbacks import Callback
-    from globalstep.chief.training.evaluation import Evaluate
-    from globalstep.chief.training.evaluator import Following
+    from globalstep.chief.training.evaluation import Evaluate, Following
 
 __all__ = ["fit"]
 
@@ -107,7 +106,7 @@ def fit(
     if units is not None and last is None:
         raise InvalidArgumentError("Give steps: with units, a function that gives their batches has no end.")
     if task.job == "evaluator":
-        from globalstep.chief.training.evaluator import Following
+        from globalstep.chief.training.evaluation import Following
 
         return _followed(Following(evaluate, run_dir, model, loss_fn, last))
     trainer = Trainer(

@@ -1,8 +1,6 @@
 """A Trainer's directory: checkpoints, evaluations of them, summaries, and notes for the next run.
 
 A training without a directory does not load this module, nor what it imports.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -16,18 +14,16 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.checkpoint_save import saveables_of_program
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
-from globalstep.chief.checkpoints.saveables import saveables_of_program
+from globalstep.chief.checkpoints.cluster_saver import BackgroundSave, ClusterSaver
 from globalstep.chief.events.events import WRITERS
 from globalstep.chief.hooks.checkpoint import CheckpointSaver, CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.chief.hooks.summaries import StepCounter, SummarySaver
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.chief.sessions.run_model import RunSession
-from globalstep.chief.training.evaluation import Evaluate, Evaluations
-from globalstep.chief.training.evaluator import note_training
+from globalstep.chief.training.evaluation import Evaluate, Evaluations, note_training
 from globalstep.chief.training.model_run import LOSS, ModelSession, Named
 from globalstep.chief.training.saved_model import load, saved_step
 from globalstep.errors import InvalidArgumentError, OpError

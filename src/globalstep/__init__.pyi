@@ -6,9 +6,9 @@ from globalstep.chief.client import connect as connect
 from globalstep.chief.training.callbacks import Callback as Callback
 from globalstep.chief.training.evaluation import Evaluate as Evaluate
 from globalstep.chief.training.fit import fit as fit
-from globalstep.chief.training.loggers import CSVLogger as CSVLogger
-from globalstep.chief.training.loggers import MLflowLogger as MLflowLogger
-from globalstep.chief.training.loggers import WandbLogger as WandbLogger
+from globalstep.chief.training.callbacks import CSVLogger as CSVLogger
+from globalstep.chief.training.callbacks import MLflowLogger as MLflowLogger
+from globalstep.chief.training.callbacks import WandbLogger as WandbLogger
 from globalstep.chief.training.saved_model import load as load
 from globalstep.chief.training.trainer import FitResult as FitResult
 from globalstep.chief.training.trainer import Trainer as Trainer

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.cluster_saver import BackgroundSave
 from globalstep.runtime import waiting
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.runtime.waiting import Reminder, join_announced, wait_announced

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.chief.checkpoints.checkpoint_save import Saveable
 from globalstep.files.shard_file import check_dtype
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, SaveSliceInfo
 from globalstep.tf1.variables.variables import Variable

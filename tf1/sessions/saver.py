@@ -13,10 +13,9 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.checkpoint_save import Saveable
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes
-from globalstep.chief.checkpoints.cluster_saver import STATE_FILE, ClusterSaver
-from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.chief.checkpoints.cluster_saver import STATE_FILE, BackgroundSave, ClusterSaver
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.files.storage import Storage, directory_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.checkpoints.tf_bundle import TensorBundle
-from globalstep.chief.checkpoints.tf_bundle_writer import write_bundle
+from globalstep.chief.checkpoints.tf_bundle import TensorBundle, write_bundle
 from globalstep.chief.checkpoints.tf_checkpoints import export_checkpoint
 from globalstep.deploy.cli import main
 from globalstep.errors import AlreadyExistsError, CheckpointError, InvalidArgumentError, NotFoundError

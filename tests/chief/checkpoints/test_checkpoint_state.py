@@ -191,8 +191,7 @@ def test_a_checkpoint_is_verified_once_unless_its_files_change(tmp_path, monkeyp
 def test_of_many_checkpoints_the_last_are_known_to_be_whole(tmp_path):
     import globalstep.chief.checkpoints.checkpoint_state as module
 
-    verified, storage = module._Verified(), LocalStorage()
     prefixes = [make(tmp_path, f"m-{number}") for number in range(70)]
     for prefix in prefixes:
-        verified.check(storage, prefix)
-    assert list(verified._seen) == prefixes[-64:]
+        module._verify_once(LocalStorage(), prefix)
+    assert list(module._verified) == prefixes[-64:]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.training.evaluator import Following, note_training
+from globalstep.chief.training.evaluation import Following, note_training
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.clock import ManualClock
 

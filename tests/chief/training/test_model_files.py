@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import globalstep as gs
-from globalstep.chief.training.model_files import export_model
+from globalstep.chief.training.saved_model import export_model
 from globalstep.deploy.cli import main
 from globalstep.errors import InvalidArgumentError
 
