@@ -9,9 +9,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
+from globalstep.chief.checkpoints.checkpoint_save import saveables_of_program
 from globalstep.chief.checkpoints.checkpoint_state import find_checkpoint
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
-from globalstep.chief.checkpoints.saveables import saveables_of_program
 from globalstep.chief.sessions.cluster_start import Found, not_serving, survey
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.cluster.placement import declared_by
@@ -355,20 +355,14 @@ def connect(cluster: str | ClusterSpec | HasTarget | None = None) -> Client:
     Raises:
         InvalidArgumentError: If it is none of these.
     """
-    if cluster is None:
-        return Client(_connected(""))
-    target = target_of(cluster) if isinstance(cluster, ClusterSpec) else getattr(cluster, "target", cluster)
-    if not isinstance(target, str) or not target:
+    target: Any = target_of(cluster) if isinstance(cluster, ClusterSpec) else getattr(cluster, "target", cluster)
+    if cluster is not None and (not isinstance(target, str) or not target):
         raise InvalidArgumentError(
             f"cluster is {cluster!r}; it must be a target such as 'grpc://host:port', a gs.train.ClusterSpec, a "
             "server, or None for a parameter server in this process."
         )
-    return Client(_connected(target))
-
-
-def _connected(target: str) -> ClusterClient:
-    """Become a client with the policy and the wire options that the environment asks for."""
-    return connect_to(target, policy=policy_of(None), wire=wire_options_of(None))
+    # With the policy and the wire options that the environment asks for.
+    return Client(connect_to(target or "", policy=policy_of(None), wire=wire_options_of(None)))
 
 
 def _array(name: str, value: Any) -> Array:

@@ -72,7 +72,7 @@ def hold(
         FailedPreconditionError: If another process has it; the text says which, since when, and what to do.
     """
     if "://" in directory or not isinstance(storage_for(directory), LocalStorage):
-        return _nothing
+        return lambda: None
     path = os.path.join(os.path.realpath(directory), FILE_NAME)
     with _LOCK:
         if path in _HELD:
@@ -85,7 +85,7 @@ def hold(
             except OSError as error:
                 # What needs to write there will say so.
                 _log.debug("There is no lock in %s: %s", directory, error)
-                return _nothing
+                return lambda: None
             try:
                 is_ours = _lock(file, directory, clock, ps, take_over)
             except BaseException:
@@ -93,7 +93,7 @@ def hold(
                 raise
             if not is_ours:
                 os.close(file)
-                return _nothing
+                return lambda: None
             # Before a further session of this process may write.
             _clear_leftovers(os.path.dirname(path), clock)
             _HELD[path] = file, 1
@@ -231,10 +231,6 @@ def _once(path: str) -> Callable[[], None]:
             os.close(file)
 
     return release
-
-
-def _nothing() -> None:
-    """Nothing was taken."""
 
 
 def _forget_in_child() -> None:

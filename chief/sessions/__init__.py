@@ -1,4 +1,1 @@
-"""Sessions with duties: how they begin, recover, and end, and which task is the chief.
-
-Layer: chief.
-"""
+"""Sessions with duties: how they begin, recover, and end, and which task is the chief."""

@@ -1,7 +1,4 @@
-"""Diagnosis of a session that is not ready: the likeliest reasons, one of them found by asking.
-
-Layer: chief.
-"""
+"""Diagnosis of a session that is not ready: the likeliest reasons, one of them found by asking."""
 
 from __future__ import annotations
 

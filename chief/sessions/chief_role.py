@@ -3,8 +3,6 @@
 In many programs, of the A3C kind above all, every task says is_chief=True, so that each initializes what only it has.
 A run has one chief: the first task of the cluster where that comes in time, else who asks first. The others are
 workers that initialize their own Variables themselves.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -154,7 +152,17 @@ class ChiefClaim:
             return
         if candidate.beside and not self.beside:
             self.beside = True
-            _log.warning("%s", self._of_two_chiefs())
+            mine = candidate.task
+            _log.warning(
+                "%s is the chief, and %s says is_chief=True too: it goes on as a worker. It initializes the Variables "
+                "that only its program has, and saves no checkpoints; the chief's do not hold them. What the programs "
+                "have by the same name is one Variable of all tasks. What is to be this task's own belongs on its "
+                'device, gs.device("%s"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]. With '
+                "is_chief=(task_index == 0) this is not said.",
+                candidate.holder,
+                mine,
+                mine,
+            )
         elif not self.beside:
             _log.warning("%s acts as chief; this task goes on as a worker.", candidate.chief or "Another")
         raise NotChiefError
@@ -177,13 +185,3 @@ class ChiefClaim:
                 lambda: f"{first} is being started, it is started later, or never",
             ):
                 return
-
-    def _of_two_chiefs(self) -> str:
-        mine = self.candidate.task
-        return (
-            f"{self.candidate.holder} is the chief, and {mine} says is_chief=True too: it goes on as a worker. It "
-            "initializes the Variables that only its program has, and saves no checkpoints; the chief's do not hold "
-            "them. What the programs have by the same name is one Variable of all tasks. What is to be this task's own "
-            f'belongs on its device, gs.device("{mine}"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]. '
-            "With is_chief=(task_index == 0) this is not said."
-        )

@@ -3,8 +3,6 @@
 Three cases (invariant I4): all PS tasks are vacant, and a run begins; all hold one incarnation, and a
 chief that was started again takes over without touching it; some lost their state, and all go back
 together: to where their write-ahead logs end, else to the newest complete checkpoint.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from globalstep.errors import AbortedError, LostStateError, OpError, Unavailable
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import StopLimit
-from globalstep.wire.known_progress import Known
-from globalstep.wire.progress_messages import read_progress
 from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 if TYPE_CHECKING:
@@ -110,33 +106,6 @@ def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mappi
         else:
             lasts.append(in_force.get(step_name, step + (limit.num_steps or 0)))
     return [StopLimit(step_name, last_step=min(lasts))] if lasts else []
-
-
-def announce_return(
-    client: ClusterClient,
-    statuses: Sequence[pb.StatusReply],
-    step: str,
-    step_after: int,
-    prefix: str | None,
-) -> None:
-    """Say that training goes back, from where to where and why.
-
-    From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
-    this process and other clients have heard.
-    """
-    for status in (*statuses, *client.statuses(brief=True)):
-        if not isinstance(status, OpError):
-            read_progress(client.run.known_progress, status.told, trusted=True)
-    known = client.run.known_progress.before(client.incarnation)
-    newest = known[max(known)] if known else Known()
-    lost = [label for label, s in zip(client.run.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
-    before = "a step that no task here has heard of"
-    if step in newest.steps:
-        before = f"{'' if newest.last else 'at least '}step {newest.steps[step]}"
-    whose = "its" if len(lost) == 1 else "their"
-    cause = f"{', '.join(lost)} lost {whose} state." if lost else "An earlier start had not come to its end."
-    source = f"checkpoint {prefix}" if prefix else "the initial values, since there is no checkpoint"
-    _log.warning("%s All PS tasks go back together, from %s to step %d, to %s.", cause, before, step_after, source)
 
 
 def come_back(

@@ -1,8 +1,6 @@
 """Coordinator: stops the threads of one process together.
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from typing import Any
 
 from globalstep.errors import OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["Coordinator"]
 
 _log = logging.getLogger("globalstep")
 
@@ -69,7 +65,10 @@ class Coordinator:
             ex: An exception, or what sys.exc_info() returned. After `join` no call is left to report
                 it, so it is raised here and now.
         """
-        error = self._error_in(ex)
+        error = ex[1] if isinstance(ex, tuple) and len(ex) == 3 else ex
+        if error is not None and not isinstance(error, BaseException):
+            error = ValueError(f"ex must be an exception or sys.exc_info(), not {ex!r}")
+        error = None if isinstance(error, self._clean_types) else error
         with self._lock:
             joined = self._joined
             first = not joined and not self._stop_event.is_set()
@@ -80,12 +79,6 @@ class Coordinator:
             raise error
         if first and error is not None:
             _log.info("Error reported to Coordinator: %s, %s", type(error), error)
-
-    def _error_in(self, ex: Any) -> BaseException | None:
-        error = ex[1] if isinstance(ex, tuple) and len(ex) == 3 else ex
-        if error is not None and not isinstance(error, BaseException):
-            error = ValueError(f"ex must be an exception or sys.exc_info(), not {ex!r}")
-        return None if isinstance(error, self._clean_types) else error
 
     def clear_stop(self) -> None:
         """Forget the stop and its error, for another round."""
@@ -149,7 +142,11 @@ class Coordinator:
             waited_for = list(self._threads.union(threads or ()))
         while any(thread.is_alive() for thread in waited_for) and not self.wait_for_stop(1.0):
             pass
-        self._wait_for_end(waited_for, stop_grace_period_secs)
+        grace_secs, wait_secs = stop_grace_period_secs, _FIRST_STOP_WAIT_SECS
+        while grace_secs >= 0.0 and any(thread.is_alive() for thread in waited_for):
+            self._clock.sleep(wait_secs)
+            grace_secs -= wait_secs
+            wait_secs = max(min(2 * wait_secs, grace_secs), _FIRST_STOP_WAIT_SECS)
         stragglers = " ".join(thread.name for thread in waited_for if thread.is_alive())
         with self._lock:
             self._joined = True
@@ -161,13 +158,6 @@ class Coordinator:
             if not ignore_live_threads:
                 raise RuntimeError(f"Coordinator stopped with threads still running: {stragglers}")
             _log.info("Coordinator stopped with threads still running: %s", stragglers)
-
-    def _wait_for_end(self, threads: Sequence[threading.Thread], grace_secs: float) -> None:
-        wait_secs = _FIRST_STOP_WAIT_SECS
-        while grace_secs >= 0.0 and any(thread.is_alive() for thread in threads):
-            self._clock.sleep(wait_secs)
-            grace_secs -= wait_secs
-            wait_secs = max(min(2 * wait_secs, grace_secs), _FIRST_STOP_WAIT_SECS)
 
     def raise_requested_exception(self) -> None:
         """Raise the error that was given to `request_stop`, if there is one."""

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from globalstep.runtime.log_format import end_process
 
@@ -190,8 +190,16 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
             drain.asked, drain.by, drain._number = True, _NAMES[signal.Signals(number)], number
             drain.on_ask()
     if not threading.main_thread().is_alive():
-        # The program's last line is behind it: the interpreter waits, here, for threads that may never end.
-        _end_process(drains)
+        # The program's last line is behind it: the interpreter waits, here, for threads that may never end. The process
+        # ends once they have closed their sessions, or have not begun to for a while.
+        patience_ends = time.monotonic() + _HASTY_JOIN_SECS
+        while any(drain in _SESSIONS for drain in drains):
+            if time.monotonic() >= patience_ends and not any(drain.leaves for drain in drains):
+                break
+            time.sleep(_POLL_SECS)
+        atexit._run_exitfuncs()
+        # A SystemExit would be printed, and ignored, by the interpreter, which waits for the threads again.
+        end_process(drains[0].exit_code)
     if drains[0]._interruptible:
         raise drains[0].exit()
     atexit.register(_end_as_asked, drains)
@@ -206,15 +214,3 @@ def _end_as_asked(drains: Sequence[Drain]) -> None:
         atexit.unregister(_end_as_asked)
         atexit._run_exitfuncs()
         end_process(drains[0].exit_code)
-
-
-def _end_process(drains: Sequence[Drain]) -> NoReturn:
-    """End the process once its threads have closed their sessions, or have not begun to for a while."""
-    patience_ends = time.monotonic() + _HASTY_JOIN_SECS
-    while any(drain in _SESSIONS for drain in drains):
-        if time.monotonic() >= patience_ends and not any(drain.leaves for drain in drains):
-            break
-        time.sleep(_POLL_SECS)
-    atexit._run_exitfuncs()
-    # A SystemExit would be printed, and ignored, by the interpreter, which waits for the threads again.
-    end_process(drains[0].exit_code)

@@ -1,8 +1,6 @@
 """The directory of a run as its sessions use it: its lock, its checkpoints, its identity and its journal.
 
 A run without a directory does not load this module, nor what it imports.
-
-Layer: chief.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Admission of a task to the run that the PS tasks hold: it joins, begins its own run, or is refused.
 
 Two jobs on one address would mix their models: see docs/design/life-of-a-run.md, "Which run".
-
-Layer: chief.
 """
 
 from __future__ import annotations

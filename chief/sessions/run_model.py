@@ -1,7 +1,4 @@
-"""The model that a run trains, and a session of it, as the chief's part sees them: a graph's or a Trainer's.
-
-Layer: chief.
-"""
+"""The model that a run trains, and a session of it, as the chief's part sees them: a graph's or a Trainer's."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ a worker, and may ask again. docs/operations/failures.md tells users, docs/desig
 A job ends at its step limit, when the chief's program says so, or when all workers have left. At the limit the chief
 saves before its loop hears of it, and the others wait for that: a PS task that dies in between takes all back to the
 newest checkpoint, and they train the rest again.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -160,41 +158,35 @@ class TaskCreator(SessionCreator):
             if claim is not None and ((self._place.is_chief and not claim.beside) or claim.candidate.term):
                 self.acts = True
                 with contextlib.suppress(NotChiefError):
-                    return self._chief_session()
+                    session = self._making.prepare(
+                        self._place.target,
+                        self._checkpoint_dir,
+                        self._checkpoint,
+                        max_wait_secs=self._max_wait_secs,
+                        hooks=[*self._chief_hooks, *self._own_hooks],
+                        expected_tasks=self._place.expected_tasks,
+                        had_session=self._had_session,
+                    )
+                    self._had_session = True
+                    return session
             self.acts = False
+            if self._over_before is None:
+                # Every worker comes by here: none is to read a whole checkpoint.
+                self._over_before = self._why_over(thorough=False)
             try:
-                return self._worker_session()
+                session = self._making.wait(
+                    self._place.target,
+                    max_wait_secs=self._max_wait_secs,
+                    why_over=self._why_over,
+                    over_before=self._over_before,
+                    directory=self._checkpoint_dir,
+                    # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
+                    initializes_rest=self._place.is_chief,
+                )
+                self._had_session = True
+                return session
             except _NowChiefError as now:
                 _log.warning("%s acts as chief from now on: there has been none.", now)
-
-    def _chief_session(self) -> Any:
-        session = self._making.prepare(
-            self._place.target,
-            self._checkpoint_dir,
-            self._checkpoint,
-            max_wait_secs=self._max_wait_secs,
-            hooks=[*self._chief_hooks, *self._own_hooks],
-            expected_tasks=self._place.expected_tasks,
-            had_session=self._had_session,
-        )
-        self._had_session = True
-        return session
-
-    def _worker_session(self) -> Any:
-        if self._over_before is None:
-            # Every worker comes by here: none is to read a whole checkpoint.
-            self._over_before = self._why_over(thorough=False)
-        session = self._making.wait(
-            self._place.target,
-            max_wait_secs=self._max_wait_secs,
-            why_over=self._why_over,
-            over_before=self._over_before,
-            directory=self._checkpoint_dir,
-            # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
-            initializes_rest=self._place.is_chief,
-        )
-        self._had_session = True
-        return session
 
     def _admit(self, cluster: ClusterClient) -> None:
         """Claim the chief's lease, where this task is to have it."""

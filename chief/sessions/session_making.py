@@ -2,8 +2,6 @@
 
 A chief that finds its cluster running takes over without a restore; waiting polls often, says what it waits for, and
 ends.
-
-Layer: chief.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.cluster_start import (
     Found,
-    announce_return,
     come_back,
     not_serving,
     nothing_left,
@@ -26,13 +23,16 @@ from globalstep.chief.sessions.run_model import RunModel, RunSession
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.declarations import StopLimit
+from globalstep.wire.known_progress import Known
+from globalstep.wire.progress_messages import read_progress
 from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.waits.polling_wait import PollingWait, wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.chief.sessions.run_files import RunFiles
-    from globalstep.proto import globalstep_pb2 as pb
     from globalstep.worker.client.client import ClusterClient
 
 _log = logging.getLogger("globalstep")
@@ -97,11 +97,21 @@ class SessionMaking:
             raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
         files = files_of(str(checkpoint_dir)) if checkpoint_dir else None
         model, session = self._model, self._session(master)
+        client: ClusterClient = session.cluster
         try:
-            client = session.cluster
-            _hold(session, master, files, self._clock)
+            if files is not None:
+                # Until the session ends: PS tasks know of no other job that trains in the directory.
+                own = isinstance(master, str) and is_in_process(master)
+                ps = [] if own else [address for address in client.run.addresses if address]
+                session.at_close.callback(files.hold(self._clock, ps, bool(ps) and takes_over()))
             mine = self._mine(client, files, is_chief=True)
-            statuses, drops = self._statuses(client, mine, max_wait_secs)
+            statuses = wait_for_answers(client, self._clock, max_wait_secs)
+            # Of another run, which is dropped.
+            drops = self._run.look(client, statuses, mine)
+            self._run.refuse_second(client)
+            self._admit(client)
+            if not drops:
+                statuses = come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id)
             state = Found.VACANT if drops else survey(statuses)
             if state is Found.RUNNING:
                 lives = len(statuses), statuses[0].incarnation
@@ -110,7 +120,17 @@ class SessionMaking:
                 self._run.joins(client.run.identity, mine)
             else:
                 prefix = self._checkpoint_to_restore(files, checkpoint, wait_for_checkpoint, max_wait_secs)
-                self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
+                if not expected_tasks:
+                    known = isinstance(master, ClusterSpec)
+                    expected_tasks = session_tasks(master) if known else known_target(master).session_tasks
+                client.begin(
+                    sequencer=model.declarations(client.shards).sequencer,
+                    open=False,
+                    expected_tasks=tuple(expected_tasks),
+                    ledger=files_of(prefix).ledger(prefix) if prefix is not None else b"",
+                    run=self._run.begins(mine, client.run.known_progress),
+                    take_over=drops,
+                )
                 if prefix is not None:
                     model.restore(session, prefix)
                     session.restored_from = prefix
@@ -120,7 +140,18 @@ class SessionMaking:
                     self._announce(session, statuses, prefix)
             if initializes:
                 model.make_ready(session)
-            self._open(session, hooks)
+            self._run.opens(client)
+            # Everybody is let in, with the hooks' stop limits in force from that moment.
+            step, limits = model.step, list[StopLimit]()
+            if step is not None and step.op_name in client.variables:
+                in_force: dict[str, int] = {}
+                for status in client.refresh():
+                    in_force.update(status.limits)
+                limits = stop_limits(hooks, step.op_name, int(session.run(step)), in_force)
+            client.open(limits)
+            for hook in hooks:
+                if limits and hasattr(hook, "adopt_limit"):
+                    hook.adopt_limit(limits[0].last_step)
             if files is not None and initializes:
                 files.keep_journal(client)
         except BaseException:
@@ -166,20 +197,6 @@ class SessionMaking:
         mine = self._run.knowledge("" if files is None else files.absolute, is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
-
-    def _statuses(self, client: ClusterClient, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
-        """Ask every PS task for its status, after having those come back that can.
-
-        Returns:
-            The statuses, and whether they are of another run, which is to be dropped.
-        """
-        statuses = wait_for_answers(client, self._clock, max_wait_secs)
-        drops = self._run.look(client, statuses, mine)
-        self._run.refuse_second(client)
-        self._admit(client)
-        if drops:
-            return statuses, True
-        return come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id), False
 
     def _session(self, master: Any) -> Any:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
@@ -232,46 +249,29 @@ class SessionMaking:
                 return None
         return newest
 
-    def _begin(
-        self, session: RunSession, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
-    ) -> None:
-        client = session.cluster
-        ledger = files_of(prefix).ledger(prefix) if prefix is not None else b""
-        planned = self._model.declarations(client.shards)
-        client.begin(
-            sequencer=planned.sequencer,
-            open=False,
-            expected_tasks=tuple(expected_tasks),
-            ledger=ledger,
-            run=self._run.begins(mine, client.run.known_progress),
-            take_over=drops,
-        )
-
     def _announce(self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None) -> None:
-        step = self._model.step
-        if step is not None:
-            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix)
+        """Say that training goes back, from where to where and why.
 
-    def _open(self, session: RunSession, hooks: Sequence[Any]) -> None:
-        """Let everybody in, with the hooks' stop limits in force from that moment."""
-        client = session.cluster
-        self._run.opens(client)
-        step = self._model.step
-        if step is None or step.op_name not in client.variables:
-            client.open(())
+        From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
+        this process and other clients have heard.
+        """
+        step, client = self._model.step, session.cluster
+        if step is None:
             return
-        in_force: dict[str, int] = {}
-        for status in client.refresh():
-            in_force.update(status.limits)
-        limits = stop_limits(hooks, step.op_name, int(session.run(step)), in_force)
-        client.open(limits)
-        for hook in hooks:
-            if limits and hasattr(hook, "adopt_limit"):
-                hook.adopt_limit(limits[0].last_step)
-
-
-def _session_tasks_of(master: Any) -> tuple[str, ...]:
-    return session_tasks(master) if isinstance(master, ClusterSpec) else known_target(master).session_tasks
+        step_after = int(session.run(step))
+        for status in (*statuses, *client.statuses(brief=True)):
+            if not isinstance(status, OpError):
+                read_progress(client.run.known_progress, status.told, trusted=True)
+        known = client.run.known_progress.before(client.incarnation)
+        newest = known[max(known)] if known else Known()
+        lost = [label for label, s in zip(client.run.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
+        before = "a step that no task here has heard of"
+        if step.op_name in newest.steps:
+            before = f"{'' if newest.last else 'at least '}step {newest.steps[step.op_name]}"
+        whose = "its" if len(lost) == 1 else "their"
+        cause = f"{', '.join(lost)} lost {whose} state." if lost else "An earlier start had not come to its end."
+        source = f"checkpoint {prefix}" if prefix else "the initial values, since there is no checkpoint"
+        _log.warning("%s All PS tasks go back together, from %s to step %d, to %s.", cause, before, step_after, source)
 
 
 def _why_so_long(client: ClusterClient) -> str:
@@ -284,11 +284,3 @@ def _why_so_long(client: ClusterClient) -> str:
     if len(answers) < len(statuses):
         return why_no_answer(client)
     return why_no_chief(answers) if not_serving(answers, client.run.labels) else ""
-
-
-def _hold(session: RunSession, master: Any, files: RunFiles | None, clock: Clock) -> None:
-    """Have the directory until the session ends: PS tasks know of no other job that trains there."""
-    if files is not None:
-        own = isinstance(master, str) and is_in_process(master)
-        ps = [] if own else [address for address in session.cluster.run.addresses if address]
-        session.at_close.callback(files.hold(clock, ps, bool(ps) and takes_over()))

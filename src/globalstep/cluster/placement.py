@@ -17,7 +17,7 @@ A device that a program names decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from globalstep.cluster.program import Program, ProgramVariable
@@ -70,7 +70,14 @@ def declared_by(
         The declarations, the same in every process that has the same program.
     """
     variables, optimizers = program.variables, tuple(program.optimizers)
-    placed, root_of = placed or {}, _Roots(program.variables)
+    placed, held, by_name = placed or {}, held or {}, {variable.name: variable for variable in program.variables}
+
+    def root_of(name: str) -> str:
+        """Give the Variable that a slot, or a slot of one, belongs to in the end."""
+        while name in by_name and (primary := by_name[name].primary):
+            name = primary
+        return name
+
     weights = dict.fromkeys((root_of(variable.name) for variable in variables), 0)
     for variable in variables:
         weights[root_of(variable.name)] += variable.nbytes
@@ -83,9 +90,37 @@ def declared_by(
     free -= {name for decl in optimizers for expr in decl.hypers.values() for name in names_in(expr)}
     fair_share = sum(weights.values()) / shards
     large = {name for name in free if weights[name] > fair_share} - _kept_whole(program, root_of)
-    parts = _splits(variables, root_of, large, shards, policy.split_above, placed, held or {})
+
+    # The large ones are split, if they have at least so many bytes; slots of their Variable's shape as it is.
+    parts: dict[str, tuple[RowRange, ...]] = {}
+    for variable in variables:
+        name, shape, root = variable.name, variable.known_shape, root_of(variable.name)
+        if name in placed:
+            if name in held and held[name].parts:
+                parts[name] = held[name].parts
+        elif root != name:
+            if root in parts and root in by_name and _has_its_rows(variable, by_name[root]):
+                parts[name] = parts[root]
+        elif shards > 1 and name in large and variable.nbytes >= policy.split_above and shape and shape[0] >= shards:
+            ends = [shape[0] * (shard + 1) // shards for shard in range(shards)]
+            parts[name] = tuple(map(RowRange, range(shards), [0, *ends], ends))
+
+    # Of the others the free ones go where the fewest bytes are, slots with them, all the rest to the sequencer.
     whole = [variable for variable in variables if variable.name not in parts]
-    where = _places(whole, root_of, free, shards, sequencer, placed)
+    where: dict[str, int] = {}
+    loads, weights = [0] * shards, dict[str, int]()
+    for variable in whole:
+        name, root = variable.name, root_of(variable.name)
+        if name in placed or root not in free or root in placed:
+            where[name] = placed.get(name, placed.get(root, sequencer))
+            loads[where[name]] += variable.nbytes
+        else:
+            weights[root] = weights.get(root, 0) + variable.nbytes
+    # A stable sort: equal sizes keep the order of creation, so every process places alike.
+    for root in sorted(weights, key=lambda root: -weights[root]):
+        where[root] = loads.index(min(loads))
+        loads[where[root]] += weights[root]
+    where |= {item.name: where[root_of(item.name)] for item in whole if item.name not in where}
     where.update((name, ranges[0].shard) for name, ranges in parts.items())
     declarations = tuple(
         variable.declaration(
@@ -100,57 +135,7 @@ def declared_by(
     return Declarations(declarations, optimizers, sequencer, where)
 
 
-def _places(
-    variables: Sequence[ProgramVariable],
-    root_of: _Roots,
-    free: Set[str],
-    shards: int,
-    sequencer: int,
-    placed: Mapping[str, int],
-) -> dict[str, int]:
-    """Place whole Variables: the free ones where the fewest bytes are, slots with them, all others on the sequencer."""
-    where: dict[str, int] = {}
-    loads, weights = [0] * shards, dict[str, int]()
-    for variable in variables:
-        name, root = variable.name, root_of(variable.name)
-        if name in placed or root not in free or root in placed:
-            where[name] = placed.get(name, placed.get(root, sequencer))
-            loads[where[name]] += variable.nbytes
-        else:
-            weights[root] = weights.get(root, 0) + variable.nbytes
-    # A stable sort: equal sizes keep the order of creation, so every process places alike.
-    for root in sorted(weights, key=lambda root: -weights[root]):
-        where[root] = loads.index(min(loads))
-        loads[where[root]] += weights[root]
-    return where | {item.name: where[root_of(item.name)] for item in variables if item.name not in where}
-
-
-def _splits(
-    variables: Sequence[ProgramVariable],
-    root_of: _Roots,
-    large: Set[str],
-    shards: int,
-    least: int,
-    placed: Mapping[str, int],
-    held: Mapping[str, VariableDecl],
-) -> dict[str, tuple[RowRange, ...]]:
-    """Split the large ones of at least so many bytes; slots of their Variable's shape are split as it is."""
-    by_name = {variable.name: variable for variable in variables}
-    parts: dict[str, tuple[RowRange, ...]] = {}
-    for variable in variables:
-        name, shape, root = variable.name, variable.known_shape, root_of(variable.name)
-        if name in placed:
-            if name in held and held[name].parts:
-                parts[name] = held[name].parts
-        elif root != name:
-            if root in parts and root in by_name and _has_its_rows(variable, by_name[root]):
-                parts[name] = parts[root]
-        elif shards > 1 and name in large and variable.nbytes >= least and shape and shape[0] >= shards:
-            parts[name] = _even_rows(shape[0], shards)
-    return parts
-
-
-def _kept_whole(program: Program, root_of: _Roots) -> set[str]:
+def _kept_whole(program: Program, root_of: Callable[[str], str]) -> set[str]:
     """Give the names of Variables that parts could not stand for: their rule, or a copy of them, needs all of it."""
     by_name = {variable.name: variable for variable in program.variables}
     whole: set[str] = set()
@@ -172,20 +157,3 @@ def _has_its_rows(slot: ProgramVariable, variable: ProgramVariable) -> bool:
     """Say whether a slot has a row for each of its Variable: as wide, or of one element."""
     own, shape = slot.shape, variable.shape
     return own == shape or (shape is not None and len(shape) > 1 and own == (shape[0], 1))
-
-
-class _Roots:
-    """Gives the Variable that a slot, or a slot of one, belongs to in the end."""
-
-    def __init__(self, variables: Sequence[ProgramVariable]) -> None:
-        self._primary = {variable.name: variable.primary for variable in variables}
-
-    def __call__(self, name: str) -> str:
-        while primary := self._primary.get(name, ""):
-            name = primary
-        return name
-
-
-def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:
-    ends = [rows * (shard + 1) // shards for shard in range(shards)]
-    return tuple(RowRange(shard, first, end) for shard, (first, end) in enumerate(zip([0, *ends], ends, strict=False)))

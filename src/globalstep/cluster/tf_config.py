@@ -39,11 +39,7 @@ def read_tf_config(text: str) -> TaskConfig:
         raise ValueError("TF_CONFIG's cluster names both a 'chief' and a 'master' job; they are the same role.")
     if not cluster:
         return TaskConfig(environment=environment)
-    return _with_task(cluster, fields.get("task"), environment)
-
-
-def _with_task(cluster: ClusterSpec, task: object, environment: str) -> TaskConfig:
-    if not task:
+    if not (task := fields.get("task")):
         raise ValueError(
             'TF_CONFIG has a cluster but no \'task\': add "task": {"type": ..., "index": ...} to say which '
             f"of {cluster.jobs} this process is."
