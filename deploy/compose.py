@@ -12,8 +12,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from globalstep.deploy.job_options import add_evaluator, add_script, add_tasks, job_sizes, too_few
-from globalstep.deploy.launch.options import with_run_token
+from globalstep.deploy.launch.options import add_evaluator, add_script, add_tasks, job_sizes, too_few, with_run_token
 from globalstep.runtime.log_format import is_terminal
 
 _POLL_SECS = 1.0
@@ -212,9 +211,9 @@ def compose_file(args: argparse.Namespace, scripts: str, project: str) -> str:
         )
         for index in range(count):
             config = json.dumps({"cluster": cluster, "task": {"type": name, "index": index}})
-            text += _SERVICE.format(
-                name=f"{name}-{index}", command=_escaped(json.dumps(command)), config=config, run=project
-            )
+            # Compose would take what follows a single dollar sign for one of its settings.
+            shown = json.dumps(command).replace("$", "$$")
+            text += _SERVICE.format(name=f"{name}-{index}", command=shown, config=config, run=project)
     return text + _TAIL
 
 
@@ -225,8 +224,3 @@ def project_name(run: str) -> str:
     'myrun7'
     """
     return re.sub(r"[^-_a-z0-9]", "", run.lower()).lstrip("-_") or "globalstep"
-
-
-def _escaped(text: str) -> str:
-    """Keep compose from taking what follows a dollar sign for one of its settings."""
-    return text.replace("$", "$$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,13 +275,10 @@ def find_logs(logs: Path, incarnation: int | None = None) -> RunLogs:
     missing = [shard for shard in range(shards) if shard not in folders]
     if missing:
         raise NotFoundError(f"The logs of shards {missing} are not in {folder}: copy them there.")
-    return RunLogs(folders, _begin_of(folders[0]).sequencer)
-
-
-def _begin_of(folder: Path) -> pb.BeginRequest:
-    segments: Sequence[int] = bases_in(folder)
-    record = _first_record(folder, segments[0]) if segments else pb.LogRecord()
-    return record.base.begin if record.HasField("base") else record.begin
+    segments = bases_in(folders[0])
+    record = _first_record(folders[0], segments[0]) if segments else pb.LogRecord()
+    begin = record.base.begin if record.HasField("base") else record.begin
+    return RunLogs(folders, begin.sequencer)
 
 
 def _first_record(folder: Path, segment: int) -> pb.LogRecord:

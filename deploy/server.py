@@ -244,17 +244,17 @@ def _end_in_any_case(code: int) -> None:
     TensorFlow's process is gone at the signal. This one may do what its `finally` blocks say; one that still runs its
     main thread after a while has not understood.
     """
-    threading.Thread(target=_outlast, args=(code,), name="server-end", daemon=True).start()
-
-
-def _outlast(code: int) -> None:
     main = threading.main_thread()
-    main.join(_CAUGHT_SECS)
-    if main.is_alive():
-        _log.warning(
-            "The program caught the SystemExit of server.join(), and goes on: this task ends with code %d.", code
-        )
-        end_process(code)
+
+    def outlast() -> None:
+        main.join(_CAUGHT_SECS)
+        if main.is_alive():
+            _log.warning(
+                "The program caught the SystemExit of server.join(), and goes on: this task ends with code %d.", code
+            )
+            end_process(code)
+
+    threading.Thread(target=outlast, name="server-end", daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ ALLOWED = {
     "ps/service/settler.py": {"Settler.stop": _SHUT},
     "src/globalstep/security/dialing.py": {
         "_dial_unix": _TIMEOUT,
-        "_connected": _TIMEOUT,
+        "_dial_tcp": _TIMEOUT,
         "_prove": _TIMEOUT,
         "_expect": _TIMEOUT,
     },
@@ -118,7 +118,7 @@ ALLOWED = {
         "SocketConnection._wait_for_space": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
     },
-    "chief/checkpoints/background_saving.py": {
+    "chief/checkpoints/cluster_saver.py": {
         "BackgroundSave.__init__": "the save has ended without a cut",
         "BackgroundSave.result": "the thread that sets it has ended",
     },
@@ -139,8 +139,8 @@ ALLOWED = {
     "deploy/slurm/job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
     "deploy/slurm/step.py": {
         "main": "Slurm's commands have a limit of their own, MessageTimeout",
-        "_Step.run": _LAUNCHED,
-        "_Step._on_term": "Slurm's commands have a limit of their own, MessageTimeout",
+        "_run_step": _LAUNCHED,
+        "_run_step.on_term": "Slurm's commands have a limit of their own, MessageTimeout",
         "_output": "the same",
     },
 }

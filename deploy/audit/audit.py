@@ -17,10 +17,9 @@ from typing import Any
 from globalstep.chief.checkpoints.checkpoint import verify
 from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
-from globalstep.deploy.audit.checks import Reader
+from globalstep.deploy.audit.checks import Audit, Reader, StepProof
 from globalstep.deploy.audit.history_checker import BadHistoryError, DecidedPushes, events_of, judge
 from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
-from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
 from globalstep.errors import NotFoundError, OpError
 from globalstep.files.storage import storage_for
 from globalstep.wire.known_progress import Known, KnownProgress
@@ -86,7 +85,15 @@ def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
         )
         audited = reader.read()
         if volume is not volumes[-1]:
-            _add_unrecorded(audited, progress.of(volume.incarnation), volume.complete, reader.most_by)
+            # A later one has followed. Its journal may not show all losses; clients may have heard of more.
+            known = progress.of(volume.incarnation) or Known()
+            if known.index > audited.last_index:
+                moved = [value - audited.steps.get(name, 0) for name, value in known.steps.items()]
+                audited.unrecorded = max(-(-max(moved, default=0) // reader.most_by), 0)
+                audited.lost += audited.unrecorded
+                audited.lost_at_least = True
+            else:
+                audited.lost_at_least = not (volume.complete or known.last)
         result.incarnations.append(audited)
         last_steps = audited.steps
         if child is not None and child.header is not None:
@@ -104,7 +111,14 @@ def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
             )
     result.steps = proofs
     if histories:
-        _judge(histories, events, result)
+        # What clients saw, together with the journal.
+        try:
+            judgement = judge(itertools.chain(events, *map(events_of, histories)))
+            result.history = dict(judgement.counts)
+            if judgement.wrong:
+                findings.wrong += [judgement.wrong, *judgement.operations]
+        except (BadHistoryError, OSError) as error:
+            findings.unreadable.append(str(error))
     if saved is not None:
         result.checkpoint, result.checkpoint_steps = saved.prefix, saved.steps
         if all(volume.incarnation != saved.incarnation for volume in volumes):
@@ -112,18 +126,6 @@ def audit(directory: str, histories: Sequence[str] = ()) -> Audit:
                 f"Checkpoint {saved.prefix} is of incarnation {saved.incarnation}, of which there is no journal."
             )
     return result
-
-
-def _judge(histories: Sequence[str], events: Sequence[Mapping[str, Any]], result: Audit) -> None:
-    """Judge what clients saw, together with the journal."""
-    try:
-        judgement = judge(itertools.chain(events, *map(events_of, histories)))
-    except (BadHistoryError, OSError) as error:
-        result.findings.unreadable.append(str(error))
-        return
-    result.history = dict(judgement.counts)
-    if judgement.wrong:
-        result.findings.wrong += [judgement.wrong, *judgement.operations]
 
 
 def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None]:
@@ -144,25 +146,6 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
             )
             return chain
         volume, child = parent, volume
-
-
-def _add_unrecorded(audited: AuditedIncarnation, known: Known | None, complete: bool, most_by: int) -> None:
-    """Add losses of an incarnation that its journal does not show, as far as clients have heard of them.
-
-    Args:
-        audited: The incarnation, which a later one has followed.
-        known: How far it came, as far as the remaining processes knew.
-        complete: Whether its journal was whole, but for what came of clients that came later.
-        most_by: The most that one push moved a step on.
-    """
-    known = known or Known()
-    if known.index > audited.last_index:
-        moved = [value - audited.steps.get(name, 0) for name, value in known.steps.items()]
-        audited.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
-        audited.lost += audited.unrecorded
-        audited.lost_at_least = True
-    else:
-        audited.lost_at_least = not (complete or known.last)
 
 
 def _check_named(directory: str, findings: Findings) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from globalstep.deploy.audit.audit import audit
-from globalstep.deploy.audit.result import Audit, StepProof, Worker
+from globalstep.deploy.audit.checks import Audit, StepProof, Worker
 from globalstep.deploy.cli import aligned
 from globalstep.errors import GlobalStepError
 from globalstep.wire.names import printable

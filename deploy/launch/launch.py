@@ -18,16 +18,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
-from globalstep.deploy.job_options import add_evaluator, add_restarts, add_script, add_tasks, too_few
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task, summary
 from globalstep.deploy.launch.live_runs import kept
 from globalstep.deploy.launch.options import (
     add_arguments,
+    add_evaluator,
+    add_restarts,
+    add_script,
     add_security,
+    add_tasks,
     apply_options,
     environ_for_all,
     environ_of_task,
+    too_few,
 )
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import SYSTEM_CLOCK

@@ -20,11 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from globalstep.deploy.job_options import add_restarts, add_script, add_tasks
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.live_runs import kept
-from globalstep.deploy.launch.options import add_security, environ_for_all, environ_of_task, with_run_token
+from globalstep.deploy.launch.options import (
+    add_restarts,
+    add_script,
+    add_security,
+    add_tasks,
+    environ_for_all,
+    environ_of_task,
+    with_run_token,
+)
 from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from globalstep.security.credentials import RUN_TOKEN
@@ -111,7 +118,8 @@ def launch(
     if not os.path.isfile(script):
         raise InvalidArgumentError(f"There is no script {os.fspath(script)}.")
     ray = require_extra("ray", "globalstep.deploy.ray.job", "ray")
-    names = _names(ps, workers if chief else workers - 1)
+    others = [f"worker:{i}" for i in range(workers if chief else workers - 1)]
+    names = [*(f"ps:{i}" for i in range(ps)), "chief:0", *others]
     own = {name: value for name, value in os.environ.items() if name.startswith("GLOBALSTEP_")}
     shown = {**own, "PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1", **(environ or {})}
     if token:
@@ -130,7 +138,9 @@ def launch(
             logs = None if log_dir is None else Path(log_dir, *([f"again-{beginnings}"] if beginnings else []))
             launcher = _RayLauncher(ray, members, stay, tasks, console, max_restarts, grace_secs, logs, int(cpus) or 1)
             try:
-                with kept(_addresses(tasks), shown, [os.fspath(script), *args]):
+                # As the tasks have them in TF_CONFIG.
+                addresses = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
+                with kept(addresses, shown, [os.fspath(script), *args]):
                     code = asyncio.run(launcher.run())
             finally:
                 console.finish()
@@ -150,10 +160,6 @@ def launch(
     )
 
 
-def _names(ps: int, workers: int) -> list[str]:
-    return [*(f"ps:{i}" for i in range(ps)), "chief:0", *(f"worker:{i}" for i in range(workers))]
-
-
 def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, TaskAddress]) -> dict[str, TaskAddress | None]:
     """Put TF_CONFIG into the tasks' environments; says which of them may be nowhere else.
 
@@ -167,12 +173,6 @@ def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, TaskAddress]) -> d
         job, _, index = task.name.partition(":")
         task.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": int(index)}})
     return {task.name: places[task.name] if task.is_ps or together else None for task in tasks}
-
-
-def _addresses(tasks: Sequence[Task]) -> list[str]:
-    """Return the PS tasks' addresses, as the tasks have them in TF_CONFIG."""
-    addresses: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
-    return addresses
 
 
 @contextlib.contextmanager

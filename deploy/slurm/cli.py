@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePath
 
-from globalstep.deploy.job_options import add_restarts, add_script, add_tasks, job_sizes, too_few
+from globalstep.deploy.launch.options import add_restarts, add_script, add_tasks, job_sizes, too_few
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

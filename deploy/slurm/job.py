@@ -18,11 +18,10 @@ from pathlib import Path
 
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.cluster.run_identity import RUN_VARIABLE
-from globalstep.deploy.job_options import job_sizes
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.live_runs import kept
-from globalstep.deploy.launch.options import environ_of_task, with_run_token
+from globalstep.deploy.launch.options import environ_of_task, job_sizes, with_run_token
 from globalstep.deploy.slurm.cli import add_cluster
 from globalstep.deploy.slurm.step import expand_hosts
 from globalstep.runtime.process_env import tuned

@@ -68,60 +68,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_TERMINATED
     if node != args.node:
         print(f"node {args.node} is lost: {args.name} runs on {node} now", flush=True)
-    return _Step(job, args.name).run(
+    return _run_step(
+        job,
+        args.name,
         ["srun", "--no-kill", "--exact", "--overlap", "--input=none", "-N1", "-n1", f"-c{args.cpus}", f"-w{node}"],
         args.command,
     )
 
 
-class _Step:
-    def __init__(self, job: str, name: str) -> None:
-        self._job = job
-        self._name = name
+def _run_step(job: str, name: str, srun: list[str], command: list[str]) -> int:
+    """Run a step to its end; gives the exit code of its task."""
 
-    def run(self, srun: list[str], command: list[str]) -> int:
-        process = subprocess.Popen(
-            [*srun, f"--job-name={self._name}", "sh", "-c", _SHELL, "sh", *command],
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            # The launcher's signals are for this process: a SIGTERM to srun would kill the task.
-            start_new_session=True,
-            # This process takes the signal only once there is a step to pass it to.
-            preexec_fn=_unblock,
-        )
-        signal.signal(signal.SIGTERM, self._on_term)
-        _unblock()
-        code_of_task: int | None = None
-        assert process.stdout is not None
-        blank = b""
-        for line in process.stdout:
-            if line.startswith(_MARK.encode()):
-                code_of_task = int(line.removeprefix(_MARK.encode()))
-                # The empty line before it is the shell's too.
-                blank = b""
-                continue
-            sys.stdout.buffer.write(blank + (b"" if line == b"\n" else line))
-            sys.stdout.buffer.flush()
-            blank = line if line == b"\n" else b""
-        sys.stdout.buffer.write(blank)
-        sys.stdout.buffer.flush()
-        code = process.wait()
-        if code_of_task is not None:
-            return code_of_task
-        if code == 0:
-            print(f"the node of {self._name} is lost", flush=True)
-            return EXIT_LOST
-        return 128 - code if code < 0 else code
-
-    def _on_term(self, signum: int, frame: FrameType | None) -> None:
-        """Ask the task to end; where the whole job ends, Slurm has asked already, and twice would end it at once."""
-        if _job_now(self._job)[0] != "RUNNING":
+    def on_term(signum: int, frame: FrameType | None) -> None:
+        # Where the whole job ends, Slurm has asked the task already, and twice would end it at once.
+        if _job_now(job)[0] != "RUNNING":
             return
-        listed = _output("squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j")
+        listed = _output("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j")
         for line in listed.splitlines():
-            step, _, name = line.strip().partition(" ")
-            if name.strip() == self._name:
+            step, _, its_name = line.strip().partition(" ")
+            if its_name.strip() == name:
                 subprocess.run(["scancel", "--signal=TERM", step], check=False)
+
+    process = subprocess.Popen(
+        [*srun, f"--job-name={name}", "sh", "-c", _SHELL, "sh", *command],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        # The launcher's signals are for this process: a SIGTERM to srun would kill the task.
+        start_new_session=True,
+        # This process takes the signal only once there is a step to pass it to.
+        preexec_fn=_unblock,
+    )
+    signal.signal(signal.SIGTERM, on_term)
+    _unblock()
+    code_of_task: int | None = None
+    assert process.stdout is not None
+    blank = b""
+    for line in process.stdout:
+        if line.startswith(_MARK.encode()):
+            code_of_task = int(line.removeprefix(_MARK.encode()))
+            # The empty line before it is the shell's too.
+            blank = b""
+            continue
+        sys.stdout.buffer.write(blank + (b"" if line == b"\n" else line))
+        sys.stdout.buffer.flush()
+        blank = line if line == b"\n" else b""
+    sys.stdout.buffer.write(blank)
+    sys.stdout.buffer.flush()
+    code = process.wait()
+    if code_of_task is not None:
+        return code_of_task
+    if code == 0:
+        print(f"the node of {name} is lost", flush=True)
+        return EXIT_LOST
+    return 128 - code if code < 0 else code
 
 
 def _unblock() -> None:

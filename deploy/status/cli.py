@@ -14,8 +14,7 @@ from rich.live import Live
 
 from globalstep.cluster.cluster import is_address
 from globalstep.deploy.status.cluster_watch import ClusterWatch, watch_of
-from globalstep.deploy.status.reading import Reading
-from globalstep.deploy.status.view import draw_status, draw_variables
+from globalstep.deploy.status.view import Reading, draw_status, draw_variables
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import is_terminal

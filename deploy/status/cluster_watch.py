@@ -13,7 +13,7 @@ from globalstep.chief.journal.run_directory import FILE_NAME, kept_addresses, ke
 from globalstep.chief.journal.run_lock import living_holder
 from globalstep.cluster.cluster import ClusterSpec, is_address
 from globalstep.deploy.launch.live_runs import find_credentials
-from globalstep.deploy.status.reading import Answer
+from globalstep.deploy.status.view import Answer
 from globalstep.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import Credentials

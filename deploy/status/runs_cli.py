@@ -21,8 +21,7 @@ from globalstep.chief.journal.run_lock import FILE_NAME, living_holder
 from globalstep.deploy.launch.live_runs import LiveRun, live_runs
 from globalstep.deploy.status.cli import screen
 from globalstep.deploy.status.cluster_watch import ClusterWatch
-from globalstep.deploy.status.reading import Reading
-from globalstep.deploy.status.view import cell, duration
+from globalstep.deploy.status.view import Reading, cell, duration
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
@@ -11,8 +12,7 @@ from rich.console import Console as Rich
 
 from globalstep.deploy import checkpoint_cli
 from globalstep.deploy.launch.console import Console
-from globalstep.deploy.status.reading import Reading
-from globalstep.deploy.status.view import draw_status, draw_variables
+from globalstep.deploy.status.view import Reading, draw_status, draw_variables
 from globalstep.errors import CheckpointError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -72,5 +72,5 @@ def test_errors_of_checkpoints_have_none(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(checkpoint_cli, "verify", corrupt)
     monkeypatch.setattr(checkpoint_cli, "checkpoint_exists", lambda path: True)
-    assert checkpoint_cli._verify(str(tmp_path)) == 1
+    assert checkpoint_cli._verify(argparse.Namespace(path=str(tmp_path))) == 1
     assert CONTROLS.search(capsys.readouterr().out) is None

@@ -17,8 +17,8 @@ from globalstep.chief.journal.journal_keeping import JournalKeeper
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.audit.audit import audit
+from globalstep.deploy.audit.checks import Audit, FewerMade, StepProof
 from globalstep.deploy.audit.cli import _lines
-from globalstep.deploy.audit.result import Audit, FewerMade, StepProof
 from globalstep.deploy.cli import main
 from globalstep.errors import UnavailableError
 from globalstep.files.journal_records import RECORD_DTYPE, EventKind

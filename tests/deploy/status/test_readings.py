@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from globalstep.deploy import cli
-from globalstep.deploy.status.reading import Reading
-from globalstep.deploy.status.view import draw_status, draw_variables
+from globalstep.deploy.status.view import Reading, draw_status, draw_variables
 from globalstep.errors import UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 

@@ -12,7 +12,7 @@ from stand_ins import Stored
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.deploy.status.reading import Reading
+from globalstep.deploy.status.view import Reading
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
