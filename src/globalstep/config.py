@@ -12,8 +12,6 @@ import logging
 import os
 from typing import Any
 
-__all__ = ["ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions", "in_flight_of"]
-
 _log = logging.getLogger("globalstep")
 _said: set[str] = set()
 

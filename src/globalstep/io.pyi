@@ -3,7 +3,7 @@
 from globalstep.files.records import TFRecordCompressionType as TFRecordCompressionType
 from globalstep.files.records import TFRecordOptions as TFRecordOptions
 from globalstep.files.records import TFRecordWriter as TFRecordWriter
-from globalstep.files.records import tf_record_iterator as tf_record_iterator
+from globalstep.files.records import read_records as tf_record_iterator
 from globalstep.tf1.graph.write_graph import write_graph as write_graph
 from globalstep.tf1.images.coding import decode_bmp as decode_bmp
 from globalstep.tf1.images.coding import decode_gif as decode_gif

@@ -3,4 +3,4 @@
 from globalstep.files.records import TFRecordCompressionType as TFRecordCompressionType
 from globalstep.files.records import TFRecordOptions as TFRecordOptions
 from globalstep.files.records import TFRecordWriter as TFRecordWriter
-from globalstep.files.records import tf_record_iterator as tf_record_iterator
+from globalstep.files.records import read_records as tf_record_iterator

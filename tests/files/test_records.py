@@ -17,7 +17,6 @@ from globalstep.files.records import (
     encode_record,
     masked_crc32c,
     read_records,
-    tf_record_iterator,
 )
 
 
@@ -36,7 +35,7 @@ def write(path, records, options=None):
 def test_records_come_back_in_order(tmp_path, options):
     records = [b"", b"a", bytes(range(256)) * 1000]
     write(tmp_path / "data", records, options)
-    assert list(tf_record_iterator(str(tmp_path / "data"), options)) == records
+    assert list(read_records(str(tmp_path / "data"), options)) == records
 
 
 def test_a_flushed_zlib_stream_can_be_read_while_it_grows(tmp_path):

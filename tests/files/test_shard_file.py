@@ -27,15 +27,13 @@ def some_tensors():
 
 def test_the_safetensors_package_alone_reads_it(tmp_path):
     tensors = some_tensors()
-    write_shard(STORAGE, str(tmp_path), "a.safetensors", tensors.items(), {"global_step": "3"})
+    write_shard(STORAGE, str(tmp_path), "a.safetensors", tensors.items())
     read = safetensors.numpy.load_file(tmp_path / "a.safetensors")
     assert set(read) == set(tensors)
     for name, value in tensors.items():
         assert read[name].dtype == value.dtype
         np.testing.assert_array_equal(read[name], value)
         assert read[name].shape == value.shape
-    with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
-        assert file.metadata() == {"global_step": "3"}
 
 
 def test_what_it_returns_is_what_was_written(tmp_path):
@@ -53,7 +51,6 @@ def test_what_the_package_writes_is_read(tmp_path):
     tensors = some_tensors()
     safetensors.numpy.save_file(tensors, tmp_path / "a", {"by": "package"})
     with ShardReader(STORAGE, str(tmp_path / "a")) as reader:
-        assert reader.metadata == {"by": "package"}
         for name, value in tensors.items():
             np.testing.assert_array_equal(reader.read(name), value)
             assert reader.read(name).dtype == value.dtype

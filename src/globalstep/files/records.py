@@ -105,7 +105,7 @@ class TFRecordWriter:
     >>> path = os.path.join(tempfile.mkdtemp(), "data.tfrecord")
     >>> with TFRecordWriter(path) as writer:
     ...     writer.write(b"one")
-    >>> list(tf_record_iterator(path))
+    >>> list(read_records(path))
     [b'one']
     """
 
@@ -183,7 +183,7 @@ class _ZlibFile:
 
 
 def read_records(path: str, options: TFRecordOptions | str | int | None = None) -> Iterator[bytes]:
-    """Iterate over the records of a file; each is checked first.
+    """Iterate over the records of a file; each is checked first. It is `tf.python_io.tf_record_iterator`, too.
 
     Yields:
         The data of each record.
@@ -252,11 +252,3 @@ def _corrupted(path: str, offset: int, what: str) -> DataLossError:
         f"corrupted record at {offset} of {path}: the checksum of its {what} is wrong. The file is damaged "
         "or no record file (check its compression); the records before it are whole."
     )
-
-
-def tf_record_iterator(path: str, options: TFRecordOptions | str | int | None = None) -> Iterator[bytes]:
-    """Iterate over the records of a TFRecord file, as `tf.python_io.tf_record_iterator`.
-
-    See `read_records`.
-    """
-    return read_records(path, options)

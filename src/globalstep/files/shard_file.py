@@ -5,7 +5,7 @@ here because the package's serializer wants all tensors in memory at once and a 
 checkpoint streams, goes to any `Storage`, and takes each tensor's checksum on the way:
 
     8 bytes   length of the header, little-endian unsigned
-    header    JSON: {"__metadata__": {...}, name: {"dtype", "shape", "data_offsets"}}, padded by spaces
+    header    JSON: {name: {"dtype", "shape", "data_offsets"}}, padded by spaces
     data      the tensors' raw little-endian bytes without gaps, widest dtypes first so that all are aligned
 
 Layer: shared. Imports nothing of globalstep but errors and storage. Threads: functions only.
@@ -18,7 +18,7 @@ import math
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -120,13 +120,7 @@ def check_dtype(name: str, dtype: Any) -> str:
     return kind
 
 
-def write_shard(
-    storage: Storage,
-    directory: str,
-    file: str,
-    tensors: Iterable[tuple[str, Array]],
-    metadata: Mapping[str, str] | None = None,
-) -> ShardWritten:
+def write_shard(storage: Storage, directory: str, file: str, tensors: Iterable[tuple[str, Array]]) -> ShardWritten:
     """Write arrays that are in memory already as one safetensors file.
 
     Nothing is copied but arrays that are not contiguous or not little-endian, one at a time.
@@ -148,7 +142,6 @@ def write_shard(
         file,
         specs,
         lambda names: [arrays[name] for name in names],
-        metadata,
         piece_bytes=sum(spec.nbytes for spec in specs),
     )
 
@@ -159,7 +152,6 @@ def write_shard_from(
     file: str,
     specs: Sequence[TensorSpec],
     read: Callable[[list[str]], Sequence[Array]],
-    metadata: Mapping[str, str] | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> ShardWritten:
     """Write one safetensors file of tensors that are fetched piece by piece.
@@ -170,7 +162,6 @@ def write_shard_from(
         file: The file's name in it.
         specs: The tensors, in any order.
         read: Gives the arrays for some names, in that order. Called for about `piece_bytes` at a time.
-        metadata: Texts for the header's "__metadata__".
         piece_bytes: See `read`; a larger tensor comes alone.
 
     Raises:
@@ -178,8 +169,9 @@ def write_shard_from(
             its spec says.
         OpError: If the storage refuses; then there is no such file.
     """
-    ordered = _in_file_order(specs)
-    head = _header(ordered, metadata)
+    checked = [TensorSpec(spec.name, check_dtype(spec.name, spec.dtype), tuple(spec.shape)) for spec in specs]
+    ordered = sorted(checked, key=lambda spec: (-np.dtype(spec.dtype).itemsize, spec.name))
+    head = _header(ordered)
     checksums: list[Future[tuple[int, bool]]] = []
     # A tensor's checksum is computed while it, or the fsync, is being written: all leave the GIL.
     with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-crc") as pool:
@@ -224,13 +216,8 @@ def _sum_up(raw: memoryview, dtype: str) -> tuple[int, bool]:
     return crc, has_nan
 
 
-def _in_file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
-    checked = [TensorSpec(spec.name, check_dtype(spec.name, spec.dtype), tuple(spec.shape)) for spec in specs]
-    return sorted(checked, key=lambda spec: (-np.dtype(spec.dtype).itemsize, spec.name))
-
-
-def _header(ordered: Sequence[TensorSpec], metadata: Mapping[str, str] | None) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+def _header(ordered: Sequence[TensorSpec]) -> bytes:
+    entries: dict[str, Any] = {}
     offset = 0
     for spec in ordered:
         end = offset + spec.nbytes
@@ -293,8 +280,6 @@ class ShardReader:
         try:
             self.specs: dict[str, TensorSpec] = {}
             self._offsets: dict[str, int] = {}
-            #: The header's "__metadata__".
-            self.metadata: dict[str, str] = {}
             self._read_header(storage.size(path))
         except BaseException:
             self._file.close()
@@ -308,7 +293,7 @@ class ShardReader:
         self._data_start = _LENGTH.size + length
         try:
             entries = json.loads(self._file.read(length))
-            self.metadata = entries.pop("__metadata__", {})
+            entries.pop("__metadata__", None)  # of other programs; this one writes none
             for name, entry in entries.items():
                 spec = TensorSpec(name, _FROM_FILE[entry["dtype"]], tuple(entry["shape"]))
                 begin, stop = entry["data_offsets"]
@@ -320,7 +305,12 @@ class ShardReader:
                 self.specs[name] = spec
                 self._offsets[name] = begin
                 name.encode()
-            end = self._end_without_gaps()
+            # Each begins where the one before it ends, as safetensors has it.
+            end = 0
+            for name in sorted(self.specs, key=lambda name: (self._offsets[name], self.specs[name].nbytes)):
+                if self._offsets[name] != end:
+                    raise ValueError(f"{name!r} begins at {self._offsets[name]}; the tensor before it ends at {end}")
+                end += self.specs[name].nbytes
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"The header of {self._path} is corrupt: {error!r}.") from error
         if self._data_start + end != file_bytes:
@@ -328,19 +318,6 @@ class ShardReader:
                 f"{self._path} has {file_bytes} bytes, but its header tells of {self._data_start + end}: "
                 "it was cut off or appended to."
             )
-
-    def _end_without_gaps(self) -> int:
-        """Return where the last tensor ends. Each begins where the one before it ends, as safetensors has it.
-
-        Raises:
-            ValueError: If two overlap, or there is a gap.
-        """
-        end = 0
-        for name in sorted(self.specs, key=lambda name: (self._offsets[name], self.specs[name].nbytes)):
-            if self._offsets[name] != end:
-                raise ValueError(f"{name!r} begins at {self._offsets[name]}; the tensor before it ends at {end}")
-            end += self.specs[name].nbytes
-        return end
 
     def offset_of(self, name: str) -> int:
         """Give where in the file the bytes of a tensor begin."""

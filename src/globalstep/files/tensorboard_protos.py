@@ -1,6 +1,6 @@
 """The protocol buffers of the tensorboard package that events, summaries and graphs are made of.
 
-The one place that imports them: they come without types, for which the .pyi beside this file stands in.
+The one place that imports them. They come without types: their fields are Any.
 Importing it costs about 30 ms, so only modules that write or read them do.
 
 Layer: shared. Imports nothing of globalstep.

@@ -52,7 +52,6 @@ def declared_model(
     parameters: Sequence[ProgramVariable],
     groups: Sequence[tuple[OptimizerRule, Sequence[str]]],
     *,
-    step: str = GLOBAL_STEP,
     ema_decay: float | None = None,
     followed: Sequence[str] = (),
 ) -> DeclaredModel:
@@ -61,7 +60,6 @@ def declared_model(
     Args:
         parameters: All of them, in order.
         groups: Each optimizer with the names of those that it trains.
-        step: The name of the step.
         ema_decay: The decay of moving averages; None for none.
         followed: The parameters that have one.
 
@@ -76,9 +74,9 @@ def declared_model(
                 f"Two parameters are called {parameter.name!r}, or differ in case alone: give one another name."
             )
         by_name[parameter.name] = parameter
-    if names.unique(step) != step:
-        raise InvalidArgumentError(f"A parameter is called {step!r}, as the step is: give it another name.")
-    variables = [*parameters, ProgramVariable(step, "int64", (), is_step=True)]
+    if names.unique(GLOBAL_STEP) != GLOBAL_STEP:
+        raise InvalidArgumentError(f"A parameter is called {GLOBAL_STEP!r}, as the step is: give it another name.")
+    variables = [*parameters, ProgramVariable(GLOBAL_STEP, "int64", (), is_step=True)]
     optimizers: list[OptimizerDecl] = []
     applied: dict[str, str] = {}
     computed: dict[str, Mapping[str, Callable[[], float]]] = {}
@@ -113,7 +111,7 @@ def declared_model(
         decay = {"decay": constant(ema_decay)}
         optimizers.append(OptimizerDecl(average, "moving_average", decay, dict.fromkeys(averages.values(), ())))
     program = Program(variables, optimizers, copied=list(averages.items()))
-    return DeclaredModel(program, step, applied, computed, fills, averages, average)
+    return DeclaredModel(program, GLOBAL_STEP, applied, computed, fills, averages, average)
 
 
 def _slot_of(

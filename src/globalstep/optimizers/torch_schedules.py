@@ -23,16 +23,6 @@ from globalstep.optimizers.optimizer_rule import (
     zero_to_pi_cosine,
 )
 
-__all__ = [
-    "CosineAnnealingLR",
-    "ExponentialLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "SequentialLR",
-    "StepLR",
-]
-
 
 @dataclass(frozen=True)
 class StepLR(Schedule):

@@ -3,8 +3,6 @@
 To add a rule: its class, and a line in the table below. To add one without touching
 globalstep: a package with an entry point in the group "globalstep.rules" (see `rule.Rule`), installed on
 the PS tasks. No code ever comes over the wire.
-
-Layer: shared.
 """
 
 from __future__ import annotations

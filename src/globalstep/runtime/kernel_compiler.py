@@ -25,6 +25,7 @@ _RESULTS = {"None": numba.void, "bool": numba.boolean, "int": numba.int64}
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
+@functools.cache
 def dispatcher(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a loop that numba calls, and keeps in its own cache."""
     return numba.njit(function, cache=True, **_OPTIONS)  # type: ignore[no-any-return]

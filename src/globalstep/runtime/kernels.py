@@ -123,20 +123,16 @@ class Kernel:
 
     def _by_numba(self, examples: Sequence[Any]) -> Callable[..., Any]:
         """Give the loop as numba calls it, which looks at each call's arguments."""
+        from globalstep.runtime.kernel_compiler import dispatcher
+
         frozen = [isinstance(example, np.ndarray) and not example.flags.writeable for example in examples]
-        loop = self._dispatcher
+        loop = dispatcher(self.function)
 
         def call(*arguments: Any) -> Any:
             # numba compiles for that flag, and once shall do.
             return loop(*[read_only(item) if of else item for item, of in zip(arguments, frozen, strict=True)])
 
         return call if any(frozen) else loop
-
-    @functools.cached_property
-    def _dispatcher(self) -> Callable[..., Any]:
-        from globalstep.runtime.kernel_compiler import dispatcher
-
-        return dispatcher(self.function)
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:

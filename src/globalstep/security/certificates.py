@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 
 from globalstep.errors import UnauthenticatedError
@@ -260,32 +259,21 @@ class ServerRole:
     gRPC tells a client nothing about the certificate that a server shows. So a connection is made first that says
     nothing: if its certificate is of the CA, for the host, and names role `ps`, the channel is made for that very
     certificate, and a handshake with any other fails. Nothing is shown to a server without one.
+
+    Attributes:
+        asked: Whether the server has shown its certificate since `forget`, or need not.
+        mistake: The fault of the server's certificate, as far as is known; "" for none.
     """
 
     def __init__(self, address: str, files: TlsFiles) -> None:
         self._address = address
         self._files = files
-        # Guards the attributes below; a leaf. The server is asked outside of it.
-        self._lock = threading.Lock()
-        self._asked = False
-        self._mistake = ""
-
-    @property
-    def mistake(self) -> str:
-        """The fault of the server's certificate, as far as is known; "" for none."""
-        with self._lock:
-            return self._mistake
-
-    @property
-    def asked(self) -> bool:
-        """Whether the server has shown its certificate since `forget`, or need not."""
-        with self._lock:
-            return self._asked
+        # Each is read and written by itself: no lock is needed.
+        self.asked, self.mistake = False, ""
 
     def forget(self) -> None:
         """Ask anew, the next time: it may have been started again, with another certificate."""
-        with self._lock:
-            self._asked = False
+        self.asked = False
 
     def roots(self, material: TlsMaterial, look: bool = True) -> bytes:
         """Give what a channel to the server believes, PEM.
@@ -299,17 +287,13 @@ class ServerRole:
         except UnauthenticatedError:
             concerned = True
         if not concerned:
-            with self._lock:
-                self._asked, self._mistake = True, ""
+            self.asked, self.mistake = True, ""
             return material.ca
         shown = None
         if look:
-            try:
+            with contextlib.suppress(OSError):  # the call will say so
                 shown = server_certificate(self._address, self._files)
-            except OSError:
-                shown = None  # the call will say so
         mistake = server_mistake(material.cert, shown, self._address) if shown is not None else ""
-        with self._lock:
-            self._asked, self._mistake = shown is not None and not mistake, mistake
+        self.asked, self.mistake = shown is not None and not mistake, mistake
         # With its own certificate as the only one that is believed, no handshake succeeds.
         return ssl.DER_cert_to_PEM_cert(shown).encode() if shown is not None and not mistake else material.cert

@@ -76,7 +76,8 @@ class TlsFiles:
             if self.stamp() != stamp:
                 raise FailedPreconditionError("The certificate's files are being replaced at this moment.")
         except OSError as error:  # ssl's errors are OSErrors
-            why = _why(error)
+            name = f"{error.filename}: " if error.filename else ""
+            why = name + (getattr(error, "reason", "") or error.strerror or str(error))
             raise FailedPreconditionError(
                 f"Certificate {self.cert}, key {self.key} and CA {self.ca} cannot be used: {why}. All are PEM files, "
                 "and the key, without a password, is the certificate's."
@@ -223,21 +224,18 @@ def read_secret(path: str) -> str:
     """
     try:
         with open(path, encoding="ascii") as file:
-            _check_private(os.fstat(file.fileno()), path)
+            # As PostgreSQL does, a group may read what root gives it.
+            found = os.fstat(file.fileno())
+            others = found.st_mode & 0o007 or (found.st_mode & 0o070 and (found.st_uid or found.st_mode & 0o030))
+            if stat.S_ISREG(found.st_mode) and others:
+                raise FailedPreconditionError(
+                    f"The token file {path} has mode {stat.S_IMODE(found.st_mode):04o}, so that others than its owner "
+                    f"can read it: chmod 600 {path}"
+                )
             return file.read()
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not plain ASCII"
         raise FailedPreconditionError(f"The token file {path} cannot be read: {why}.") from None
-
-
-def _check_private(found: os.stat_result, path: str) -> None:
-    """Refuse a secret that others may read; as PostgreSQL does, a group may read what root gives it."""
-    others = found.st_mode & 0o007 or (found.st_mode & 0o070 and (found.st_uid or found.st_mode & 0o030))
-    if stat.S_ISREG(found.st_mode) and others:
-        raise FailedPreconditionError(
-            f"The token file {path} has mode {stat.S_IMODE(found.st_mode):04o}, so that others than its owner can read "
-            f"it: chmod 600 {path}"
-        )
 
 
 def check_token(token: str, where: str) -> None:
@@ -280,8 +278,3 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return False
     return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
-
-
-def _why(error: OSError) -> str:
-    name = f"{error.filename}: " if error.filename else ""
-    return name + (getattr(error, "reason", "") or error.strerror or str(error))

@@ -57,11 +57,17 @@ def dial(
 
 
 def _dial_unix(host: str, port: int, name: str, until: float) -> socket.socket:
+    """Connect to a name; who listens there must be this user, root, or the user whose the gRPC port is.
+
+    Another user's process may have taken the name of a task that is gone.
+    """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_left(until))
         connection.connect("\0" + name)
-        _check_user(connection, host, port)
+        user = uid_of_unix(connection)
+        if not is_ours(user) and (user is None or user != uid_of_listener(host, port)):
+            raise ConnectionRefusedError(f"the listener there is of user {user}, who is not known to run a PS task")
     except OSError:
         connection.close()
         raise
@@ -69,32 +75,27 @@ def _dial_unix(host: str, port: int, name: str, until: float) -> socket.socket:
 
 
 def _dial_tcp(host: str, port: int, until: float) -> socket.socket:
-    try:
-        return _connected(host, port, until)
-    except TimeoutError:
-        raise TimeoutError(
-            f"port {port} of {host} does not answer: where a firewall is in the way, open the port that the PS task's "
-            "--tcp-port names"
-        ) from None
-    except OSError as error:
-        raise type(error)(f"port {port} of {host}: {error}") from None
-
-
-def _connected(host: str, port: int, until: float) -> socket.socket:
     """Connect to the first address of a host that answers; each has its share of the time that is left."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failed = OSError(f"{host} has no address")
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        addresses, failed = [], error
     for at, (family, kind, number, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, number)
         try:
             connection.settimeout(_left(until) / (len(addresses) - at))
             connection.connect(address)
-        except OSError:
-            connection.close()
-            if at + 1 == len(addresses):
-                raise
-        else:
             return connection
-    raise OSError(f"{host} has no address")
+        except OSError as error:
+            connection.close()
+            failed = error
+    if isinstance(failed, TimeoutError):
+        raise TimeoutError(
+            f"port {port} of {host} does not answer: where a firewall is in the way, open the port that the PS task's "
+            "--tcp-port names"
+        )
+    raise type(failed)(f"port {port} of {host}: {failed}")
 
 
 def _left(until: float) -> float:
@@ -108,17 +109,6 @@ def _prove(connection: socket.socket, token: bytes, until: float) -> None:
     connection.sendall(claimed)
     _expect(connection, answer(token, claimed), until)
     connection.sendall(proof(token, claimed))
-
-
-def _check_user(connection: socket.socket, host: str, port: int) -> None:
-    """Refuse to talk to another user's process, which has taken the name of a task that is gone.
-
-    Raises:
-        ConnectionRefusedError: If the other end is not this user's, root's, or whose the gRPC port is.
-    """
-    user = uid_of_unix(connection)
-    if not is_ours(user) and (user is None or user != uid_of_listener(host, port)):
-        raise ConnectionRefusedError(f"the listener there is of user {user}, who is not known to run a PS task")
 
 
 def _expect(connection: socket.socket, wanted: bytes, until: float) -> None:

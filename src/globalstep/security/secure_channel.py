@@ -198,7 +198,7 @@ class SecureChannel:
         Raises:
             UnauthenticatedError: If the server that refused it does not have the token.
         """
-        metadata = _trailing(error)
+        metadata: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
         challenge, _, shown = str(metadata.get(CHALLENGE_KEY, "")).partition(" ")
         if not challenge:
             # Who refuses a token cannot prove that it has it; gRPC's own errors have no metadata.
@@ -347,7 +347,3 @@ class SecureChannel:
         if now - first < PATIENCE_SECS:
             return UnavailableError(mistake)
         return UnauthenticatedError(mistake)
-
-
-def _trailing(error: grpc.RpcError) -> dict[str, Any]:
-    return dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
