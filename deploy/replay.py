@@ -60,7 +60,18 @@ def run(args: argparse.Namespace) -> int:
         checkpoint = None
         if args.to_step is not None:
             checkpoint = _checkpoint(args.run_dir, lambda index: index.steps.get(_STEP) == args.to_step)
-        up_to = _target(args, decisions, checkpoint)
+        up_to = args.to_index
+        if checkpoint is not None:
+            # What came after it at the same step (reads, assigns) is not in it.
+            up_to = checkpoint[1].mutation_index
+        elif args.to_step is not None:
+            steps_at = {index: decision.outcome.steps.get(_STEP) for index, decision in decisions.items()}
+            reached_at = [index for index, step in steps_at.items() if step == args.to_step]
+            if not reached_at:
+                known = [step for step in steps_at.values() if step is not None]
+                span = f"steps {min(known)} to {max(known)}" if known else "no step of that name"
+                raise NotFoundError(f"The log never reaches {_STEP} {args.to_step}: it has {span}.")
+            up_to = max(reached_at)
         values: dict[str, Array] = {}
         for shard in sorted(logs.folders):
             values.update(logs.values(shard, up_to))
@@ -78,24 +89,6 @@ def run(args: argparse.Namespace) -> int:
     except (GlobalStepError, OSError) as error:
         print(f"globalstep replay: {error}", file=sys.stderr)
         return 1
-
-
-def _target(
-    args: argparse.Namespace, decisions: Mapping[int, pb.LogRecord], checkpoint: tuple[str, CheckpointIndex] | None
-) -> int | None:
-    """Give the last entry to play; None for all."""
-    if args.to_step is None:
-        return args.to_index  # type: ignore[no-any-return]
-    if checkpoint is not None:
-        # What came after it at the same step (reads, assigns) is not in it.
-        return checkpoint[1].mutation_index
-    steps = {index: decision.outcome.steps.get(_STEP) for index, decision in decisions.items()}
-    reached = [index for index, step in steps.items() if step == args.to_step]
-    if not reached:
-        known = [step for step in steps.values() if step is not None]
-        span = f"steps {min(known)} to {max(known)}" if known else "no step of that name"
-        raise NotFoundError(f"The log never reaches {_STEP} {args.to_step}: it has {span}.")
-    return max(reached)
 
 
 def _checkpoint(run_dir: str, is_it: Callable[[CheckpointIndex], bool]) -> tuple[str, CheckpointIndex] | None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint import remove_leftovers
@@ -165,14 +165,47 @@ def save_snapshot(
             specs: list[TensorSpec] = []
             for saveable in saveables:
                 if saveable.tensor in by_shard[shard]:
-                    decl, part = cluster.variables[saveable.variable], saveable.part
-                    shape = decl.shape if part is None else tuple(part.var_shape)
+                    decl, whole = cluster.variables[saveable.variable], saveable.part
+                    shape = decl.shape if whole is None else tuple(whole.var_shape)
                     specs.append(TensorSpec(saveable.tensor, decl.dtype, shape))
             written[shard] = write_shard_from(
                 storage, directory, files[shard], specs, lambda wanted: snapshot.read([names[name] for name in wanted])
             )
-        index = _index_of(snapshot, cluster.variables, saveables, files, written)
-        index = replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state, term=term)
+        entries: list[ShardFile] = []
+        tensors: dict[str, tuple[int, SavedTensor]] = {}
+        for number, (shard, file) in enumerate(files.items()):
+            done = written[shard]
+            assert done is not None
+            entries.append(ShardFile(file, done.file_bytes))
+            tensors.update((saved.name, (number, saved)) for saved in done.tensors)
+        if missing := [saveable.tensor for saveable in saveables if saveable.tensor not in tensors]:
+            raise InternalError(f"The PS tasks wrote their files, but not {', '.join(missing)}.")
+        variables: dict[str, SavedVariable] = {}
+        for saveable in saveables:
+            number, saved = tensors[saveable.tensor]
+            decl, whole = cluster.variables[saveable.variable], saveable.part
+            part = SavedPart.of(number, saved, None if whole is None else whole.var_offset)
+            earlier = variables.get(saveable.name)
+            variables[saveable.name] = SavedVariable(
+                dtype=saved.dtype,
+                shape=saved.shape if whole is None else tuple(whole.full_shape),
+                parts=(part,) if earlier is None else (*earlier.parts, part),
+                kind=kind_of(decl),
+                primary=saveable.primary,
+                optimizer=decl.optimizer,
+                slot=decl.slot,
+            )
+        index = CheckpointIndex(
+            files=tuple(entries),
+            variables=variables,
+            steps=dict(snapshot.steps),
+            mutation_index=snapshot.index,
+            ledger=snapshot.ledger,
+            written_at=written_at,
+            rewrite=rewrite,
+            in_state=in_state,
+            term=term,
+        )
         write_index(storage, prefix, index)
     except BaseException:
         # The error at hand says more than one about the clean-up would. Files that an index names stay:
@@ -241,45 +274,3 @@ def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
     except OpError as error:
         _log.warning("Replacing a checkpoint that cannot be read: %s", error)
         return CheckpointIndex(files=(), variables={}, term=prefixes_in(storage, directory_of(prefix)).get(prefix, 0))
-
-
-def _index_of(
-    snapshot: Snapshot,
-    declared: Mapping[str, VariableDecl],
-    saveables: Sequence[Saveable],
-    files: Mapping[int, str],
-    written: Mapping[int, ShardWritten | None],
-) -> CheckpointIndex:
-    entries: list[ShardFile] = []
-    tensors: dict[str, tuple[int, SavedTensor]] = {}
-    for number, (shard, file) in enumerate(files.items()):
-        done = written[shard]
-        assert done is not None
-        entries.append(ShardFile(file, done.file_bytes))
-        tensors.update((saved.name, (number, saved)) for saved in done.tensors)
-    missing = [saveable.tensor for saveable in saveables if saveable.tensor not in tensors]
-    if missing:
-        raise InternalError(f"The PS tasks wrote their files, but not {', '.join(missing)}.")
-    variables: dict[str, SavedVariable] = {}
-    for saveable in saveables:
-        number, saved = tensors[saveable.tensor]
-        decl = declared[saveable.variable]
-        whole = saveable.part
-        part = SavedPart.of(number, saved, None if whole is None else whole.var_offset)
-        before = variables.get(saveable.name)
-        variables[saveable.name] = SavedVariable(
-            dtype=saved.dtype,
-            shape=saved.shape if whole is None else tuple(whole.full_shape),
-            parts=(part,) if before is None else (*before.parts, part),
-            kind=kind_of(decl),
-            primary=saveable.primary,
-            optimizer=decl.optimizer,
-            slot=decl.slot,
-        )
-    return CheckpointIndex(
-        files=tuple(entries),
-        variables=variables,
-        steps=dict(snapshot.steps),
-        mutation_index=snapshot.index,
-        ledger=snapshot.ledger,
-    )

@@ -141,7 +141,15 @@ class JournalKeeper:
         )
         more = batch.end < reply.end
         self._hear(reply)
-        header = self._header_now(reply, self._stop.is_set() and reply.alone and not more)
+        policy = {field.name: value for field, value in reply.policy.ListFields()}
+        begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
+        header = replace(
+            # A sequencer that came back from its log began later than the incarnation did.
+            self._header or Header(self._incarnation, *begin),
+            told=dict(self._cluster.run.known_progress.before(self._incarnation)),
+            complete=self._stop.is_set() and reply.alone and not more,
+            run=self._cluster.run.identity.id,
+        )
         if batch.records or (header != self._header and (header.told or self._header is not None)):
             self._store(header, batch)
         return more
@@ -162,15 +170,6 @@ class JournalKeeper:
                     steps,
                     dict(before[number].steps),
                 )
-
-    def _header_now(self, reply: pb.ReadJournalReply, complete: bool) -> Header:
-        """Give what the files are to say of the incarnation."""
-        policy = {field.name: value for field, value in reply.policy.ListFields()}
-        begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
-        # A sequencer that came back from its log began later than the incarnation did.
-        header = self._header or Header(self._incarnation, *begin)
-        before = dict(self._cluster.run.known_progress.before(self._incarnation))
-        return replace(header, told=before, complete=complete, run=self._cluster.run.identity.id)
 
     def _store(self, header: Header, batch: Batch) -> None:
         assert self._segment is not None

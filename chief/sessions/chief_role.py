@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,18 +103,6 @@ class NotChiefError(Exception):
     """Another task has the chief's lease."""
 
 
-def first_task(session_tasks: Sequence[str]) -> str:
-    """Give the task of a cluster that is the chief by its name; "" where none is known.
-
-    >>> first_task(["/job:worker/task:0", "/job:worker/task:1"])
-    '/job:worker/task:0'
-    >>> first_task(["/job:worker/task:0", "/job:chief/task:0"])
-    '/job:chief/task:0'
-    """
-    chiefs = [task for task in session_tasks if is_chief(task)]
-    return next(iter([*chiefs, *session_tasks]), "")
-
-
 class ChiefClaim:
     """A process's claim to the chief's lease, over all of its sessions.
 
@@ -169,10 +157,12 @@ class ChiefClaim:
 
     def _let_first_come(self, cluster: ClusterClient) -> None:
         """Wait a while for the cluster's first task, where there has been no chief: see _FIRST_TASK_SECS."""
-        candidate, first = self.candidate, first_task(cluster.run.session_tasks)
+        candidate, tasks = self.candidate, cluster.run.session_tasks
+        # By its name; "" where none is known.
+        first = next(iter([*filter(is_chief, tasks), *tasks]), "")
         if candidate.term or not candidate.configured or candidate.task in ("", first):
             return
-        if candidate.task not in cluster.run.session_tasks:
+        if candidate.task not in tasks:
             return
         wait = PollingWait(self._clock, _FIRST_TASK_SECS, cluster)
         while True:

@@ -154,25 +154,18 @@ def make_tasks(
     guard = [setpriv, "--pdeathsig", "TERM"] if (setpriv := shutil.which("setpriv")) else []
     threads = max(1, (os.cpu_count() or 1) // sum(map(len, jobs.values())))
     base = tuned(environ, threads) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
+    # That of the job "chief", else worker 0.
+    chief = "chief:0" if "chief" in jobs else "worker:0"
     tasks = []
     for job, addresses in jobs.items():
         for index in range(len(addresses)):
             config = {"cluster": jobs, "task": {"type": job, "index": index}}
-            acts_as = "chief" if f"{job}:{index}" == chief_of(jobs) else job
+            acts_as = "chief" if f"{job}:{index}" == chief else job
             shown = environ_of_task(base, acts_as) | {"TF_CONFIG": json.dumps(config)}
             flags = _host_flags(jobs, job, index) if host_flags else []
             program = ["-m", "globalstep.ps"] if job == "ps" else [*script, *flags]
             tasks.append(Task(f"{job}:{index}", [*guard, sys.executable, *program], shown, is_chief=acts_as == "chief"))
     return tasks
-
-
-def chief_of(jobs: Mapping[str, list[str]]) -> str:
-    """Name the task that is the chief: that of the job "chief", else worker 0.
-
-    >>> chief_of({"ps": ["a:1"], "worker": ["b:1", "c:1"]})
-    'worker:0'
-    """
-    return "chief:0" if "chief" in jobs else "worker:0"
 
 
 def _host_flags(jobs: Mapping[str, list[str]], job: str, index: int) -> list[str]:

@@ -21,21 +21,10 @@ import platformdirs
 
 from globalstep.cluster.process_place import Process, is_gone, this_process
 from globalstep.cluster.run_identity import run_name
-from globalstep.deploy.launch.options import environ_of_task
+from globalstep.deploy.launch.options import CREDENTIALS, environ_of_task
 from globalstep.errors import FailedPreconditionError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.security.credentials import RUN_TOKEN, Credentials
-
-#: What an environment says of tokens and certificates.
-_SHOWN = (
-    "GLOBALSTEP_TLS_CERT",
-    "GLOBALSTEP_TLS_KEY",
-    "GLOBALSTEP_TLS_CA",
-    "GLOBALSTEP_TOKENS_FILE",
-    "GLOBALSTEP_TOKEN_FILE",
-    "GLOBALSTEP_TOKEN",
-    RUN_TOKEN,
-)
+from globalstep.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,7 @@ def kept(
     addresses: Sequence[str], environ: Mapping[str, str], program: Sequence[str] = (), clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[None]:
     """Have other commands of this user find a run meanwhile; nothing happens where there is no folder for it."""
-    shown = {name: environ[name] for name in _SHOWN if environ.get(name)}
+    shown = {name: environ[name] for name in CREDENTIALS if environ.get(name)}
     run = LiveRun(
         run_name(environ), " ".join(program), os.getcwd(), list(addresses), clock.time(), this_process(), shown
     )

@@ -116,6 +116,8 @@ _TOKENS_FILE = "GLOBALSTEP_TOKENS_FILE"
 #: Set where workers may take the chief's place.
 _FAILOVER = "GLOBALSTEP_FAILOVER_SECS"
 _FILES = {"tls_cert": "GLOBALSTEP_TLS_CERT", "tls_key": "GLOBALSTEP_TLS_KEY", "tls_ca": "GLOBALSTEP_TLS_CA"}
+#: What an environment says of tokens and certificates.
+CREDENTIALS = (*_FILES.values(), _TOKENS_FILE, "GLOBALSTEP_TOKEN_FILE", "GLOBALSTEP_TOKEN", RUN_TOKEN)
 _ROLE_OF_JOB = {"chief": "chief", "master": "chief"}
 
 
@@ -150,8 +152,7 @@ def with_run_token(environ: Mapping[str, str]) -> dict[str, str]:
     Args:
         environ: Of the tasks; what it has of tokens and certificates stays.
     """
-    decided = (_TOKENS_FILE, "GLOBALSTEP_TOKEN", "GLOBALSTEP_TOKEN_FILE", RUN_TOKEN, *_FILES.values())
-    if any(environ.get(name) for name in decided):
+    if any(environ.get(name) for name in CREDENTIALS):
         return dict(environ)
     return {**environ, RUN_TOKEN: secrets.token_hex(32)}
 
