@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
 import select
 import socket
 import threading
@@ -72,6 +71,8 @@ class Connection(abc.ABC):
     """
 
     kind: str
+    #: What `_prepare` makes of no tensors, where no reply will come.
+    nothing: Any = ()
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -143,10 +144,9 @@ class Connection(abc.ABC):
 
     def tell(self, request: pb.Request) -> None:
         """Send a request without tensors that is not answered."""
-        load = self._prepare(request, (), math.inf)
         try:
             with self._sending:
-                self._transmit(NO_CALL, request, load)
+                self._transmit(NO_CALL, request, self.nothing)
         except OpError as error:
             self.break_off(error)
 
@@ -215,6 +215,8 @@ class SocketConnection(Connection):
         label: What messages call the task.
         connection: The socket, past its welcome.
     """
+
+    nothing = Load(())
 
     def __init__(self, label: str, connection: socket.socket) -> None:
         super().__init__(label)
