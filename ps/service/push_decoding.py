@@ -89,6 +89,8 @@ def parts_of(
         memory.account.name = message.client or memory.account.name
     else:
         ops, memory.account.name = message.ops, message.id.client
+    if not (ops or message.reads or message.layout or data.nbytes or decision):
+        return PushParts((), (), data, account=memory.account)  # a PULL that only tells low-water marks
     check_counts(shard.now.store.variable_count, changes=ops, reads=message.reads)
     reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])

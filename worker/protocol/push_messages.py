@@ -211,7 +211,7 @@ class PushMessages:
         if answer.bare:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
-            return known.places.arrays(data)
+            return known.places.arrays(data) if push.reads else []
         if known is not None and (known.places is None or known.lacks_places):
             wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
             # A push that was refused has no values, and says nothing of where they would lie. So has a contribution

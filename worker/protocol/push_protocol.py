@@ -401,6 +401,8 @@ class PushProtocol:
             answer = message.reply.push if message.reply.HasField("push") else message.reply.commit
             found[shard] = self.messages.values(push, shard, answer, message.data)
             as_of[shard] = answer.as_of
+        if not push.reads:
+            return PushResult(outcome, [], applied)
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are not consistent: read again.
