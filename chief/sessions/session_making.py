@@ -291,4 +291,4 @@ def _hold(session: RunSession, master: Any, files: RunFiles | None, clock: Clock
     if files is not None:
         own = isinstance(master, str) and is_in_process(master)
         ps = [] if own else [address for address in session.cluster.run.addresses if address]
-        session.at_close.callback(files.hold(clock, ps, bool(ps) and takes_over()))
+        session.at_close.callback(files.hold(clock, ps, bool(ps) and takes_over(), own and session.trains_alone))
