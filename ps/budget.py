@@ -29,11 +29,6 @@ import numpy.typing as npt
 from globalstep.errors import ResourceExhaustedError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = [
-    "PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "Kind", "MemoryClaim", "ReplyBuffer",
-    "ReplyMemory",
-]  # fmt: skip
-
 Array = npt.NDArray[np.uint8]
 
 #: Messages of fewer bytes are not counted: they are bounded by the number of connections.

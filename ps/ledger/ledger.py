@@ -27,20 +27,6 @@ from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import Journal
 
-__all__ = [
-    "AggregatePlace",
-    "Entry",
-    "EntryKind",
-    "HyperValues",
-    "LEARNING_RATE",
-    "LIMIT_SHARDS",
-    "Ledger",
-    "Unfinished",
-    "refusal",
-    "scaled",
-]
-
-
 #: Shards of a run: the sequencer keeps a little of each.
 LIMIT_SHARDS = 1 << 16
 #: The largest value of a step.

@@ -36,8 +36,6 @@ from globalstep.wire.text_limits import check_texts
 if TYPE_CHECKING:
     from globalstep.ps.access.authorization import Authorization
 
-__all__ = ["Handler"]
-
 _NO_PARTS = PushParts()
 #: Characters of an error's text.
 _MOST_SAID = 4096

@@ -22,8 +22,6 @@ from globalstep.wire.declarations import Increment, OptimizerUse, padded
 if TYPE_CHECKING:
     from globalstep.ps.store.row_layouts import RowLayout
 
-__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "parts_of"]
-
 #: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
 #: few parts and reads of each.
 _TIMES = 4

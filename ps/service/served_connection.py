@@ -34,8 +34,6 @@ from globalstep.wire.socket_messages import MOST_AT_ONCE, WELCOME, Incoming, Out
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import GivenToken, SocketServer
 
-__all__ = ["ServedConnection"]
-
 _log = logging.getLogger(__name__)
 
 #: Calls of a connection that wait; one more is answered at once.

@@ -25,8 +25,6 @@ from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
-__all__ = ["Applier", "no_ledger"]
-
 Array = npt.NDArray[Any]
 
 _NO_PARTS = PushParts()

@@ -21,8 +21,6 @@ from globalstep.ps.store.store import read_now
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import JournalPart
 
-__all__ = ["StateReader", "prepare_room_for_made"]
-
 Array = npt.NDArray[Any]
 _NO_DATA = memoryview(b"")
 

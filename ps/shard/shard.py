@@ -37,8 +37,6 @@ from globalstep.rules import check_declaration, get_rule
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId, State
 
-__all__ = ["Shard"]
-
 #: A chief that has been silent for so long is not waited for.
 _CHIEF_SILENT_SECS = 5.0
 _NO_PUSH = PushId("", 0)

@@ -22,8 +22,6 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.wire_packing import WirePacking
 
-__all__ = ["KnownRows", "Part", "Places", "PushMessages", "Split", "joined_bytes"]
-
 Array = npt.NDArray[Any]
 _NBYTES, _DTYPE = attrgetter("nbytes"), attrgetter("dtype")
 #: Numbers of fewer bytes are put into one piece, which the transport need not do piece by piece.

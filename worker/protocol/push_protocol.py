@@ -37,8 +37,6 @@ from globalstep.worker.protocol.push_result import Applied, PushResult
 if TYPE_CHECKING:
     from globalstep.worker.protocol.error_feedback import Rest
 
-__all__ = ["PushProtocol"]
-
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]

@@ -26,8 +26,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.message import NO_CALL, REPLY_LIMIT_BYTES, Message
 from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
 
-__all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection"]
-
 
 @dataclass(slots=True, eq=False)
 class ConnectionTicket:
