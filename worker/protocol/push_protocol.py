@@ -160,8 +160,8 @@ class PushProtocol:
         """
         known = known or self.messages.known(wanted)
         parts = self.messages.split(wanted) if known is None else known.parts
-        # Values of one shard are consistent by themselves.
-        asked = sorted({*parts, self.run.sequencer}) if len(parts) > 1 else []
+        # The sequencer's own values are as of all that it has decided; another shard may not have been told of it yet.
+        asked = [] if parts.keys() <= {self.run.sequencer} else sorted({*parts, self.run.sequencer})
         if not parts:
             return []
         for _ in range(_READ_TRIES):
@@ -181,7 +181,7 @@ class PushProtocol:
         return self.push(Push(reads=wanted.reads)).values
 
     def _are_consistent(self, shards: Iterable[int], replies: Mapping[int, Message]) -> bool:
-        """Whether the values of several shards are of one moment: no push came between."""
+        """Whether all that was decided on the shards' values is applied: they are of one moment."""
         sequencer = self.run.sequencer
         decided = replies[sequencer].reply
         assert decided is not None
@@ -200,7 +200,7 @@ class PushProtocol:
         Args:
             wanted: What is read.
             parts: Shard -> its part.
-            cut_with: Whose values are to be consistent; empty for those of one shard.
+            cut_with: Whose values are to be consistent; empty for those of the sequencer alone.
             afresh: Whether to tell layouts anew.
         """
         requests: dict[int, _Sent] = {}
