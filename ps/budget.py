@@ -29,11 +29,6 @@ import numpy.typing as npt
 from globalstep.errors import ResourceExhaustedError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = [
-    "PATIENCE_SECS", "RETRY_SECS", "SMALL_BYTES", "Account", "Budget", "Kind", "MemoryClaim", "ReplyBuffer",
-    "ReplyMemory",
-]  # fmt: skip
-
 Array = npt.NDArray[np.uint8]
 
 #: Messages of fewer bytes are not counted: they are bounded by the number of connections.
@@ -213,7 +208,7 @@ class Budget:
         Claims that are `moved` are for the same kind from now on.
         """
         with self._lock:
-            if self._lacks(kind, account, nbytes, sum([one.nbytes for one in moved])) and not forced:
+            if self._lacks(kind, account, nbytes, moved) and not forced:
                 return None
             for claim in moved:
                 self._count(claim.kind, claim.whose, -claim.nbytes)
@@ -389,8 +384,8 @@ class Budget:
         ):
             del self._idle[0]
 
-    def _lacks(self, kind: Kind, account: Account, nbytes: int, moved: int = 0) -> str:
-        """Say why there are not so many bytes; "" where there are. `moved` ones are those of another kind now."""
+    def _lacks(self, kind: Kind, account: Account, nbytes: int, moved: Collection[MemoryClaim] = ()) -> str:
+        """Say why there are not so many bytes; "" where there are. `moved` claims are of another kind now."""
         if self._gone:
             self._collect()
         limit, of_kind = self.limit_bytes, self._of_kind
@@ -408,7 +403,8 @@ class Budget:
             return f"it has {own:,}, and others wait" if own and others else ""
         if alone:
             return ""
-        new, own = nbytes + moved, self._held.get((kind, account.name), 0)
+        new = nbytes + sum(one.nbytes for one in moved)
+        own = self._held.get((kind, account.name), 0)
         if of_kind[kind] + new > limit // 2:
             return f"{kind} have {of_kind[kind]:,}, and {limit // 2:,} at most"
         lasting = sum([of_kind[one] for one in _LASTING])

@@ -27,8 +27,6 @@ from globalstep.wire.message import Message
 if TYPE_CHECKING:
     from globalstep.ps.wal.log_file import LogFiles
 
-__all__ = ["LocalTransport", "LocalPS", "drop", "transports_to", "named"]
-
 
 class LocalPS:
     """PS tasks in this process.

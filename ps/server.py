@@ -47,8 +47,6 @@ from globalstep.runtime.metrics_port import Collector, MetricsPort, open_port
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 
-__all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "default_limit_bytes", "tcp_port_of"]
-
 _log = logging.getLogger(__name__)
 
 # What a shard loads when it first needs it, under its lock: in a task of its own it is there by then.

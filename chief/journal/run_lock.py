@@ -50,12 +50,16 @@ _STILL_SECS = 60.0
 
 # Guards _HELD; files are opened and locked under it, which waits for a second at most, where a file names nobody yet.
 _LOCK = threading.Lock()
-#: Path -> (descriptor, how many of this process's sessions have it).
-_HELD: dict[str, tuple[int, int]] = {}
+#: Path -> (descriptor, how many of this process's sessions have it, the thread of the first that has it `alone`).
+_HELD: dict[str, tuple[int, int, threading.Thread | None]] = {}
 
 
 def hold(
-    directory: str, clock: Clock = SYSTEM_CLOCK, ps: Sequence[str] = (), take_over: bool = False
+    directory: str,
+    clock: Clock = SYSTEM_CLOCK,
+    ps: Sequence[str] = (),
+    take_over: bool = False,
+    alone: bool = False,
 ) -> Callable[[], None]:
     """Take the lock of a run's directory for this process; its further sessions share it.
 
@@ -64,20 +68,28 @@ def hold(
         clock: The time that the file tells.
         ps: Addresses of the PS tasks; empty for a PS of this process.
         take_over: Go on without the lock where another process has it.
+        alone: Share it with no other thread of this process as long as that runs.
 
     Returns:
         What gives the lock free again, once.
 
     Raises:
-        FailedPreconditionError: If another process has it; the text says which, since when, and what to do.
+        FailedPreconditionError: If another process, or another thread `alone`, has it; the text says which, and what
+            to do.
     """
     if "://" in directory or not isinstance(storage_for(directory), LocalStorage):
         return lambda: None
     path = os.path.join(os.path.realpath(directory), FILE_NAME)
     with _LOCK:
         if path in _HELD:
-            file, sessions = _HELD[path]
-            _HELD[path] = file, sessions + 1
+            file, sessions, thread = _HELD[path]
+            if thread not in (None, threading.current_thread()) and thread.is_alive():
+                raise FailedPreconditionError(
+                    f"Thread {thread.name} of this process trains in {directory} already. Each gs.fit and Trainer has "
+                    "parameter servers of its own, so both would write over each other's checkpoints. Give this one "
+                    "another run_dir, or wait until that one has ended."
+                )
+            _HELD[path] = file, sessions + 1, thread
         else:
             try:
                 os.makedirs(directory, exist_ok=True)
@@ -96,7 +108,7 @@ def hold(
                 return lambda: None
             # Before a further session of this process may write.
             _clear_leftovers(os.path.dirname(path), clock)
-            _HELD[path] = file, 1
+            _HELD[path] = file, 1, threading.current_thread() if alone else None
     return _once(path)
 
 
@@ -222,9 +234,9 @@ def _once(path: str) -> Callable[[], None]:
             if done or path not in _HELD:
                 return
             done.append(True)
-            file, sessions = _HELD.pop(path)
+            file, sessions, thread = _HELD.pop(path)
             if sessions > 1:
-                _HELD[path] = file, sessions - 1
+                _HELD[path] = file, sessions - 1, thread
                 return
             with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)
@@ -237,7 +249,7 @@ def _forget_in_child() -> None:
     """Let go, in a process that was forked: the lock is its parent's, and is to end with it."""
     global _LOCK
     _LOCK = threading.Lock()
-    for file, _ in _HELD.values():
+    for file, _, _ in _HELD.values():
         os.close(file)
     _HELD.clear()
 

@@ -49,9 +49,9 @@ class RunFiles:
         require_utf8(os.path.abspath(self.directory))
         return os.path.abspath(self.directory)
 
-    def hold(self, clock: Clock, ps: Sequence[str], take_over: bool) -> Callable[[], None]:
+    def hold(self, clock: Clock, ps: Sequence[str], take_over: bool, alone: bool) -> Callable[[], None]:
         """Take the lock of the directory; see `run_lock.hold`."""
-        return run_lock.hold(self.absolute, clock, ps, take_over)
+        return run_lock.hold(self.absolute, clock, ps, take_over, alone)
 
     def newest(self, thorough: bool | None = None) -> str | None:
         """Return the newest checkpoint; None for none. See `latest_checkpoint`."""

@@ -28,11 +28,13 @@ class RunSession(Protocol):
         cluster: The client of the cluster.
         restored_from: Prefix of the checkpoint that the model was restored from when the session was made; "" for none.
         at_close: What is let go of once the session has left its cluster.
+        trains_alone: No other thread of the process is to train in its directory with a PS of its own.
     """
 
     cluster: ClusterClient
     restored_from: str
     at_close: contextlib.ExitStack
+    trains_alone: bool
 
     @property
     def last_outcome(self) -> Outcome | None:

@@ -103,7 +103,8 @@ class SessionMaking:
                 # Until the session ends: PS tasks know of no other job that trains in the directory.
                 own = isinstance(master, str) and is_in_process(master)
                 ps = [] if own else [address for address in client.run.addresses if address]
-                session.at_close.callback(files.hold(self._clock, ps, bool(ps) and takes_over()))
+                alone = own and session.trains_alone
+                session.at_close.callback(files.hold(self._clock, ps, bool(ps) and takes_over(), alone))
             mine = self._mine(client, files, is_chief=True)
             statuses = wait_for_answers(client, self._clock, max_wait_secs)
             # Of another run, which is dropped.

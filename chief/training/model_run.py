@@ -75,6 +75,7 @@ class ModelSession:
         cluster: As given.
         restored_from: Prefix of the checkpoint that the model was restored from; "" for none.
         at_close: What is let go of once the session has left its cluster.
+        trains_alone: See RunSession.
         stepper: Takes the steps.
         pushes_in_flight: As given.
         last_outcome: What became of the last push that a step has had the answer of; None before the first.
@@ -84,6 +85,7 @@ class ModelSession:
         self.cluster = cluster
         self.restored_from = ""
         self.at_close = contextlib.ExitStack()
+        self.trains_alone = True
         self.stepper = Stepper(trained, cluster, compute, in_flight)
         self.pushes_in_flight = in_flight
         self.last_outcome: Outcome | None = None

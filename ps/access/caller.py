@@ -15,8 +15,6 @@ from globalstep.errors import PermissionDeniedError, UnauthenticatedError
 if TYPE_CHECKING:
     from globalstep.ps.access.role_tokens import TokenLine
 
-__all__ = ["ANONYMOUS", "CALLER", "Caller", "Everybody", "ProvenCall", "Role", "TokenRevokedError"]
-
 
 class TokenRevokedError(UnauthenticatedError):
     """The token that a connection was opened with is not valid any more: the connection ends."""

@@ -30,8 +30,6 @@ from globalstep.security.credentials import ROLE_URI, is_loopback
 from globalstep.security.peer_uid import parse_peer
 from globalstep.security.token_proofs import REPLY_KEY, digest_of
 
-__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "CallThreads", "Seats", "check_share", "whose_seat"]
-
 #: Seats that only the chief and PS tasks get, beyond those of everybody.
 KEPT_SEATS = 8
 #: Threads beyond the seats: those that refuse a caller when no seat is free.

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from globalstep.runtime.clock import Clock
 
-__all__ = ["InterpreterTurns"]
-
 #: CPython's own 0.005 s are more than an honest request takes, which would wait so long whenever a thread of gRPC's is
 #: at work on what an attacker sent. But short turns cost where several threads of gRPC's work for honest clients.
 _SHORT_SECS = 0.0005

@@ -10,8 +10,6 @@ from collections.abc import Hashable
 
 from globalstep.runtime.clock import Clock
 
-__all__ = ["LogLimit"]
-
 _EVERY_SECS = 10.0
 #: Kinds that are counted apart; all others are of one kind.
 _MOST_KINDS = 1000

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from globalstep.security.peer_uid import is_ours, uid_of_connection
 
-__all__ = ["OwnUser", "kernel_tells"]
-
 
 class OwnUser:
     """Refuses callers of this machine that run as another user than this process. Thread-safe.

@@ -29,8 +29,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import RUN_TOKEN, check_token, read_secret
 from globalstep.security.token_proofs import token_id
 
-__all__ = ["ROLES", "RoleTokens", "RunTokens", "TokenLine", "parse_tokens", "token_lines"]
-
 _log = logging.getLogger(__name__)
 
 ROLES = ("chief", "standby", "worker", "ps")

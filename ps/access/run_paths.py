@@ -15,8 +15,6 @@ from typing import Any
 from globalstep.errors import InvalidArgumentError, PermissionDeniedError
 from globalstep.files.storage import PROBE
 
-__all__ = ["RunPaths"]
-
 #: Fields of requests that are names of files in the request's directory.
 _NAMES = ("file", "probe_file")
 

@@ -24,8 +24,6 @@ from globalstep.runtime.clock import Clock
 from globalstep.security.certificates import role_of_certificate
 from globalstep.security.credentials import RUN_TOKEN, Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 
-__all__ = ["Security", "SecurityOptions", "add_arguments"]
-
 _log = logging.getLogger(__name__)
 
 

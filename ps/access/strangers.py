@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from globalstep.runtime.clock import Clock
 from globalstep.security.connection_proofs import CLAIM_BYTES, PROOF_BYTES
 
-__all__ = ["Stranger", "Strangers"]
-
 
 @dataclass(slots=True)
 class Stranger:

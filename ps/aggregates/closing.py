@@ -23,8 +23,6 @@ from globalstep.ps.shard.replies import Awaited, OpenStep, StepWait
 from globalstep.ps.shard.resources import Resources
 from globalstep.wire.declarations import Increment, PushId, State
 
-__all__ = ["Closing", "Counted"]
-
 _log = logging.getLogger("globalstep")
 
 #: After so many contributors to a step, those that are gone are looked for.

@@ -26,8 +26,6 @@ from globalstep.ps.store.finite import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
 from globalstep.wire.sparse_rows import merge_rows
 
-__all__ = ["Contributions", "HeldOps"]
-
 Array = npt.NDArray[Any]
 
 #: Rows of fewer bytes are not merged before they are applied.

@@ -13,8 +13,6 @@ import math
 from collections.abc import Set
 from typing import NamedTuple
 
-__all__ = ["ArrivalTimes", "Contributors", "UnitClaims"]
-
 #: A claim that has taken so many times as long as its client's units do, and so many seconds more, counts for nothing:
 #: its client is dead, stopped, or slower than it was.
 _PATIENCE, _PATIENCE_SECS = 1.5, 0.05

@@ -25,8 +25,6 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Increment, Read
 
-__all__ = ["Make", "OpenCall", "ParkedCall", "ServedLine", "StepWaits", "await_slower"]
-
 #: Longest patience: meanwhile nobody looks whether a contributor is gone.
 _MOST_PATIENCE_MS = 1000
 #: See StepWaits._is_over.

@@ -14,8 +14,6 @@ from typing import Any
 from globalstep.errors import InvalidArgumentError
 from globalstep.wire.declarations import Increment
 
-__all__ = ["MOST_CONTRIBUTIONS", "Aggregates", "OpenAggregate", "check_contribution"]
-
 #: Of one step.
 MOST_CONTRIBUTIONS = 1 << 16
 

@@ -12,8 +12,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
 from globalstep.wire import codec
 
-__all__ = ["ENTRY_KINDS", "decode", "encode"]
-
 #: By their numbers on the wire.
 ENTRY_KINDS: Mapping[int, EntryKind] = {int(kind): kind for kind in EntryKind}
 

@@ -20,8 +20,6 @@ from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.push_table import MAX_STALENESS
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 
-__all__ = ["Journal", "JournalPart"]
-
 #: 176 MB, an hour of a thousand pushes a second.
 LIMIT_RECORDS = 4 << 20
 #: So many of the oldest go at once where there are too many.

@@ -27,20 +27,6 @@ from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import Journal
 
-__all__ = [
-    "AggregatePlace",
-    "Entry",
-    "EntryKind",
-    "HyperValues",
-    "LEARNING_RATE",
-    "LIMIT_SHARDS",
-    "Ledger",
-    "Unfinished",
-    "refusal",
-    "scaled",
-]
-
-
 #: Shards of a run: the sequencer keeps a little of each.
 LIMIT_SHARDS = 1 << 16
 #: The largest value of a step.
@@ -320,15 +306,18 @@ class Ledger:
             return list(pending)  # of the last push: each has as many as workers push at the same time
         return [entry for entry in pending if entry.index <= up_to]
 
-    def last_of(self, shard: int) -> int:
-        """Give the index of the last entry in which a shard takes part; 0 for none.
+    def last_of(self, shards: Iterable[int]) -> dict[int, int]:
+        """Return the index of the last entry in which each of some shards takes part; 0 for none.
 
         Raises:
             InvalidArgumentError: If there is no such shard.
         """
-        if not 0 <= shard < self.shards:
-            raise InvalidArgumentError(f"There is no shard {shard}; there are {self.shards}.")
-        return self._last_of_shard[shard]
+        last: dict[int, int] = {}
+        for shard in shards:
+            if not 0 <= shard < self.shards:
+                raise InvalidArgumentError(f"There is no shard {shard}; there are {self.shards}.")
+            last[shard] = self._last_of_shard[shard]
+        return last
 
     @property
     def floors(self) -> Sequence[int]:

@@ -22,8 +22,6 @@ from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.ledger import Ledger, Unfinished
 
-__all__ = ["ledger_image", "ledger_of_image"]
-
 
 def ledger_image(ledger: Ledger) -> Callable[[], bytes]:
     """Copy a ledger as it stands, quickly; gives a function that encodes the copy."""

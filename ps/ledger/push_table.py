@@ -20,8 +20,6 @@ from globalstep.errors import AbortedError, ResourceExhaustedError
 from globalstep.ps.members.presence import GONE_SECS
 from globalstep.wire.declarations import Outcome, OutcomeKind, PushId
 
-__all__ = ["LIMIT_CLIENTS", "MAX_STALENESS", "MOST_CLIENTS", "WINDOW", "PushTable"]
-
 #: A staleness beyond it is taken for it: a record of the journal has four bytes for it.
 MAX_STALENESS = 2**31 - 1
 #: Outcomes remembered of each client. A client has at most a few pushes under way at a time.

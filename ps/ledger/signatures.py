@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
     from globalstep.wire.declarations import PushId
 
-__all__ = ["KEY_BYTES", "Decision", "Floor", "Signer"]
-
 #: Of an incarnation's key.
 KEY_BYTES = 32
 _SIGNATURE_BYTES = 16

@@ -20,8 +20,6 @@ from globalstep.cluster.run_identity import NO_RUN, TAKE_OVER_VARIABLE, RunIdent
 from globalstep.errors import AbortedError
 from globalstep.runtime.clock import Clock
 
-__all__ = ["Claim", "ChiefLease", "ChiefLeaseView"]
-
 #: Terms are milliseconds since the epoch and a few more: what is beyond this is none.
 _BEYOND_TERMS = 1 << 62
 

@@ -20,8 +20,6 @@ from globalstep.ps.members.presence import LINGER_SECS, Absence, ClientView, Sta
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import Clock
 
-__all__ = ["ABANDON_VARIABLE", "EXIT_ABANDONED", "START_VARIABLE", "Patience", "Verdict", "Vigil", "judge"]
-
 _log = logging.getLogger("globalstep")
 
 #: Exit code of a PS task that was abandoned: its job was not declared done, and no client came, or came back.

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView, Presence
 from globalstep.ps.shard.replies import LeadWait
 
-__all__ = ["LOOK_SECS", "Leads"]
-
 #: How often leases are looked at, where the slowest does not move on.
 LOOK_SECS = 0.25
 #: Tasks that a wait names.

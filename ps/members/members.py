@@ -16,8 +16,6 @@ from globalstep.ps.members.presence import ClientView, LostClient, Presence
 from globalstep.runtime.clock import Clock
 from globalstep.wire.known_progress import KnownProgress
 
-__all__ = ["Members"]
-
 
 class Members:
     """The members of a shard's run. Thread-safe: every public method takes the shard's lock.

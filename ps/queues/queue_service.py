@@ -22,8 +22,6 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire.names import check_queue_name, shown
 from globalstep.wire.queue_elements import check_dtype, check_element
 
-__all__ = ["QueueService"]
-
 #: Calls that wait within the task at a time, and how long each does.
 MOST_PARKED = 32
 PARKED_SECS = 0.5

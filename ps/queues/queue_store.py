@@ -16,8 +16,6 @@ from globalstep.errors import AbortedError, InvalidArgumentError, ResourceExhaus
 from globalstep.ps.budget import Account, Budget, Kind
 from globalstep.ps.queues.stored_queue import Attributes, Element, SlotCall, StoredQueue, What
 
-__all__ = ["KINDS", "QueueAnswer", "QueueCall", "QueueStore"]
-
 #: Queues of a task, calls of a client at a time, and calls that are remembered of all clients.
 MOST_QUEUES = 1024
 MOST_SLOTS = 256

@@ -17,8 +17,6 @@ from typing import Any
 from globalstep.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from globalstep.ps.budget import Account, Kind, MemoryClaim
 
-__all__ = ["Attributes", "Element", "Place", "StoredQueue", "SlotCall", "What"]
-
 #: A call that waits, and has not been heard of for so long, loses its place.
 PLACE_SECS = 3.0
 

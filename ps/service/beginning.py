@@ -18,8 +18,6 @@ from globalstep.ps.shard.statistics import ShardView
 from globalstep.wire import codec
 from globalstep.wire.declarations import State
 
-__all__ = ["begin_event", "begin_with", "check_begin"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from globalstep.ps.wal.durability import Durability
     from globalstep.ps.wal.log_file import LogFiles
 
-__all__ = ["Control"]
-
 _log = logging.getLogger(__name__)
 
 #: Of a client that has not pushed, or where nobody waits for others: see Leads.view.

@@ -36,8 +36,6 @@ from globalstep.wire.text_limits import check_texts
 if TYPE_CHECKING:
     from globalstep.ps.access.authorization import Authorization
 
-__all__ = ["Handler"]
-
 _NO_PARTS = PushParts()
 #: Characters of an error's text.
 _MOST_SAID = 4096
@@ -252,7 +250,8 @@ class Handler:
         if memory.told is not None:
             memory.remember()
         reply.pull.applied = answer.applied
-        _encode_answer(answer, reply.pull, tensors)
+        if answer.reads:
+            _encode_answer(answer, reply.pull, tensors)
 
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
@@ -292,13 +291,14 @@ class Handler:
         event = events.Stage(message.incarnation, push, parts, message.step, message.unit)
         reply.stage.not_finite = self.shard.handle(event)
         reply.stage.SetInParent()
-        memory.remember()
+        if memory.told is not None:
+            memory.remember()
 
     def _commit(
         self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        found = [entries.decode(entry) for entry in message.entries]
-        answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
+        decided = list(map(entries.decode, message.entries))
+        answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), decided))
         reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
         reply.commit.signature, reply.commit.apply_micros = answer.signature, answer.apply_secs * 1e6
         _encode_answer(answer, reply.commit, tensors)

@@ -18,8 +18,6 @@ from globalstep.ps.shard.events import ReadSnapshot
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import PushId
 
-__all__ = ["LoadReport", "resident_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Save:

@@ -19,8 +19,6 @@ from prometheus_client.core import (
 
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["PSCollector"]
-
 
 class PSCollector:
     """Reads a PS task's Status whenever Prometheus asks.

@@ -14,8 +14,6 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.memory import Pool
 from globalstep.wire.codec import TensorWriter
 
-__all__ = ["pack_reply", "unpack_request"]
-
 #: What a request's data may unpack to, of what the task's Variables take, and of what came.
 _MOST_TIMES = 4
 

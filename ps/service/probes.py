@@ -13,8 +13,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-__all__ = ["HEALTH_NAME", "Health"]
-
 HEALTH_NAME = "grpc.health.v1.Health"
 
 

@@ -22,8 +22,6 @@ from globalstep.wire.declarations import Increment, OptimizerUse, padded
 if TYPE_CHECKING:
     from globalstep.ps.store.row_layouts import RowLayout
 
-__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "parts_of"]
-
 #: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
 #: few parts and reads of each.
 _TIMES = 4
@@ -89,6 +87,8 @@ def parts_of(
         memory.account.name = message.client or memory.account.name
     else:
         ops, memory.account.name = message.ops, message.id.client
+    if not (ops or message.reads or message.layout or data.nbytes or decision):
+        return PushParts((), (), data, account=memory.account)  # a PULL that only tells low-water marks
     check_counts(shard.now.store.variable_count, changes=ops, reads=message.reads)
     reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])

@@ -34,8 +34,6 @@ from globalstep.wire.socket_messages import MOST_AT_ONCE, WELCOME, Incoming, Out
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import GivenToken, SocketServer
 
-__all__ = ["ServedConnection"]
-
 _log = logging.getLogger(__name__)
 
 #: Calls of a connection that wait; one more is answered at once.
@@ -276,16 +274,27 @@ class ServedConnection:
         reply, pieces = answered
         self._reply(message.call, reply, pieces, flags)
 
-    def _reply(self, number: int, reply: pb.Reply, pieces: Sequence[memoryview], flags: int) -> None:
-        """Send a reply, its tensors in shared memory where there are many bytes of them."""
-        placed = self.blocks.put(pieces) if self.blocks is not None and pieces else None
+    def _reply(
+        self, number: int, reply: pb.Reply, pieces: Sequence[memoryview], flags: int, placed: Placed | None = None
+    ) -> None:
+        """Send a reply, its tensors in shared memory where there are many bytes of them, or are `placed` there."""
+        if placed is None and pieces and self.blocks is not None:
+            placed = self.blocks.put(pieces)
+        descriptor = None
         if placed is None:
             outgoing = Outgoing(number, reply.SerializeToString(), pieces)
             self._replied_bytes = outgoing.nbytes
-            self._send(outgoing, flags)
         else:
-            self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces])
-            self._send_placed(number, reply, placed, self._replied_bytes, flags)
+            self._replied_bytes, descriptor = sum([padded(piece.nbytes) for piece in pieces]), placed.descriptor
+            outgoing = Outgoing(number, reply.SerializeToString(), (), placed.place, self._replied_bytes, descriptor)
+        if self._unsent or descriptor is not None:
+            self._unsent.append((outgoing, descriptor))
+            self._send_rest(flags)
+            return
+        try:
+            outgoing.send(self._socket, flags)
+        except BlockingIOError:
+            self._unsent.append((outgoing, None))
 
     # ---- Calls that wait ----------------------------------------------------------------------
 
@@ -316,26 +325,10 @@ class ServedConnection:
         except (OSError, OpError) as error:
             self._refuse(message, error, flags)
             return
-        self._send_placed(message.call, pb.Reply(), placed, 0, flags)
+        self._reply(message.call, pb.Reply(), (), flags, placed)
 
     def _refuse(self, message: SocketMessage, error: Exception, flags: int) -> None:
-        head = pb.Reply(error=encode_error(error)).SerializeToString()
-        self._send(Outgoing(message.call, head, ()), flags)
-
-    def _send_placed(self, number: int, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
-        """Send a reply whose tensors lie in shared memory."""
-        outgoing = Outgoing(number, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor)
-        self._send(outgoing, flags, placed.descriptor)
-
-    def _send(self, outgoing: Outgoing, flags: int, descriptor: int | None = None) -> None:
-        if self._unsent or descriptor is not None:
-            self._unsent.append((outgoing, descriptor))
-            self._send_rest(flags)
-            return
-        try:
-            outgoing.send(self._socket, flags)
-        except BlockingIOError:
-            self._unsent.append((outgoing, None))
+        self._reply(message.call, pb.Reply(error=encode_error(error)), (), flags)
 
     def _send_rest(self, flags: int = 0) -> bool:
         """Send what has not been sent; gives whether there is some left."""

@@ -33,8 +33,6 @@ from globalstep.security.token_proofs import CHALLENGE_KEY
 from globalstep.wire.frames import CHUNK_BYTES, Assembler, frames_of
 from globalstep.wire.message import NO_CALL
 
-__all__ = ["SERVICE_NAME", "generic_handler", "refuse"]
-
 _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]

@@ -26,8 +26,6 @@ from globalstep.security.secure_channel import SecureChannel
 from globalstep.wire import codec
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Settler", "asking"]
-
 _log = logging.getLogger(__name__)
 
 #: A part is overdue when it has been staged this long and its worker has been silent this long.

@@ -26,8 +26,6 @@ from globalstep.wire.declarations import ALIGNMENT, padded
 from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes, create
 from globalstep.wire.socket_messages import Place, SocketMessage
 
-__all__ = ["Placed", "SharedBlocks"]
-
 Array = npt.NDArray[np.uint8]
 _NBYTES = attrgetter("nbytes")
 

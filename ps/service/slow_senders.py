@@ -24,8 +24,6 @@ from globalstep.runtime.clock import Clock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["GRACE_SECS", "Sender", "SlowSenders", "Stalled"]
-
 _log = logging.getLogger(__name__)
 
 #: What everybody is given before anything is asked for.

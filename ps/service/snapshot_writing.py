@@ -18,8 +18,6 @@ from globalstep.files.shard_file import SavedTensor, write_shard
 from globalstep.files.storage import Probe, sees_probe, storage_for
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["WrittenSnapshot", "write_snapshot"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -39,8 +39,6 @@ from globalstep.security.connection_proofs import CLAIM_BYTES, NAME_BYTES, TOKEN
 from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
 from globalstep.wire.shared_memory import is_offered
 
-__all__ = ["SocketServer"]
-
 _log = logging.getLogger(__name__)
 
 #: How long a token waits for its connection.

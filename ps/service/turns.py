@@ -27,8 +27,6 @@ from globalstep.ps.service.handler import Handler
 if TYPE_CHECKING:
     from globalstep.ps.service.served_connection import ServedConnection
 
-__all__ = ["Turn", "Turns"]
-
 
 class Turn(enum.Enum):
     """What a connection does next."""

@@ -25,8 +25,6 @@ from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.faults import AFTER, APPLY, BEFORE, CUT, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
-__all__ = ["Applier", "no_ledger"]
-
 Array = npt.NDArray[Any]
 
 _NO_PARTS = PushParts()
@@ -102,20 +100,15 @@ class Applier:
             raise InvalidArgumentError(
                 f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {now.ledger.index}."
             )
-        if not self._resources.replaying:
-            self._check_signed(now, entry)
+        if not (self._resources.replaying or now.signer.is_entry(now.shard, entry)):
+            raise PermissionDeniedError(
+                f"Entry {entry.index} of push {entry.push} is not as the sequencer signed it for PS task "
+                f"{now.shard}: pass on the entries of its replies unchanged."
+            )
         if entry.previous > applied:
             raise AbortedError(
                 f"Shard {now.shard} has applied entry {applied} and was sent {entry.index} after "
                 f"{entry.previous}: entries are missing. Ask the sequencer again."
-            )
-
-    def _check_signed(self, now: Incarnation, entry: Entry) -> None:
-        """Refuse an entry that the sequencer has not signed."""
-        if not now.signer.is_entry(now.shard, entry):
-            raise PermissionDeniedError(
-                f"Entry {entry.index} of push {entry.push} is not as the sequencer signed it for PS task "
-                f"{now.shard}: pass on the entries of its replies unchanged."
             )
 
     def _can_apply(self, now: Incarnation, entry: Entry) -> bool:
@@ -258,11 +251,12 @@ class Applier:
         The push is done, though there be no memory for its reads: its reply reads anew, or says that there is none.
         """
         values: list[Array] | None = []
+        reads = parts.reads
         try:
-            if plan is not None and parts.data is not None:
+            if reads and plan is not None and parts.data is not None:
                 values = now.store.read_plan(plan, parts.data, parts.buffer)
-            elif parts.reads:
-                values = now.store.read(parts.reads, parts.buffer)
+            elif reads:
+                values = now.store.read(reads, parts.buffer)
         except (MemoryError, ResourceExhaustedError):
             values = None
         packing = None if plan is None else Packing(plan.places, parts.known)
@@ -270,8 +264,8 @@ class Applier:
         if apply_secs is not None:
             self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
-        reads = parts.reads
-        kept = Kept(entry.push, entry.index, reads, values, packing, apply_secs or 0.0, changed, False, bytes_of(reads))
+        nbytes = bytes_of(reads) if reads else 0
+        kept = Kept(entry.push, entry.index, reads, values, packing, apply_secs or 0.0, changed, False, nbytes)
         now.replies.keep(kept)
         # Values that the sequencer read after a change go out at once.
         later = bool(values) and (now.ledger is None or not changed)

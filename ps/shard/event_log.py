@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.replies import Kept
     from globalstep.ps.store.store import VariableStore
 
-__all__ = ["NO_LOG", "EventLog", "Image"]
-
 
 @dataclass(frozen=True, slots=True)
 class Image:

@@ -42,13 +42,6 @@ if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import JournalPart  # noqa: F401 (it is in a string)
     from globalstep.ps.shard.incarnation import Incarnation
 
-__all__ = [
-    "LOGGED", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit",
-    "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
-    "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
-    "Release", "Resolve", "Resolved", "Resume", "Stage",
-]  # fmt: skip
-
 Array = npt.NDArray[Any]
 R = TypeVar("R", covariant=True)
 

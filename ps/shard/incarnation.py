@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from globalstep.ps.members.leads import Leads
     from globalstep.ps.store.snapshots import Snapshots
 
-__all__ = ["Incarnation", "Staged"]
-
 
 @dataclass(slots=True)
 class Staged:

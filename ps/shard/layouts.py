@@ -24,8 +24,6 @@ from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Re
 if TYPE_CHECKING:
     from globalstep.ps.store.row_layouts import RowLayout
 
-__all__ = ["Layout", "LayoutMemory", "PushParts"]
-
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
 #: What a layout takes for each change and read, and for each byte of its message, with the plan that applies it.

@@ -22,8 +22,6 @@ from globalstep.wire.declarations import State
 if TYPE_CHECKING:
     from globalstep.ps.members.leads import Leads
 
-__all__ = ["LifeCycle", "leads_of", "load_ledger"]
-
 
 def load_ledger(event: Begin) -> None:
     """Check a BEGIN, and make its ledger.

@@ -21,8 +21,6 @@ from globalstep.ps.store.store import read_now
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import JournalPart
 
-__all__ = ["StateReader", "prepare_room_for_made"]
-
 Array = npt.NDArray[Any]
 _NO_DATA = memoryview(b"")
 
@@ -53,7 +51,7 @@ class StateReader:
         hides = ledger is not None and not event.shards and ledger.visible != ledger.steps
         packing: Packing | None = None
         if layout is None or hides:
-            values = now.store.read(event.reads, event.buffer)
+            values = now.store.read(event.reads, event.buffer) if event.reads else []
         else:
             plan = layout.plan
             if plan is None or plan.version != now.store.version:
@@ -61,7 +59,7 @@ class StateReader:
             values, packing = read_now(plan, event.buffer), Packing(plan.places, event.known)
         answer = Answer(event.reads, values, packing, now.applied, now.applied)
         if ledger is not None and event.shards:
-            answer.last = {shard: ledger.last_of(shard) for shard in event.shards}
+            answer.last = ledger.last_of(event.shards)
         if ledger is not None and hides:
             for at, read in enumerate(event.reads):
                 if read.variable in ledger.visible:

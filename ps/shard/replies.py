@@ -15,11 +15,6 @@ from globalstep.ps.budget import Account, Budget, Kind, MemoryClaim
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
-__all__ = [
-    "Admission", "Answer", "Awaited", "Kept", "LeadWait", "OpenStep", "Packing", "ReplyCache", "StepMade", "StepWait",
-    "bytes_of",
-]  # fmt: skip
-
 Array = npt.NDArray[Any]
 
 #: Clients whose last reply is kept, where it is of a push that changed nothing; and of any.

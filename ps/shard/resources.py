@@ -19,8 +19,6 @@ from globalstep.runtime.clock import Clock
 from globalstep.runtime.faults import NO_FAULTS, Faults
 from globalstep.wire.declarations import PushId
 
-__all__ = ["FailStop", "Resources"]
-
 _OF_NOTHING_KEPT = 64
 _MOST_SAID = 500
 _KINDS_KEPT = 64

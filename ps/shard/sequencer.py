@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from globalstep.ps.aggregates.closing import Closing
     from globalstep.ps.members.leads import Leads
 
-__all__ = ["Sequencer"]
-
 #: Parts of one client that wait for a decision. A client has a few pushes in flight.
 _MOST_PARTS = 64
 #: What a part takes besides its data, and for each change, or read, that is not its layout's.

@@ -37,8 +37,6 @@ from globalstep.rules import check_declaration, get_rule
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId, State
 
-__all__ = ["Shard"]
-
 #: A chief that has been silent for so long is not waited for.
 _CHIEF_SILENT_SECS = 5.0
 _NO_PUSH = PushId("", 0)
@@ -160,7 +158,7 @@ class Shard:
     def _prepare_push(self, event: events.Push | events.Stage) -> None:
         """Find a gradient that is not finite, where the policy asks for that; refuse more reads than have memory."""
         if isinstance(event, events.Push) and event.kind is EntryKind.SNAPSHOT:
-            self._prepare_memory([event.push])
+            self._prepare_memory(event.push)
             return
         policy, parts, account = self.now.policy, event.parts, event.parts.account
         if policy.on_nan in LOOKS_AT_GRADIENTS and not event.not_finite:
@@ -177,25 +175,25 @@ class Shard:
     def _prepare_room(self, event: events.Pull) -> None:
         """Have room ready for what is read, if that is much."""
         plan, store = event.layout.plan if event.layout is not None else None, self.now.store
-        if event.buffer is not None and (plan is None or plan.read_bytes >= SMALL_BYTES):
+        if event.reads and event.buffer is not None and (plan is None or plan.read_bytes >= SMALL_BYTES):
             event.buffer.prepare(lambda: store.bytes_of(event.reads) if plan is None else plan.read_bytes)
 
     def _prepare_snapshot(self, event: events.Decided) -> None:
         if event.kind is EntryKind.SNAPSHOT:
-            self._prepare_memory([event.push])
+            self._prepare_memory(event.push)
 
     def _prepare_snapshots(self, event: events.Commit | events.Applied) -> None:
-        snapshots = [entry.push for entry in event.entries if entry.kind is EntryKind.SNAPSHOT]
-        if snapshots:
-            self._prepare_memory(snapshots)
+        for entry in event.entries:
+            if entry.kind is EntryKind.SNAPSHOT:
+                self._prepare_memory(entry.push)
 
-    def _prepare_memory(self, snapshots: Sequence[PushId]) -> None:
-        """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""
+    def _prepare_memory(self, snapshot: PushId) -> None:
+        """Have memory ready for a snapshot that is not taken yet, so that none is taken under the lock."""
         now = self.now
 
         def wanted() -> Sequence[Any]:
             with self._lock:
-                return () if all(item in now.snapshots for item in snapshots) else now.store.arenas()
+                return () if snapshot in now.snapshots else now.store.arenas()
 
         with self._lock:
             memory = now.snapshots.memory

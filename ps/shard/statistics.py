@@ -18,17 +18,6 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.wire.declarations import OptimizerDecl, OutcomeKind, State, VariableDecl
 
-__all__ = [
-    "STALENESS_BUCKETS",
-    "ChangeCount",
-    "ChangeCounts",
-    "LoadView",
-    "ShardView",
-    "Statistics",
-    "Traffic",
-    "staleness_bucket",
-]
-
 #: Sums stay there: a message holds no more, and a step that a program sets far forward makes any staleness.
 MOST_COUNTED = 2**64 - 1
 #: Combinations of Variables that pushes without a layout are counted by, before they are added up.

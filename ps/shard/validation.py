@@ -13,8 +13,6 @@ from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.wire.declarations import State
 
-__all__ = ["problems"]
-
 
 def problems(now: Incarnation) -> list[str]:
     """Say what does not hold of an incarnation; nothing where all is well."""

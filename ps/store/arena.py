@@ -25,11 +25,6 @@ from globalstep.rules.rule import BoundRule, Rule, check_alike
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl, padded
 
-__all__ = [
-    "ApplySpan", "Held", "PushPlan", "ReadSpan", "Total", "copies", "lay_out", "padded_count", "plan_reads",
-    "plan_runs",
-]  # fmt: skip
-
 Array = npt.NDArray[Any]
 
 #: Elements that are changed at a time where their values are to be copied: few enough to stay in the cache.

@@ -25,20 +25,6 @@ from globalstep.wire.names import check_name, shown
 if TYPE_CHECKING:
     from globalstep.ps.store.store import VariableStore
 
-__all__ = [
-    "check_indices",
-    "check_memory",
-    "check_operand",
-    "check_step",
-    "check_step_count",
-    "check_variables",
-    "kernels",
-    "no_memory_to_hold",
-    "no_memory_to_read",
-    "too_much_read",
-    "undeclared",
-]
-
 Array = npt.NDArray[Any]
 
 #: Variables of one shard, slots included, and steps of a run: every outcome of a push carries all steps.

@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
-__all__ = ["MOST_THREADS", "ONE_CORE", "WORTH_BYTES", "Cores", "default_threads"]
-
 #: From this many bytes touched on, two threads are faster than one: benchmarks/figures.md.
 WORTH_BYTES = 64 << 20
 #: A few cores take what the memory gives; more threads than this would only take cores from the connections.

@@ -23,8 +23,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.ps.shard.layouts import Layout, PushParts
 
-__all__ = ["find_not_finite", "ignoring_float_errors"]
-
 Array = npt.NDArray[Any]
 
 #: Dtypes whose products BLAS adds up.

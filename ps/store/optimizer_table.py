@@ -29,10 +29,6 @@ from globalstep.wire.names import check_name, shown
 if TYPE_CHECKING:
     from globalstep.ps.store.store import VariableStore
 
-__all__ = [
-    "LIMIT_DECLARED", "Growth", "OptimizerTable", "advance_scalars", "check_covered", "check_slot", "evaluate_use",
-]  # fmt: skip
-
 #: Optimizers of a shard with the Variables that they train and the parts of their expressions, all together.
 LIMIT_DECLARED = 2_000_000
 #: So many characters of names count like one more of these.

@@ -21,8 +21,6 @@ from globalstep.ps.budget import MemoryClaim
 from globalstep.ps.store.checking import check_indices, too_much_read
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Read, VariableDecl, padded
 
-__all__ = ["RowChange", "RowLayout"]
-
 Array = npt.NDArray[Any]
 _IDS = np.dtype(np.int64)
 

@@ -25,8 +25,6 @@ from globalstep.ps.budget import RETRY_SECS
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import PushId, padded
 
-__all__ = ["SnapshotMemory", "Snapshots"]
-
 Array = npt.NDArray[Any]
 
 # Advice that a system may lack; without it pages are taken more slowly.

@@ -55,8 +55,6 @@ from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.declarations import PushId
 
-__all__ = ["ABANDONED", "Durability", "log_folder", "shard_folder"]
-
 _log = logging.getLogger(__name__)
 
 #: How often the chief is asked for a checkpoint, and how often it is said why.

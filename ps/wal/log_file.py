@@ -39,18 +39,6 @@ from globalstep.errors import DataLossError
 from globalstep.files.storage import Storage, storage_for
 from globalstep.wire.declarations import padded
 
-__all__ = [
-    "LOG_FILES",
-    "NO_ROOM",
-    "LogFiles",
-    "LoggedRecord",
-    "SegmentReader",
-    "SegmentWriter",
-    "readers",
-    "segment_path",
-    "segments_in",
-]
-
 _MAGIC: Final = b"GSLOG\x00\x03\n"
 #: Of versions whose records say something else.
 _OLDER: Final = (b"GSLOG\x00\x01\n", b"GSLOG\x00\x02\n")

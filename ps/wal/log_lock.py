@@ -24,8 +24,6 @@ from pathlib import Path
 from globalstep.errors import LostStateError, UnavailableError
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 
-__all__ = ["LogLock"]
-
 _log = logging.getLogger(__name__)
 
 _LOCK = "lock"

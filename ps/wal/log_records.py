@@ -29,8 +29,6 @@ from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, PushId
 
-__all__ = ["Encoded", "Records", "base_record", "begin_record", "encoder", "resume_event"]
-
 Array = npt.NDArray[Any]
 
 #: Of entries that no push's COMMIT has brought.

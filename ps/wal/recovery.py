@@ -35,8 +35,6 @@ from globalstep.ps.wal.write_ahead_log import base_note_path, base_path
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Outcome, OutcomeKind
 
-__all__ = ["Replay", "bases_in", "play_again"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -37,9 +37,6 @@ from globalstep.ps.wal.log_records import Encoded, base_record, begin_record, en
 from globalstep.runtime.waiting import Reminder
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Beginning", "Continuation", "WriteAheadLog", "base_note_path", "base_path"]
-
-
 _log = logging.getLogger(__name__)
 
 _RESERVE = "reserve"

@@ -287,10 +287,13 @@ class Simulation:
 
     def _settled(self) -> bool:
         """Whether every part is decided and every increment visible; the settlers see to that."""
-        ledger = self.tasks[self.sequencer].shard.now.ledger
+        lives = [task.shard.now for task in self.tasks]
+        ledger = lives[self.sequencer].ledger
         if self._failure is not None or ledger is None:
             return True
-        return ledger.visible == ledger.steps and not any(task.shard.now.staged for task in self.tasks)
+        # A task that dies after the last save has nothing more to say.
+        lost = any(life.number != lives[self.sequencer].number for life in lives)
+        return (lost or ledger.visible == ledger.steps) and not any(life.staged for life in lives)
 
     def _check_end(self) -> None:
         if not self._settled():

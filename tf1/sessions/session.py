@@ -123,6 +123,7 @@ class Session:
         self.restored_from = ""
         #: What is let go of once the session has left its cluster.
         self.at_close = contextlib.ExitStack()
+        self.trains_alone = False  # a program may have an evaluating session beside its training one
         self._entered: list[contextlib.ExitStack] = []
 
     @property

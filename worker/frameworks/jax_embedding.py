@@ -16,8 +16,6 @@ from globalstep.wire.draws import Draw
 from globalstep.worker.client.row_pieces import pieces_of
 from globalstep.worker.frameworks.training_model import Array, check_table, require_extra, where_rows_are
 
-__all__ = ["Embedding"]
-
 jax: Any = require_extra("jax", "gs.jax.Embedding", "jax")
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.waits.contributing import UnitOfWork
 
-__all__ = ["LocalSteps", "WorkUnits", "batch_source", "check_options", "take_unit"]
-
 _MOST_UNITS = 1 << 16
 
 

@@ -19,8 +19,6 @@ from globalstep.wire.draws import Draw
 from globalstep.worker.client.row_pieces import pieces_of
 from globalstep.worker.frameworks.training_model import Array, check_table, require_extra, where_rows_are
 
-__all__ = ["Embedding", "EmbeddingBag", "TableModule", "copied_without_tables"]
-
 torch: Any = require_extra("torch", "gs.torch.Embedding", "torch")
 
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.declarations import Op, OpKind
 
-__all__ = ["ErrorFeedback", "Rest"]
-
 Array = npt.NDArray[Any]
 #: (optimizer, Variable) -> what was not sent yet.
 Rest = Mapping[tuple[str, str], Array]

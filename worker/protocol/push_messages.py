@@ -22,8 +22,6 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.wire_packing import WirePacking
 
-__all__ = ["KnownRows", "Part", "Places", "PushMessages", "Split", "joined_bytes"]
-
 Array = npt.NDArray[Any]
 _NBYTES, _DTYPE = attrgetter("nbytes"), attrgetter("dtype")
 #: Numbers of fewer bytes are put into one piece, which the transport need not do piece by piece.
@@ -211,7 +209,7 @@ class PushMessages:
         if answer.bare:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
-            return known.places.arrays(data)
+            return known.places.arrays(data) if push.reads else []
         if known is not None and (known.places is None or known.lacks_places):
             wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
             # A push that was refused has no values, and says nothing of where they would lie. So has a contribution

@@ -37,8 +37,6 @@ from globalstep.worker.protocol.push_result import Applied, PushResult
 if TYPE_CHECKING:
     from globalstep.worker.protocol.error_feedback import Rest
 
-__all__ = ["PushProtocol"]
-
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
@@ -162,8 +160,8 @@ class PushProtocol:
         """
         known = known or self.messages.known(wanted)
         parts = self.messages.split(wanted) if known is None else known.parts
-        # Values of one shard are consistent by themselves.
-        asked = sorted({*parts, self.run.sequencer}) if len(parts) > 1 else []
+        # The sequencer's own values are as of all that it has decided; another shard may not have been told of it yet.
+        asked = [] if parts.keys() <= {self.run.sequencer} else sorted({*parts, self.run.sequencer})
         if not parts:
             return []
         for _ in range(_READ_TRIES):
@@ -183,7 +181,7 @@ class PushProtocol:
         return self.push(Push(reads=wanted.reads)).values
 
     def _are_consistent(self, shards: Iterable[int], replies: Mapping[int, Message]) -> bool:
-        """Whether the values of several shards are of one moment: no push came between."""
+        """Whether all that was decided on the shards' values is applied: they are of one moment."""
         sequencer = self.run.sequencer
         decided = replies[sequencer].reply
         assert decided is not None
@@ -202,7 +200,7 @@ class PushProtocol:
         Args:
             wanted: What is read.
             parts: Shard -> its part.
-            cut_with: Whose values are to be consistent; empty for those of one shard.
+            cut_with: Whose values are to be consistent; empty for those of the sequencer alone.
             afresh: Whether to tell layouts anew.
         """
         requests: dict[int, _Sent] = {}
@@ -401,6 +399,8 @@ class PushProtocol:
             answer = message.reply.push if message.reply.HasField("push") else message.reply.commit
             found[shard] = self.messages.values(push, shard, answer, message.data)
             as_of[shard] = answer.as_of
+        if not push.reads:
+            return PushResult(outcome, [], applied)
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are not consistent: read again.

@@ -16,8 +16,6 @@ from globalstep.errors import NotFiniteGradientError
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Outcome, OutcomeKind
 
-__all__ = ["Applied", "DroppedPushes", "PushResult"]
-
 Array = npt.NDArray[Any]
 
 

@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 from globalstep.errors import CancelledError, JobDoneError
 from globalstep.runtime.waiting import wait_announced
 
-__all__ = ["PushTicket", "PushesInFlight"]
-
 T = TypeVar("T")
 
 

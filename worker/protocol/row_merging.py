@@ -24,8 +24,6 @@ from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl
 if TYPE_CHECKING:
     from globalstep.wire.sparse_rows import RowGroups
 
-__all__ = ["MergedReads", "RowMerging"]
-
 Array = npt.NDArray[Any]
 
 #: Rows of fewer bytes than this go as they are: the PS copes with repeats too, and no kernel need be loaded.

@@ -21,8 +21,6 @@ from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Op, OptimizerDecl, Push, Read, RowRange, VariableDecl
 from globalstep.wire.draws import Draw
 
-__all__ = ["Join", "Splitter", "part_name", "split_declaration", "split_optimizer", "whole_name"]
-
 Array = npt.NDArray[Any]
 #: Takes the values of the parts' reads, in order, and gives that of the whole's.
 Join = Callable[[Iterator[Array]], Array]

@@ -22,8 +22,6 @@ from globalstep.wire.wire_options import WireOptions
 if TYPE_CHECKING:
     from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
 
-__all__ = ["WirePacking"]
-
 _FORMS = {"float32": pb.FORM_RAW, "bfloat16": pb.FORM_BFLOAT16, "float16": pb.FORM_FLOAT16, "int8": pb.FORM_INT8}
 _READING = frozenset({"pull", "push", "commit"})
 

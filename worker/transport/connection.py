@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
 import select
 import socket
 import threading
@@ -26,8 +25,6 @@ from globalstep.errors import InvalidArgumentError, OpError, UnavailableError, e
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.message import NO_CALL, REPLY_LIMIT_BYTES, Message
 from globalstep.wire.socket_messages import Incoming, Outgoing, Place, SocketMessage
-
-__all__ = ["Connection", "ConnectionTicket", "Load", "SocketConnection"]
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +69,8 @@ class Connection(abc.ABC):
     """
 
     kind: str
+    #: What `_prepare` makes of no tensors, where no reply will come.
+    nothing: Any = ()
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -143,10 +142,9 @@ class Connection(abc.ABC):
 
     def tell(self, request: pb.Request) -> None:
         """Send a request without tensors that is not answered."""
-        load = self._prepare(request, (), math.inf)
         try:
             with self._sending:
-                self._transmit(NO_CALL, request, load)
+                self._transmit(NO_CALL, request, self.nothing)
         except OpError as error:
             self.break_off(error)
 
@@ -215,6 +213,8 @@ class SocketConnection(Connection):
         label: What messages call the task.
         connection: The socket, past its welcome.
     """
+
+    nothing = Load(())
 
     def __init__(self, label: str, connection: socket.socket) -> None:
         super().__init__(label)

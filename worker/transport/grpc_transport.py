@@ -42,8 +42,6 @@ from globalstep.worker.transport.connection import Connection, ConnectionTicket,
 from globalstep.worker.transport.shm_transport import SharedConnection
 from globalstep.worker.transport.socket_choice import CALLED, SOCKETS, choose_socket
 
-__all__ = ["GrpcTransport", "transports_to"]
-
 _log = logging.getLogger(__name__)
 
 #: Longest time that a data-plane call may take before it is broken off and retried.

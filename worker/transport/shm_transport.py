@@ -27,8 +27,6 @@ from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_
 from globalstep.wire.socket_messages import Incoming, Place, SocketMessage
 from globalstep.worker.transport.connection import ConnectionTicket, Load, SocketConnection
 
-__all__ = ["BlockPool", "SharedConnection", "data_area"]
-
 _log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.uint8]

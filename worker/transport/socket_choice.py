@@ -14,8 +14,6 @@ from globalstep.errors import OpError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.transport.connection import SocketConnection
 
-__all__ = ["CALLED", "SOCKETS", "SocketChoice", "choose_socket"]
-
 #: Transport -> the sockets that it tries to open, in order; where none can be, gRPC it is.
 SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
     "auto": (pb.LANE_SHM, pb.LANE_UNIX, pb.LANE_TCP),

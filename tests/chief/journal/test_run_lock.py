@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from small_model import build
 
+import globalstep as gs
 from globalstep.chief.journal import run_lock
 from globalstep.chief.journal.run_lock import FILE_NAME, hold, living_holder
 from globalstep.cluster.process_place import NO_PROCESS, Process, this_process
@@ -150,14 +153,41 @@ def test_the_sessions_of_one_process_share_it(tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_two_fits_of_one_process_do_not_train_in_one_directory(tmp_path):
+    """The second one, in another thread, is refused while the first one trains, and goes on from its end afterwards."""
+
+    one = np.ones(2, np.float32)
+
+    def loss(w, x):
+        return np.sum((w - x) ** 2), 2 * (w - x)
+
+    def fit(steps, batches):
+        sgd = gs.optim.SGD(0.1)
+        return gs.fit(0 * one, loss, batches, optimizer=sgd, steps=steps, run_dir=str(tmp_path))
+
+    def batches():
+        yield (one,)
+        with ThreadPoolExecutor(1) as other:
+            refused = other.submit(fit, 5, [(one,)])
+            with pytest.raises(
+                FailedPreconditionError, match=r"Thread MainThread of this process trains in .* another run_dir"
+            ):
+                refused.result()
+        yield (one,)
+
+    assert fit(2, batches()).step == 2
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(fit, 5, [(one,)]).result().step == 5
+
+
 def test_a_forked_child_does_not_keep_it(tmp_path):
     release = hold(str(tmp_path))
-    (file, _) = run_lock._HELD[os.path.realpath(tmp_path / FILE_NAME)]
+    (file, _, _) = run_lock._HELD[os.path.realpath(tmp_path / FILE_NAME)]
     copy = os.dup(file)  # as the child has it
     held = dict(run_lock._HELD)
     try:
         run_lock._HELD.clear()
-        run_lock._HELD["child's"] = copy, 1
+        run_lock._HELD["child's"] = copy, 1, None
         run_lock._forget_in_child()
         assert run_lock._HELD == {}
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -94,6 +94,28 @@ def test_a_read_between_whose_parts_a_push_comes_is_taken_again(connected, betwe
     assert ("push" in kinds_of(sent)) is (between == 2)
 
 
+def test_a_read_of_one_task_has_what_was_decided_before_though_its_client_died_between(connected):
+    """The simulation found it: what a client had seen counted was missing in its next read, until somebody settled."""
+
+    class DiesBeforeCommit:
+        def at(self, point: str, called: str) -> None:
+            if dying and point == BEFORE and called == "commit":
+                dying.pop()
+                raise InvalidArgumentError("as if it had died")
+
+    dying: list[bool] = []
+    ps = LocalPS(2, faults=DiesBeforeCommit())
+    client, other = connected(ps), connected(ps)
+    initialize(client)
+    other.refresh()
+    far = next(name for name in SHAPES if client.where[name] != client.sequencer)
+    dying.append(True)
+    with pytest.raises(InvalidArgumentError, match="as if it had died"):
+        client.push(step_push())
+    other.push(Push(increments=STEP))
+    assert other.pull([Read(far)])[0].tolist() == expected(1)[far]
+
+
 def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
     ps = LocalPS(2)
     client = connected(ps)
