@@ -18,8 +18,6 @@ from globalstep.tf1.ops.array_ops import reshape_like
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.sessions.session import Session, get_default_session
 
-__all__ = ["compute_gradient", "compute_gradient_error"]
-
 
 def compute_gradient(
     x: Any,

@@ -16,8 +16,6 @@ from typing import Any, cast
 
 from globalstep.lazy import Namespace, all_names
 
-__all__ = ["ModulePath", "module_paths"]
-
 _INTERNAL = (
     "of TensorFlow's own modules those are here that programs use, with the names that are public or often used; "
     "docs/compatibility.md lists the modules."

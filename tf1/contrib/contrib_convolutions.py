@@ -28,15 +28,6 @@ from globalstep.tf1.layers.layer import channels_of, pair, with_channels_last
 from globalstep.tf1.ops import more_conv_ops, nn_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "avg_pool3d",
-    "convolution2d_transpose",
-    "convolution3d",
-    "convolution3d_transpose",
-    "max_pool3d",
-    "separable_convolution2d",
-]
-
 _SEPARABLE = renamed_getter(
     {"bias": "biases", "depthwise_kernel": "depthwise_weights", "pointwise_kernel": "pointwise_weights"}
 )

@@ -25,38 +25,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_max, reduce_sum
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "avg_pool2d",
-    "WEIGHTS",
-    "XAVIER",
-    "ZEROS",
-    "bias_add",
-    "collect_variables",
-    "collected",
-    "collections_of",
-    "convolution",
-    "convolution1d",
-    "convolution2d",
-    "dropout",
-    "elu",
-    "finished",
-    "flatten",
-    "fully_connected",
-    "layer_format",
-    "legacy_fully_connected",
-    "legacy_relu",
-    "linear",
-    "max_pool2d",
-    "maxout",
-    "one_hot_encoding",
-    "relu",
-    "relu6",
-    "repeat",
-    "softmax",
-    "stack",
-    "unit_norm",
-]
-
 #: The names that contrib's layers give to their Variables, and the initializers that they take by default.
 WEIGHTS = renamed_getter({"kernel": "weights", "bias": "biases"})
 XAVIER = xavier_initializer()

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from globalstep.tf1.graph.definition import describe_place, place_of_program
 
-__all__ = ["deprecated"]
-
 _log = logging.getLogger("globalstep")
 
 _T = TypeVar("_T", bound=Callable[..., Any])

@@ -13,8 +13,6 @@ from globalstep.tf1.ops.embedding_ops import embedding_lookup
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["bow_encoder", "embed_sequence"]
-
 
 def embed_sequence(
     ids: Any,

@@ -11,8 +11,6 @@ from typing import Any
 
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
 
-__all__ = ["FLOAT_OPS_OPTIONS", "TRAINABLE_VARS_PARAMS_STAT_OPTIONS", "ModelAnalysis", "print_model_analysis"]
-
 #: Counts the parameters of Variables that are trained.
 TRAINABLE_VARS_PARAMS_STAT_OPTIONS = {"select": ["params"], "account_type_regexes": ["_trainable_variables"]}
 #: Accepted by `print_model_analysis`, which counts no operations.

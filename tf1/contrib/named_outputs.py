@@ -13,15 +13,6 @@ from typing import Any
 
 from globalstep.tf1.graph.graph import Node, add_to_collections, get_collection, get_collection_ref
 
-__all__ = [
-    "append_tensor_alias",
-    "collect_named_outputs",
-    "convert_collection_to_dict",
-    "gather_tensors_aliases",
-    "get_tensor_aliases",
-    "last_dimension",
-]
-
 
 def append_tensor_alias(tensor: Any, alias: str) -> Any:
     """Give a node another name, besides those that it has; a "/" at its end is dropped.

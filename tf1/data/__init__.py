@@ -3,8 +3,6 @@
 Layer: tf1.
 """
 
-__all__ = ["TRANSFORMATIONS"]
-
 #: Names of `gs.data.experimental` and `gs.contrib.data`, by module.
 TRANSFORMATIONS = {
     "globalstep.tf1.data.transformations": (

@@ -24,8 +24,6 @@ from globalstep.tf1.data.pipeline import Pipeline
 from globalstep.tf1.graph.graph import as_node
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["FixedLengthRecordDataset", "TFRecordDataset", "TextLineDataset"]
-
 
 def TextLineDataset(  # noqa: N802
     filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None

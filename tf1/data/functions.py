@@ -13,8 +13,6 @@ from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, get_default_graph
 from globalstep.tf1.loops.body import Body, parameter
 
-__all__ = ["ElementFunction"]
-
 
 class ElementFunction:
     """A function of an element.

@@ -14,16 +14,6 @@ from globalstep.tf1.data.elements import Pass, slices_of
 from globalstep.tf1.data.pipeline import Pipeline
 from globalstep.tf1.graph import nest
 
-__all__ = [
-    "AUTOTUNE",
-    "batch_and_drop_remainder",
-    "ignore_errors",
-    "map_and_batch",
-    "parallel_interleave",
-    "shuffle_and_repeat",
-    "unbatch",
-]
-
 AUTOTUNE = -1
 
 Transformation = Callable[[Pipeline], Pipeline]

@@ -15,8 +15,6 @@ from globalstep.tf1.ops.indexing_ops import where
 from globalstep.tf1.ops.math_ops import expm1, log, log1p, logical_and, sigmoid
 from globalstep.tf1.ops.nn_ops import softmax
 
-__all__ = ["floats", "logits_and_probs", "positive", "softplus_inverse", "where_defined"]
-
 
 def floats(*values: Any) -> list[Node]:
     """Give parameters as nodes of one floating dtype: that of the first node among them.

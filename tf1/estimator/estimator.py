@@ -61,8 +61,6 @@ from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.client.leaving import ends_unfinished
 
-__all__ = ["Estimator", "WarmStartSettings"]
-
 _log = logging.getLogger("globalstep")
 _LOSS = "loss"
 _STEP = "global_step"

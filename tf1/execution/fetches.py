@@ -18,8 +18,6 @@ from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 
-__all__ = ["Fetches", "feeds_of", "fetched", "flatten"]
-
 Rebuild = Callable[[Sequence[Any]], Any]
 
 

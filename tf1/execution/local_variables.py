@@ -23,8 +23,6 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 from globalstep.worker.step.own_optimizer import apply_rule
 
-__all__ = ["LocalVariables"]
-
 Array = npt.NDArray[Any]
 
 

@@ -23,7 +23,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.tf1.execution.run import PushForm, SteadyRun
 
-__all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
 
 #: Content of a slot whose value is not there yet.
 EMPTY: Any = object()

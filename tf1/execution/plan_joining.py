@@ -15,8 +15,6 @@ from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.expressions import names_in
 
-__all__ = ["may_join", "specs_of"]
-
 #: For each node, the mutations that it comes right after.
 Follows = Mapping[Node, frozenset[Mutation]]
 

@@ -9,8 +9,6 @@ from collections.abc import Collection, Sequence, Set
 
 from globalstep.tf1.graph.graph import Node, closure_of
 
-__all__ = ["evaluation_order"]
-
 
 def evaluation_order(
     nodes: Sequence[Node], rows: Set[Node], reads: Collection[Node]

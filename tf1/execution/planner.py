@@ -18,8 +18,6 @@ from globalstep.tf1.graph.kernels import saving_function_of
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["make_plan"]
-
 
 def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int]) -> Plan:
     """Plan a run.

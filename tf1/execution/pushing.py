@@ -22,7 +22,6 @@ from globalstep.wire.declarations import OpKind, OptimizerUse
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["Declarer", "as_fill", "is_declaring", "operand_of"]
 
 #: From this size on, an initial value is looked through for being one number throughout.
 _FILL_BYTES = 256

@@ -12,8 +12,6 @@ from typing import Any
 
 from globalstep.chief.checkpoints.tf_messages import message_classes
 
-__all__ = ["DATA_TYPES", "Attribute", "Model", "Node", "Tensor", "ValueInfo"]
-
 _MESSAGES = {
     "Entry": "string key = 1; string value = 2",
     "Opset": "string domain = 1; int64 version = 2",

@@ -30,8 +30,6 @@ from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
 from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["SavedModelBuilder", "load", "simple_save"]
-
 _log = logging.getLogger("globalstep")
 
 _MAIN_OP = "saved_model_main_op"

@@ -24,8 +24,6 @@ from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
 
-__all__ = ["LossNode", "loss_node"]
-
 
 class LossNode(Node):
     """The loss of a model of another framework, as `gs.torch`, `gs.jax` and `gs.py_loss` give it.

@@ -15,8 +15,6 @@ from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.worker.frameworks.training_model import Array, Evaluation
 
-__all__ = ["py_loss"]
-
 
 def py_loss(
     fn: Callable[..., tuple[Any, Sequence[Any]]],

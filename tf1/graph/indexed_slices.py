@@ -14,8 +14,6 @@ from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import OfValues
 
-__all__ = ["IndexedSlices"]
-
 
 class IndexedSlices(OfValues):
     """Rows of an array that has many more: `dense[indices[i]] += values[i]`, zero elsewhere.

@@ -14,8 +14,6 @@ from globalstep.dtypes import DType, as_dtype
 from globalstep.tf1.graph.graph import Graph, Node, Operation, as_node, session_or_default
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["OfValues", "SparseTensor", "SparseTensorValue"]
-
 
 class SparseTensorValue(NamedTuple):
     """The value of a SparseTensor: what a run gives for one, and what may be fed for one.

@@ -19,8 +19,6 @@ from globalstep.tf1.graph.write_graph import write_graph
 from globalstep.tf1.hooks.step import global_step_for
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 
-__all__ = ["CheckpointSaverHook", "saver_from"]
-
 
 class CheckpointSaverHook(CheckpointSaver):
     """Saves a checkpoint at the start, every so many steps or seconds, and at the end.

@@ -10,8 +10,6 @@ from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
-__all__ = ["PrefetchLookupHook"]
-
 
 class PrefetchLookupHook(SessionRunHook):
     """Feeds every run with the next batch, and prefetches the lookups of the one after it.

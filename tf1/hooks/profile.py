@@ -19,8 +19,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.execution.tracing import Trace
 from globalstep.tf1.hooks.step import global_step_for
 
-__all__ = ["ProfilerHook"]
-
 _log = logging.getLogger("globalstep")
 
 

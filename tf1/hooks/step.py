@@ -20,8 +20,6 @@ from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.variables.training_util import get_global_step
 
-__all__ = ["GlobalStepWaiterHook", "StepCounterHook", "StopAtStepHook", "global_step_for"]
-
 _log = logging.getLogger("globalstep")
 
 _WAITER_POLL_SECS = 0.5

@@ -15,8 +15,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.hooks.step import global_step_for
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 
-__all__ = ["SummarySaverHook"]
-
 
 class SummarySaverHook(SummarySaver):
     """Evaluates summaries with a run every so often, the first run among them, and writes them.

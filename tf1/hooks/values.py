@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["FeedFnHook", "FinalOpsHook", "LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook"]
-
 _log = logging.getLogger("globalstep")
 
 #: Of the Variables that are fetched to be looked at when a loss became NaN, taken as float64; and how many are named.

@@ -23,16 +23,6 @@ from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_value
 from globalstep.tf1.ops.gradient_ops import again
 
-__all__ = [
-    "ResizeMethod",
-    "resize_area",
-    "resize_bicubic",
-    "resize_bilinear",
-    "resize_image_with_pad",
-    "resize_images",
-    "resize_nearest_neighbor",
-]
-
 
 class ResizeMethod:
     """The ways of `gs.image.resize_images`."""

@@ -19,8 +19,6 @@ from globalstep.tf1.ops.joining_ops import concat, pad
 from globalstep.tf1.ops.more_conv_ops import depthwise_conv2d
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 
-__all__ = ["image_gradients", "sobel_edges", "ssim", "ssim_multiscale"]
-
 _SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 

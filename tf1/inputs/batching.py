@@ -26,17 +26,6 @@ from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuf
 from globalstep.tf1.inputs.sparse_examples import Kind, kind_of, restored, stored
 from globalstep.tf1.ops.summary_ops import scalar
 
-__all__ = [
-    "batch",
-    "batch_join",
-    "maybe_batch",
-    "maybe_batch_join",
-    "maybe_shuffle_batch",
-    "maybe_shuffle_batch_join",
-    "shuffle_batch",
-    "shuffle_batch_join",
-]
-
 #: The tensors of one example: a node or a SparseTensor, a list of those, or a dict of them.
 Example = Any
 

@@ -26,16 +26,6 @@ from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
 
-__all__ = [
-    "input_producer",
-    "limit_epochs",
-    "match_filenames_once",
-    "range_input_producer",
-    "slice_input_producer",
-    "string_input_producer",
-]
-
-
 _NO_STRINGS = "string_input_producer requires a non-null input tensor"
 
 

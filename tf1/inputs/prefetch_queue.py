@@ -18,8 +18,6 @@ from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
 
-__all__ = ["prefetch_queue"]
-
 
 def prefetch_queue(
     tensors: Any,

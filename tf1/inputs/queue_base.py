@@ -25,7 +25,6 @@ from globalstep.tf1.inputs.shared_queue import SharedQueue, shared_place
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
 
-__all__ = ["QueueBase", "common_shape", "dtype_list", "shape_list"]
 
 _log = logging.getLogger("globalstep")
 

@@ -21,7 +21,6 @@ from globalstep.tf1.inputs.queue_base import QueueBase
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
 _log = logging.getLogger("globalstep")
 

@@ -21,8 +21,6 @@ from globalstep.errors import CancelledError, DeadlineExceededError, OutOfRangeE
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder
 
-__all__ = ["Made", "QueueState"]
-
 #: One element: an array for each component of the queue.
 Element = tuple[Any, ...]
 

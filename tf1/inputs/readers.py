@@ -23,17 +23,6 @@ from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_state import QueueState
 
-__all__ = [
-    "FixedLengthRecordReader",
-    "IdentityReader",
-    "ReaderBase",
-    "ReaderRead",
-    "ReaderReadUpTo",
-    "TFRecordReader",
-    "TextLineReader",
-    "WholeFileReader",
-]
-
 #: A key and a record.
 Pair = tuple[str, bytes]
 

@@ -19,8 +19,6 @@ from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.wire.queue_elements import decode_element, encode_element
 
-__all__ = ["Kind", "kind_of", "restored", "stored"]
-
 #: Of a component of examples: its dtype, and whether it is sparse.
 Kind = tuple[DType, bool]
 

@@ -29,8 +29,6 @@ from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.more_conv_ops import dilated
 
-__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose"]
-
 
 class Conv2D(Layer):
     """A convolution of images as a layer; see `gs.layers.conv2d` for the arguments.

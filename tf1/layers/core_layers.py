@@ -21,8 +21,6 @@ from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.joining_ops import stack
 from globalstep.tf1.ops.product_ops import matmul, tensordot
 
-__all__ = ["Dense", "Dropout", "Flatten"]
-
 
 class Dense(Layer):
     """activation(inputs @ kernel + bias), as a layer; see `gs.layers.dense` for the arguments.

@@ -14,16 +14,6 @@ from globalstep.tf1.layers.layer import made_by
 from globalstep.tf1.layers.pooling_layers import AveragePooling3D, MaxPooling3D
 from globalstep.tf1.layers.separable_layers import SeparableConv1D, SeparableConv2D
 
-__all__ = [
-    "average_pooling3d",
-    "conv2d_transpose",
-    "conv3d",
-    "conv3d_transpose",
-    "max_pooling3d",
-    "separable_conv1d",
-    "separable_conv2d",
-]
-
 
 def conv3d(
     inputs: Any,

@@ -18,19 +18,6 @@ from globalstep.tf1.layers.layer import made_by
 from globalstep.tf1.layers.normalization_layers import BatchNormalization
 from globalstep.tf1.layers.pooling_layers import AveragePooling1D, AveragePooling2D, MaxPooling1D, MaxPooling2D
 
-__all__ = [
-    "average_pooling1d",
-    "average_pooling2d",
-    "batch_normalization",
-    "conv1d",
-    "conv2d",
-    "dense",
-    "dropout",
-    "flatten",
-    "max_pooling1d",
-    "max_pooling2d",
-]
-
 
 def dense(
     inputs: Any,

@@ -23,21 +23,6 @@ from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = [
-    "InputSpec",
-    "Layer",
-    "channels_of",
-    "chosen",
-    "is_channels_first",
-    "known_rank",
-    "last_size",
-    "made_by",
-    "pair",
-    "snake_case",
-    "triple",
-    "with_channels_last",
-]
-
 
 @dataclass
 class InputSpec:

@@ -18,8 +18,6 @@ from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 
-__all__ = ["BatchNormalization", "Moments", "batch_moments", "moved", "weighted_moments"]
-
 #: What TensorFlow's fused kernel wants at least, as cuDNN does.
 _LEAST_EPSILON = 1.001e-5
 

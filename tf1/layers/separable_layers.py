@@ -19,8 +19,6 @@ from globalstep.tf1.ops import more_conv_ops
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.init_ops import zeros_initializer
 
-__all__ = ["SeparableConv1D", "SeparableConv2D"]
-
 
 class SeparableConv2D(Layer):
     """A convolution of each channel by itself, and a mixture of channels, as a layer; see `gs.layers.separable_conv2d`.

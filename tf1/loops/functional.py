@@ -15,8 +15,6 @@ from globalstep.tf1.loops.tensor_array import TensorArray
 from globalstep.tf1.loops.while_loops import while_loop
 from globalstep.tf1.ops.array_ops import shape as shape_of
 
-__all__ = ["foldl", "foldr", "map_fn", "scan"]
-
 
 def map_fn(
     fn: Callable[..., Any],

@@ -22,8 +22,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.flow_gradients import FlowGradient, gradient_at, gradient_of_elements, without
 from globalstep.tf1.ops.building import static_value
 
-__all__ = ["TensorArray"]
-
 
 class TensorArray:
     """A list of arrays of one dtype, for use in loops.

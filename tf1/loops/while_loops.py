@@ -25,8 +25,6 @@ from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
 from globalstep.tf1.loops.tensor_array import TensorArray
 
-__all__ = ["while_loop"]
-
 
 def while_loop(
     cond: Callable[..., Any],

@@ -14,8 +14,6 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["false_negatives", "false_positives", "precision", "recall", "true_negatives", "true_positives"]
-
 
 def true_positives(
     labels: Any,

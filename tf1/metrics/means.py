@@ -16,18 +16,6 @@ from globalstep.tf1.ops.indexing_ops import where
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "accuracy",
-    "mean",
-    "mean_absolute_error",
-    "mean_cosine_distance",
-    "mean_relative_error",
-    "mean_squared_error",
-    "mean_tensor",
-    "percentage_below",
-    "root_mean_squared_error",
-]
-
 
 def mean(
     values: Any,

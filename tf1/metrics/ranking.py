@@ -20,16 +20,6 @@ from globalstep.tf1.ops.nn_ops import top_k
 from globalstep.tf1.ops.parsing_ops import sparse_tensor_to_dense
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "average_precision_at_k",
-    "precision_at_k",
-    "precision_at_top_k",
-    "recall_at_k",
-    "recall_at_top_k",
-    "sparse_average_precision_at_k",
-    "sparse_precision_at_k",
-]
-
 #: Stands where a row of sparse labels has fewer than another.
 _NONE = -(2**62)
 

@@ -18,18 +18,6 @@ from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weight
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "auc",
-    "false_negatives_at_thresholds",
-    "false_positives_at_thresholds",
-    "precision_at_thresholds",
-    "recall_at_thresholds",
-    "sensitivity_at_specificity",
-    "specificity_at_sensitivity",
-    "true_negatives_at_thresholds",
-    "true_positives_at_thresholds",
-]
-
 _log = logging.getLogger("globalstep")
 #: How far the outer thresholds lie outside of [0, 1], and what divisors are raised by.
 _TINY = 1e-7

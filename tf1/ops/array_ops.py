@@ -22,27 +22,6 @@ from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementw
 from globalstep.tf1.ops.gradient_ops import passes, sum_like
 from globalstep.tf1.ops.primitives import broadcast
 
-__all__ = [
-    "broadcast_dynamic_shape",
-    "broadcast_static_shape",
-    "broadcast_to",
-    "check_numerics",
-    "expand_dims",
-    "identity",
-    "matrix_transpose",
-    "moved_axis",
-    "rank",
-    "reshape",
-    "reshape_like",
-    "shape",
-    "shape_n",
-    "size",
-    "squeeze",
-    "stop_gradient",
-    "transpose",
-    "verify_tensor_all_finite",
-]
-
 
 def identity(input: Any, name: str | None = None) -> Node:
     """Give the value as it is; under `control_dependencies`, after they ran.

@@ -24,8 +24,6 @@ from globalstep.tf1.ops.array_ops import size
 from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
-
 
 def _values(t: Any) -> Node:
     """Give the node of a value, or of the rows of IndexedSlices."""

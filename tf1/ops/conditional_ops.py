@@ -18,8 +18,6 @@ from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.control_flow_ops import Assert
 from globalstep.tf1.ops.math_ops import add_n, cast
 
-__all__ = ["case", "cond"]
-
 _Branch = Callable[[], Any]
 
 

@@ -31,27 +31,6 @@ from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
 
-__all__ = [
-    "Assert",
-    "Print",
-    "assert_equal",
-    "assert_greater",
-    "assert_greater_equal",
-    "assert_less",
-    "assert_less_equal",
-    "assert_negative",
-    "assert_non_negative",
-    "assert_non_positive",
-    "assert_none_equal",
-    "assert_positive",
-    "group",
-    "no_op",
-    "py_func",
-    "tables_initializer",
-    "tuple",
-    "with_dependencies",
-]
-
 
 def no_op(name: str | None = None) -> Node:
     """Give an operation that does nothing, for its control inputs' sake."""

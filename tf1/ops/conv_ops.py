@@ -36,28 +36,6 @@ from globalstep.tf1.ops.sliding_windows import (
     to_kernels,
 )
 
-__all__ = [
-    "around",
-    "avg_pool",
-    "checked_padding",
-    "conv2d",
-    "images_gradient",
-    "inside",
-    "is_channels_first",
-    "laid_over",
-    "last_order",
-    "max_pool",
-    "means",
-    "output_shape",
-    "prepared",
-    "spatial_sizes",
-    "to_channels_first",
-    "to_channels_last",
-    "two_sizes",
-    "windows_of",
-]
-
-
 _Sizes = tuple[int, ...]
 #: Of the attributes of nodes: how windows lie.
 _steps, _how = itemgetter("strides", "padding"), itemgetter("size", "strides", "padding")

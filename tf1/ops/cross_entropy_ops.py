@@ -24,15 +24,6 @@ from globalstep.tf1.ops.gradient_ops import unbroadcast
 #: A cross entropy takes as long as so many multiplications for each score.
 _PASSES = 16
 
-__all__ = [
-    "log_poisson_loss",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "sparse_softmax_cross_entropy_with_logits",
-    "weighted_cross_entropy_with_logits",
-]
-
 
 def _check_arguments(function: str, sentinel: Any, labels: Any, logits: Any) -> None:
     if sentinel is not None:

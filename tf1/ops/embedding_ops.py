@@ -31,8 +31,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 from globalstep.tf1.ops.segment_ops import unsorted_segment_sum
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
 
-__all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
-
 
 def _tables(params: Any) -> list[Node]:
     if params is None or (isinstance(params, (list, tuple)) and not params):

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache"]
-
-
 class FileWriter(SummaryFileWriter):
     """Writes summaries and other events to an event file in `logdir`. Thread-safe.
 

@@ -28,20 +28,6 @@ from globalstep.tf1.ops.gradient_ops import put_back, rearranges
 from globalstep.tf1.ops.indexing_ops import getitem
 from globalstep.tf1.ops.primitives import broadcast
 
-__all__ = [
-    "concat",
-    "pack",
-    "pad",
-    "parallel_stack",
-    "reverse",
-    "reverse_v2",
-    "split",
-    "stack",
-    "tile",
-    "unpack",
-    "unstack",
-]
-
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Node:
     """Join values along an axis they have.

@@ -21,8 +21,6 @@ from globalstep.tf1.ops.matrix_ops import (
 )
 from globalstep.tf1.ops.product_ops import matmul
 
-__all__ = ["LinearOperator", "LinearOperatorDiag", "LinearOperatorFullMatrix", "LinearOperatorLowerTriangular"]
-
 
 class LinearOperator:
     """A matrix [..., m, n], or a batch of them.

@@ -21,23 +21,6 @@ from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "cholesky",
-    "cross",
-    "diag",
-    "diag_part",
-    "matrix_band_part",
-    "matrix_determinant",
-    "matrix_diag",
-    "matrix_diag_part",
-    "matrix_inverse",
-    "matrix_set_diag",
-    "matrix_solve",
-    "self_adjoint_eig",
-    "self_adjoint_eigvals",
-    "trace",
-]
-
 
 def _sizes(node: Node) -> list[int | None] | None:
     return None if node.shape.dims is None else node.shape.as_list()

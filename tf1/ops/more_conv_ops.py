@@ -20,18 +20,6 @@ from globalstep.tf1.ops.building import as_shape_node, operands, require_float, 
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.product_ops import matmul
 
-__all__ = [
-    "atrous_conv2d",
-    "conv1d",
-    "conv2d_transpose",
-    "convolution",
-    "depthwise_conv2d",
-    "dilated",
-    "local_response_normalization",
-    "pool",
-    "separable_conv2d",
-]
-
 
 @computes("Dilate")
 def _spread(kernel: Any, *, rates: tuple[int, int]) -> Any:

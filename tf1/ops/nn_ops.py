@@ -25,30 +25,6 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import random_uniform
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "TopKV2",
-    "bias_add",
-    "crelu",
-    "dropout",
-    "elu",
-    "in_top_k",
-    "l2_loss",
-    "leaky_relu",
-    "log_softmax",
-    "relu",
-    "relu6",
-    "relu_layer",
-    "selu",
-    "softmax",
-    "softplus",
-    "softsign",
-    "swish",
-    "top_k",
-    "xw_plus_b",
-    "zero_fraction",
-]
-
-
 #: numpy takes three times as long to compare with a number as with an array, if it has runs of so many numbers.
 _LONG_RUN = 64
 

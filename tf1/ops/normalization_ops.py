@@ -14,8 +14,6 @@ from globalstep.tf1.ops.array_ops import squeeze, stop_gradient
 from globalstep.tf1.ops.building import normal_axes, operands
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_prod, reduce_sum
 
-__all__ = ["batch_normalization", "fused_batch_norm", "l2_normalize", "moments"]
-
 
 def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None) -> Node:
     """Divide by the 2-norm along `axis` (all of it by default; older name: `dim`).

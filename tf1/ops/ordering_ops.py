@@ -21,22 +21,6 @@ from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.reduction_ops import cumsum
 
-__all__ = [
-    "ListDiff",
-    "UniqueWithCounts",
-    "argsort",
-    "batch_gather",
-    "cumprod",
-    "meshgrid",
-    "repeat",
-    "roll",
-    "searchsorted",
-    "setdiff1d",
-    "sort",
-    "unique_with_counts",
-    "unravel_index",
-]
-
 
 def _order(value: Any, axis: int, direction: str) -> Any:
     """Give the places of the sorted values; the first of equal ones comes first, either way."""

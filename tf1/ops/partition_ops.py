@@ -19,8 +19,6 @@ from globalstep.tf1.ops.building import operand_list, static_value
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
-__all__ = ["Unique", "dynamic_partition", "dynamic_stitch", "invert_permutation", "sequence_mask", "unique"]
-
 
 def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", name: str | None = None) -> Node:
     """Give, for each length, a row that holds for its first elements.

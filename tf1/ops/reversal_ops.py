@@ -15,8 +15,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.joining_ops import reverse
 
-__all__ = ["reverse_sequence"]
-
 
 def reverse_sequence(
     input: Any,

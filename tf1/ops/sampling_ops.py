@@ -23,14 +23,6 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import Generator
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "CandidateSampler",
-    "log_uniform_candidate_sampler",
-    "nce_loss",
-    "sampled_softmax_loss",
-    "uniform_candidate_sampler",
-]
-
 
 class CandidateSampler(NamedTuple):
     """The result of a `*_candidate_sampler`.

@@ -24,8 +24,6 @@ from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collections, as_n
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.summary_values import histogram_proto, image_values, scalar_values
 
-__all__ = ["histogram", "image", "merge", "merge_all", "scalar", "text"]
-
 _log = logging.getLogger("globalstep")
 
 _INVALID_TAG_CHARACTERS = re.compile(r"[^-/\w.]", re.ASCII)

@@ -11,8 +11,6 @@ from typing import Any
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection
 from globalstep.tf1.ops.summary_ops import image_input, summary_node
 
-__all__ = ["histogram_summary", "image_summary", "merge_all_summaries", "merge_summary", "scalar_summary"]
-
 
 def scalar_summary(tags: Any, values: Any, collections: Sequence[str] | None = None, name: str | None = None) -> Node:
     """Make a summary of numbers, one for each tag.

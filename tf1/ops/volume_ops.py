@@ -23,8 +23,6 @@ from globalstep.tf1.ops.building import as_shape_node, operands, require_float, 
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.reduction_ops import reduce_max
 
-__all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
-
 _Sizes = tuple[int, int, int]
 
 

@@ -17,8 +17,6 @@ import numpy as np
 from globalstep.tf1.graph.graph import Node
 from globalstep.wire.expressions import OPERATIONS, Expr, constant, step, variable
 
-__all__ = ["lower"]
-
 _ONE = constant(1)
 _ZERO = constant(0)
 

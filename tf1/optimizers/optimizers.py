@@ -20,15 +20,6 @@ from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "AdadeltaOptimizer",
-    "AdagradOptimizer",
-    "AdamOptimizer",
-    "GradientDescentOptimizer",
-    "MomentumOptimizer",
-    "RMSPropOptimizer",
-]
-
 
 class GradientDescentOptimizer(Optimizer):
     """Gradient descent: `value -= learning_rate * gradient`.

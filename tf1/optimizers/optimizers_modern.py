@@ -12,8 +12,6 @@ from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.optimizers.optimizers import AdamOptimizer
 
-__all__ = ["AdamWOptimizer", "LambOptimizer", "LazyAdamOptimizer", "LionOptimizer"]
-
 
 class LazyAdamOptimizer(AdamOptimizer):
     """Adam whose sparse gradients change only their own rows, of the Variable and of its slots.

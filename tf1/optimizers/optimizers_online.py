@@ -14,8 +14,6 @@ from globalstep.tf1.ops.math_ops import add
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.variables.training_util import assert_global_step
 
-__all__ = ["AdagradDAOptimizer", "FtrlOptimizer", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer"]
-
 
 class FtrlOptimizer(Optimizer):
     """Ftrl-proximal, for sparse linear models with L1 and L2.

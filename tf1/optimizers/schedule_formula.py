@@ -17,8 +17,6 @@ from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
 
-__all__ = ["Operands"]
-
 
 class Operands:
     """Collects the node operands of a schedule; numbers go into the expression as they are."""

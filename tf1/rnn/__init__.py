@@ -3,8 +3,6 @@
 Layer: tf1.
 """
 
-__all__ = ["CELLS"]
-
 #: Where the names of `gs.nn.rnn_cell` are, which are among those of `gs.contrib.rnn`.
 CELLS = {
     "globalstep.tf1.rnn.cells": "BasicRNNCell GRUCell LSTMStateTuple RNNCell",

@@ -28,8 +28,6 @@ from globalstep.tf1.rnn.fused import run_fused
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = ["BasicRNNCell", "GRUCell", "LSTMStateTuple", "RNNCell"]
-
 
 class LSTMStateTuple(NamedTuple):
     """The state of an LSTM.

@@ -21,8 +21,6 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["SequenceRun", "mask_of", "run_fused", "sigmoid_in_place"]
-
 
 class SequenceRun(Protocol):
     """One run over a sequence."""

@@ -13,8 +13,6 @@ import numpy as np
 
 from globalstep.tf1.rnn.fused import flat, kernel_gradient, sigmoid_in_place, with_inputs, zeros_for
 
-__all__ = ["LSTMOptions"]
-
 
 @dataclass(frozen=True)
 class LSTMOptions:

@@ -27,8 +27,6 @@ from globalstep.tf1.rnn.cells import LSTMStateTuple, RNNCell
 from globalstep.tf1.rnn.fused import mask_of
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["DeviceWrapper", "DropoutWrapper", "MultiRNNCell", "ResidualWrapper"]
-
 
 class MultiRNNCell(RNNCell):
     """Cells in a row: the output of one is the input of the next.

@@ -21,8 +21,6 @@ from globalstep.tf1.variables.training_util import integer_step
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.known_progress import KnownProgress
 
-__all__ = ["GivenOps", "GraphModel"]
-
 
 @dataclass(frozen=True)
 class GivenOps:

@@ -14,8 +14,6 @@ from typing import Any
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["LooperThread"]
-
 
 class LooperThread(threading.Thread):
     """A daemon thread that calls a function at intervals until its Coordinator stops.

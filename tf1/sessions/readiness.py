@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
-
-
 def initialize_own(session: Session) -> str:
     """Give the Variables on this task's own device their initial values, where they have none.
 

@@ -23,8 +23,6 @@ from globalstep.tf1.variables.variable_collections import (
     report_uninitialized_variables,
 )
 
-__all__ = ["Scaffold"]
-
 _log = logging.getLogger("globalstep")
 
 

@@ -32,8 +32,6 @@ from globalstep.worker.waits.polling_wait import wait_for_answers
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["InteractiveSession", "Session", "get_default_session"]
-
 
 _log = logging.getLogger("globalstep")
 

@@ -19,8 +19,6 @@ from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.sessions.graph_model import GivenOps, GraphModel
 from globalstep.tf1.sessions.session import Session
 
-__all__ = ["SessionManager"]
-
 
 class SessionManager:
     """Makes sessions that are ready to train.

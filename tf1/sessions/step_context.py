@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
 
-__all__ = ["StepContext"]
-
-
 class StepContext:
     """The argument of a `step_fn`: the session below the hooks, runs with hooks, and a way to end the loop.
 

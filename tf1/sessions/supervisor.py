@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["Supervisor", "basic_train_loop"]
-
 _log = logging.getLogger("globalstep")
 
 #: Silence of all PS tasks after which a chief that waits for the others takes them for ended. Longer than a start.

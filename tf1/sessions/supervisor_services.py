@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
     from globalstep.tf1.sessions.supervisor import Supervisor
 
-__all__ = ["SVStepCounterThread", "SVSummaryThread", "SVTimerCheckpointThread"]
 
 _log = logging.getLogger("globalstep")
 

@@ -29,8 +29,6 @@ from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.variables.training_util import integer_step
 
-__all__ = ["MonitoredTrainingSession"]
-
 #: Stands for "not given" where None means "off", as in TensorFlow.
 USE_DEFAULT: Any = object()
 

@@ -15,8 +15,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.text.string_ops import as_bytes
 
-__all__ = ["matching_files", "read_file", "write_file"]
-
 
 def _path(value: Any) -> str:
     return as_bytes(np.asarray(value, dtype=object).reshape(-1)[0]).decode("utf-8", "surrogateescape")

@@ -26,16 +26,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd_add",
-    "scatter_nd_sub",
-    "scatter_nd_update",
-]
-
 
 def scatter_nd_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None

@@ -16,8 +16,6 @@ from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import OpKind, VariableDecl
 
-__all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "steps_of"]
-
 
 def declarations(
     graph: Graph,

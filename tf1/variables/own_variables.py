@@ -20,8 +20,6 @@ from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import variables_of
 from globalstep.wire.declarations import OpKind
 
-__all__ = ["claim_own_variables", "task_with_own"]
-
 _log = logging.getLogger("globalstep")
 
 
