@@ -7,6 +7,7 @@ Layer: tf1. Source: TensorFlow 1.15 `contrib/layers/python/layers/layers.py`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from globalstep.tf1.contrib.model_variables import model_variable, renamed_gette
 from globalstep.tf1.contrib.named_outputs import collect_named_outputs
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection_ref
 from globalstep.tf1.layers import convolution_layers, core_layers, pooling_layers
-from globalstep.tf1.layers.layer import known_rank, last_size
+from globalstep.tf1.layers.layer import known_rank, last_size, snake_case
 from globalstep.tf1.ops import math_ops, nn_ops
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.indexing_ops import one_hot
@@ -164,76 +165,85 @@ def convolution(
         return collected(outputs_collections, result)
 
 
-@add_arg_scope
-def convolution1d(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    rate: Any = 1,
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Convolve sequences: `convolution` of `inputs` [batch, length, channels], `num_outputs` and `kernel_size`."""
-    return convolution(
-        inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope, conv_dims=1,
-    )  # fmt: skip
+def named(function: Callable[..., Node], name: str, doc: str) -> Callable[..., Node]:
+    """Give a function a name and a docstring, and let it take part in `arg_scope`."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return add_arg_scope(function)
 
 
-@add_arg_scope
-def convolution2d(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    rate: Any = 1,
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Convolve images: `convolution` of `inputs` [batch, height, width, channels], `num_outputs`, `kernel_size`."""
-    return convolution(
-        inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope, conv_dims=2,
-    )  # fmt: skip
+def convolution_of(dimensions: int, name: str, doc: str) -> Callable[..., Node]:
+    """Make the function that is `convolution` of so many dimensions."""
+    of_any: Callable[..., Node] = inspect.unwrap(convolution)
+
+    def convolved(
+        inputs: Any,
+        num_outputs: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: str = "SAME",
+        data_format: str | None = None,
+        rate: Any = 1,
+        activation_fn: Callable[..., Any] | None = nn_ops.relu,
+        normalizer_fn: Callable[..., Any] | None = None,
+        normalizer_params: dict[str, Any] | None = None,
+        weights_initializer: Any = XAVIER,
+        weights_regularizer: Any = None,
+        biases_initializer: Any = ZEROS,
+        biases_regularizer: Any = None,
+        reuse: Any = None,
+        variables_collections: Any = None,
+        outputs_collections: Any = None,
+        trainable: bool = True,
+        scope: Any = None,
+    ) -> Node:
+        return of_any(
+            inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+            normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer,
+            reuse, variables_collections, outputs_collections, trainable, scope, conv_dims=dimensions,
+        )  # fmt: skip
+
+    return named(convolved, name, doc)
 
 
-@add_arg_scope
-def max_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
+convolution1d = convolution_of(
+    1,
+    "convolution1d",
+    "Convolve sequences: `convolution` of `inputs` [batch, length, channels], `num_outputs` and `kernel_size`.",
+)
+convolution2d = convolution_of(
+    2,
+    "convolution2d",
+    "Convolve images: `convolution` of `inputs` [batch, height, width, channels], `num_outputs`, `kernel_size`.",
+)
+
+
+def pooling_of(
+    layer: type[pooling_layers.MaxPooling2D], name_scope: str, formats: tuple[str, str], doc: str
+) -> Callable[..., Node]:
+    """Make the function that pools as a class of `gs.layers` does."""
+
+    def pooled(
+        inputs: Any,
+        kernel_size: Any,
+        stride: Any = 2,
+        padding: str = "VALID",
+        data_format: str = formats[0],
+        outputs_collections: Any = None,
+        scope: str | None = None,
+    ) -> Node:
+        order = layer_format(data_format, formats)
+        images = as_node(inputs)
+        with images.graph.name_scope(scope or name_scope):
+            return collected(outputs_collections, layer(kernel_size, stride, padding, order).call(images))
+
+    return named(pooled, snake_case(name_scope), doc)
+
+
+max_pool2d = pooling_of(
+    pooling_layers.MaxPooling2D,
+    "MaxPool2D",
+    ("NHWC", "NCHW"),
     """Give the largest value of each window.
 
     Args:
@@ -244,30 +254,14 @@ def max_pool2d(
         data_format: "NHWC", or "NCHW" for channels that come right after the batch.
         outputs_collections: Collections that the result is added to.
         scope: Name scope of the node; default "MaxPool2D".
-    """
-    order = layer_format(data_format, ("NHWC", "NCHW"))
-    images = as_node(inputs)
-    with images.graph.name_scope(scope or "MaxPool2D"):
-        layer = pooling_layers.MaxPooling2D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(images))
-
-
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
-    """Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool2d`."""
-    order = layer_format(data_format, ("NHWC", "NCHW"))
-    images = as_node(inputs)
-    with images.graph.name_scope(scope or "AvgPool2D"):
-        layer = pooling_layers.AveragePooling2D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(images))
+    """,
+)
+avg_pool2d = pooling_of(
+    pooling_layers.AveragePooling2D,
+    "AvgPool2D",
+    ("NHWC", "NCHW"),
+    "Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool2d`.",
+)
 
 
 @add_arg_scope
