@@ -20,10 +20,10 @@ from globalstep.tf1.contrib.contrib_layers import (
     convolution_of,
     finished,
     layer_format,
-    named,
     pooling_of,
 )
 from globalstep.tf1.contrib.model_variables import model_variable, renamed_getter
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.layers import convolution_layers, pooling_layers, separable_layers
 from globalstep.tf1.layers.layer import channels_of, pair, with_channels_last
@@ -47,6 +47,8 @@ def _transposed(
 ) -> Callable[..., Node]:
     """Make the function that enlarges as a class of `gs.layers` does."""
 
+    @add_arg_scope
+    @named(name, doc)
     def transposed(
         inputs: Any,
         num_outputs: int,
@@ -80,7 +82,7 @@ def _transposed(
             collect_variables(layer, variables_collections)
             return collected(outputs_collections, finished(result, normalizer_fn, normalizer_params, activation_fn))
 
-    return named(transposed, name, doc)
+    return transposed
 
 
 convolution2d_transpose = _transposed(

@@ -15,6 +15,7 @@ from globalstep.tf1.contrib.arg_scope import add_arg_scope
 from globalstep.tf1.contrib.contrib_initializers import xavier_initializer
 from globalstep.tf1.contrib.model_variables import model_variable, renamed_getter
 from globalstep.tf1.contrib.named_outputs import collect_named_outputs
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection_ref
 from globalstep.tf1.layers import convolution_layers, core_layers, pooling_layers
 from globalstep.tf1.layers.layer import known_rank, last_size, snake_case
@@ -165,17 +166,12 @@ def convolution(
         return collected(outputs_collections, result)
 
 
-def named(function: Callable[..., Node], name: str, doc: str) -> Callable[..., Node]:
-    """Give a function a name and a docstring, and let it take part in `arg_scope`."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return add_arg_scope(function)
-
-
 def convolution_of(dimensions: int, name: str, doc: str) -> Callable[..., Node]:
     """Make the function that is `convolution` of so many dimensions."""
     of_any: Callable[..., Node] = inspect.unwrap(convolution)
 
+    @add_arg_scope
+    @named(name, doc)
     def convolved(
         inputs: Any,
         num_outputs: int,
@@ -203,7 +199,7 @@ def convolution_of(dimensions: int, name: str, doc: str) -> Callable[..., Node]:
             reuse, variables_collections, outputs_collections, trainable, scope, conv_dims=dimensions,
         )  # fmt: skip
 
-    return named(convolved, name, doc)
+    return convolved
 
 
 convolution1d = convolution_of(
@@ -223,6 +219,8 @@ def pooling_of(
 ) -> Callable[..., Node]:
     """Make the function that pools as a class of `gs.layers` does."""
 
+    @add_arg_scope
+    @named(snake_case(name_scope), doc)
     def pooled(
         inputs: Any,
         kernel_size: Any,
@@ -237,7 +235,7 @@ def pooling_of(
         with images.graph.name_scope(scope or name_scope):
             return collected(outputs_collections, layer(kernel_size, stride, padding, order).call(images))
 
-    return named(pooled, snake_case(name_scope), doc)
+    return pooled
 
 
 max_pool2d = pooling_of(
@@ -497,13 +495,13 @@ def legacy_fully_connected(
 
 def _with(function: Callable[..., Node], name: str, activation_fn: Callable[..., Any] | None) -> Callable[..., Node]:
     """Give a layer with another activation."""
+    what = "no activation" if activation_fn is None else f"the activation `gs.nn.{activation_fn.__name__}`"
+    doc = f"Give `{function.__name__}` of `inputs` and `num_outputs` with {what}."
 
+    @named(name, doc)
     def layer(inputs: Any, num_outputs: int, *args: Any, **kwargs: Any) -> Node:
         return function(inputs, num_outputs, *args, **{"activation_fn": activation_fn, **kwargs})
 
-    layer.__name__ = layer.__qualname__ = name
-    what = "no activation" if activation_fn is None else f"the activation `gs.nn.{activation_fn.__name__}`"
-    layer.__doc__ = f"Give `{function.__name__}` of `inputs` and `num_outputs` with {what}."
     return layer
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.layers.convolution_layers import Conv1D, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
 from globalstep.tf1.layers.core_layers import Dense, Dropout, Flatten
-from globalstep.tf1.layers.layer import Layer, made_by, snake_case
+from globalstep.tf1.layers.layer import made_by, snake_case
 from globalstep.tf1.layers.normalization_layers import BatchNormalization
 from globalstep.tf1.layers.pooling_layers import (
     AveragePooling1D,
@@ -79,16 +80,10 @@ def dense(
     return made_by(layer, inputs)
 
 
-def _named(function: Callable[..., Node], layer: type[Layer], doc: str) -> Callable[..., Node]:
-    """Give a function the name that belongs to its class of layers ("conv2d" to Conv2D), and a docstring."""
-    function.__name__ = function.__qualname__ = snake_case(layer.__name__)
-    function.__doc__ = doc
-    return function
-
-
 def _convolution(layer: type[Conv2D], steps: Any, doc: str) -> Callable[..., Node]:
     """Make the function of a class of convolutions; `steps` are its default strides and dilation."""
 
+    @named(snake_case(layer.__name__), doc)
     def convolution(
         inputs: Any,
         filters: int,
@@ -117,12 +112,13 @@ def _convolution(layer: type[Conv2D], steps: Any, doc: str) -> Callable[..., Nod
         )  # fmt: skip
         return made_by(made, inputs)
 
-    return _named(convolution, layer, doc)
+    return convolution
 
 
 def _transposed(layer: type[Conv2DTranspose], steps: Any, doc: str) -> Callable[..., Node]:
     """Make the function of a class of transposed convolutions; `steps` are its default strides."""
 
+    @named(snake_case(layer.__name__), doc)
     def transposed(
         inputs: Any,
         filters: int,
@@ -150,12 +146,13 @@ def _transposed(layer: type[Conv2DTranspose], steps: Any, doc: str) -> Callable[
         )  # fmt: skip
         return made_by(made, inputs)
 
-    return _named(transposed, layer, doc)
+    return transposed
 
 
 def _separable(layer: type[SeparableConv2D], steps: Any, doc: str) -> Callable[..., Node]:
     """Make the function of a class of separable convolutions; `steps` are its default strides and dilation."""
 
+    @named(snake_case(layer.__name__), doc)
     def separable(
         inputs: Any,
         filters: int,
@@ -189,7 +186,7 @@ def _separable(layer: type[SeparableConv2D], steps: Any, doc: str) -> Callable[.
         )  # fmt: skip
         return made_by(made, inputs)
 
-    return _named(separable, layer, doc)
+    return separable
 
 
 def _pooling(layer: type[MaxPooling2D], dimensions: str, operator: str) -> Callable[..., Node]:
@@ -200,17 +197,6 @@ def _pooling(layer: type[MaxPooling2D], dimensions: str, operator: str) -> Calla
         dimensions: The names of the dimensions that its windows go over.
         operator: The name of the operator in `gs.nn`; "" where there is none.
     """
-
-    def pooling(
-        inputs: Any,
-        pool_size: Any,
-        strides: Any,
-        padding: str = "valid",
-        data_format: str = "channels_last",
-        name: str | None = None,
-    ) -> Node:
-        return made_by(layer(pool_size, strides, padding, data_format, name, _scope=name), inputs)
-
     or_one = ", or one int for all" if "," in dimensions else ""
     value = "largest value" if layer._largest else "mean"
     first = f"Give the {value} of each window" + (f"; see `gs.nn.{operator}`." if operator else ".")
@@ -224,7 +210,19 @@ def _pooling(layer: type[MaxPooling2D], dimensions: str, operator: str) -> Calla
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
-    return _named(pooling, layer, doc)
+
+    @named(snake_case(layer.__name__), doc)
+    def pooling(
+        inputs: Any,
+        pool_size: Any,
+        strides: Any,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        name: str | None = None,
+    ) -> Node:
+        return made_by(layer(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+
+    return pooling
 
 
 conv2d = _convolution(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.metrics import classes, counts, means, ranking, thresholds
 from globalstep.tf1.metrics.totals import broadcast_weights
@@ -20,15 +21,15 @@ _Metric = tuple[Node, Node]
 
 def _turned(name: str, metric: Callable[..., _Metric]) -> Callable[..., _Metric]:
     """Give the metric as contrib has it: predictions before labels, all else as in `gs.metrics`."""
-
-    def function(predictions: Any, labels: Any, *args: Any, **options: Any) -> _Metric:
-        return metric(labels, predictions, *args, **options)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
+    doc = (
         f"Make the metric of `gs.metrics.{metric.__name__}`; contrib takes `predictions` before `labels`, and the "
         "other arguments in the same order."
     )
+
+    @named(name, doc)
+    def function(predictions: Any, labels: Any, *args: Any, **options: Any) -> _Metric:
+        return metric(labels, predictions, *args, **options)
+
     return function
 
 
