@@ -109,17 +109,9 @@ def compute_gradient_error(
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> float:
-    """Give by how much the two Jacobians of `compute_gradient` differ at most; the arguments are those.
+    """Give by how much the two Jacobians of `compute_gradient` differ at most.
 
-    Args:
-        x: As there.
-        x_shape: As there.
-        y: As there.
-        y_shape: As there.
-        x_init_value: As there.
-        delta: As there.
-        init_targets: As there.
-        extra_feed_dict: As there.
+    `x`, `x_shape`, `y`, `y_shape` and the others are as there.
     """
     jacobians = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
     pairs = jacobians if isinstance(jacobians, list) else [jacobians]

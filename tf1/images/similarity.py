@@ -125,15 +125,8 @@ def ssim_multiscale(
 ) -> Node:
     """Give the structural similarity of pairs of images over several sizes, each half of the one before.
 
-    Args:
-        img1: As for `ssim`.
-        img2: As for `ssim`.
-        max_val: As for `ssim`.
-        power_factors: The weight of each size, the largest first.
-        filter_size: As for `ssim`.
-        filter_sigma: As for `ssim`.
-        k1: As for `ssim`.
-        k2: As for `ssim`.
+    `power_factors` is the weight of each size, the largest first; `img1`, `img2`, `max_val` and the others are those of
+    `ssim`.
 
     Returns:
         A float32 node [...].

@@ -22,6 +22,24 @@ from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.primitives import broadcast
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
+__all__ = [
+    "constant",
+    "convert_to_tensor",
+    "convert_to_tensor_or_indexed_slices",
+    "eye",
+    "fill",
+    "filled",
+    "lin_space",
+    "linspace",
+    "ones",
+    "ones_like",
+    "placeholder",
+    "placeholder_with_default",
+    "range",
+    "zeros",
+    "zeros_like",
+]
+
 
 def constant(
     value: Any, dtype: DTypeLike | None = None, shape: Any = None, name: str = "Const", verify_shape: bool = False

@@ -33,6 +33,20 @@ from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
 from globalstep.tf1.ops.math_ops import masked
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 
+__all__ = [
+    "boolean_mask",
+    "gather",
+    "gather_nd",
+    "getitem",
+    "one_hot",
+    "put_along",
+    "scatter_nd",
+    "slice",
+    "strided_slice",
+    "where",
+]
+
+
 _slice = slice
 #: As an index: a new axis.
 newaxis = None

@@ -19,6 +19,8 @@ from globalstep.tf1.ops.array_ops import expand_dims, transpose
 from globalstep.tf1.ops.building import operand_list, operands, static_ints
 from globalstep.tf1.ops.gradient_ops import broadcast_like, sum_like
 
+__all__ = ["einsum", "matmul", "tensordot"]
+
 
 def _swap(x: Any) -> Any:
     return np.swapaxes(x, -1, -2)

@@ -24,6 +24,27 @@ from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, stati
 from globalstep.tf1.ops.gradient_ops import MAX_CONSTANT
 from globalstep.tf1.ops.primitives import product_of_others
 
+__all__ = [
+    "argmax",
+    "argmin",
+    "bincount",
+    "count_nonzero",
+    "cumsum",
+    "norm",
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+]
+
+
 #: Over shorter runs of numbers numpy's sum is slow.
 _SHORT_RUN = 128
 
