@@ -212,13 +212,11 @@ def string_input_producer(
         )  # fmt: skip
 
 
+@computes("AssertStrings")
 def _require_strings(strings: Any) -> Any:
     if np.size(strings) == 0:
         raise InvalidArgumentError(_NO_STRINGS)
     return strings
-
-
-computes("AssertStrings", _require_strings)
 
 
 def range_input_producer(

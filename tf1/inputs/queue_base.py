@@ -396,13 +396,11 @@ class _ChosenQueue(QueueBase):
         self._ref = Node("ChosenQueue", inputs, name="Gather", dtype="string", shape=(), stateful=True)
 
 
+@computes("ChosenQueue")
 def _chosen(number: Any, *held: Held) -> Held:
     if not 0 <= number < len(held):
         raise InvalidArgumentError(f"indices = {number} is not in [0, {len(held)}): the list of queues.")
     return held[int(number)]
-
-
-computes("ChosenQueue", _chosen)
 
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:

@@ -315,15 +315,13 @@ def _stack_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     return gradient_of_elements(grad, at[0] if at else None, one=False), *[None] * len(at)
 
 
+@computes("TensorArraySplitGrad")
 def _joined_pieces(gradient: FlowGradient, rows: Any, sizes: Any) -> Any:
     ends = np.cumsum(sizes)
     joined = np.zeros_like(rows)
     for place, part in gradient.parts.items():
         joined[ends[place] - len(part) : ends[place]] = part
     return joined
-
-
-computes("TensorArraySplitGrad", _joined_pieces)
 
 
 def _joined(gradient: Node, like: Node, lengths: Node) -> Node:

@@ -247,14 +247,12 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
     return Node("BroadcastArgs", (x, y), dtype=x.dtype, shape=TensorShape([rank]))
 
 
+@computes("BroadcastArgs")
 def _broadcast_args(a: Any, b: Any) -> Any:
     try:
         return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
     except ValueError:
         raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
-
-
-computes("BroadcastArgs", _broadcast_args)
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Node:

@@ -179,12 +179,10 @@ def global_norm(t_list: Any, name: str | None = None) -> Node:
     return Node("GlobalNorm", nodes, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
 
 
+@computes("GlobalNorm")
 def _global_norm(*values: Any) -> Any:
     squares = [_square_sum(v, None) for v in values]
     return np.sqrt(sum(squares[1:], squares[0]))
-
-
-computes("GlobalNorm", _global_norm)
 
 
 @gradient_of("GlobalNorm")

@@ -186,13 +186,11 @@ def Assert(  # noqa: N802
     return Node("Assert", nodes, name=name, operation=True, attrs={"summarize": summarize}, stateful=True)
 
 
+@computes("Assert")
 def _check(holds: Any, *items: Any, summarize: int | None) -> None:
     if not np.all(holds):
         shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
         raise InvalidArgumentError(f"assertion failed: {shown}")
-
-
-computes("Assert", _check)
 
 
 def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:

@@ -243,15 +243,13 @@ saving_kernel_of("SparseSoftmaxCrossEntropyWithLogits")(lambda node: _sparse_fou
 
 
 # It is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
+@computes("SparseSoftmaxCrossEntropyGrad")
 def _sparse_back(g: Any, logits: Any, labels: Any, found: Any) -> Any:
     powers, total = found
     weights = g.reshape(-1)
     gradient = powers * (weights[:, None] / total)
     gradient[np.arange(labels.size), labels.reshape(-1)] -= weights
     return gradient.reshape(logits.shape)
-
-
-computes("SparseSoftmaxCrossEntropyGrad", _sparse_back)
 
 
 @gradient_of("SparseSoftmaxCrossEntropyGrad")
@@ -335,12 +333,10 @@ def weighted_cross_entropy_with_logits(
     return Node("WeightedCrossEntropy", (x, z, q), name=name or "logistic_loss", dtype=x.dtype, shape=x.shape)
 
 
+@computes("WeightedCrossEntropy")
 def _weighted(scores: Any, wanted: Any, weight: Any) -> Any:
     factor = 1 + (weight - 1) * wanted
     return (1 - wanted) * scores + factor * np.logaddexp(-scores, 0)
-
-
-computes("WeightedCrossEntropy", _weighted)
 
 
 @gradient_of("WeightedCrossEntropy")
@@ -359,10 +355,8 @@ def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = Fal
     return math_ops.add(loss, elementwise("Stirling", z, None, stops_gradient=True))
 
 
+@computes("Stirling")
 def _stirling(t: Any) -> Any:
     safe = np.where(t > 1, t, 1)
     term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
     return np.where(t > 1, term, 0).astype(t.dtype)
-
-
-computes("Stirling", _stirling)

@@ -340,9 +340,7 @@ def zeroed_past(values: Node, lengths: Node) -> Node:
     return where(counts, values, zeros_like(values))
 
 
+@computes("WithinLengths")
 def _within_lengths(array: Any, counts: Any) -> Any:
     flags = mask_of(counts, len(array))
     return np.broadcast_to(True if flags is None else flags, np.shape(array))
-
-
-computes("WithinLengths", _within_lengths)
