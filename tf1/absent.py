@@ -1,8 +1,6 @@
 """Parts of TensorFlow 1.x that are absent, or have no effect, and what to use instead.
 
 The texts of the first are those of the AttributeErrors; docs/compatibility.md lists both.
-
-Layer: tf1.
 """
 
 _MODEL = (

@@ -1,8 +1,6 @@
 """`gs.test.compute_gradient`: Jacobians by `gs.gradients`, and by differences of values.
 
 Follows TensorFlow 1.15, python/ops/gradient_checker.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `from tensorflow.python.framework import ops` names a file of TensorFlow; what is in it is `tf.convert_to_tensor` and
 so on. A module of such a path has no names of its own: it looks for them in public namespaces.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Functions that are still there, and say that they will not be: `tf.contrib.framework.deprecated`.
 
 Texts are those of TensorFlow 2.21, python/util/deprecation.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them.
-
-Layer: tf1.
-"""
+"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Outputs of layers by name: what `tf.contrib.slim.utils` gives of a collection of them.
 
 Follows TensorFlow 1.15, contrib/layers/python/layers/utils.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

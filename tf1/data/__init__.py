@@ -1,7 +1,4 @@
-"""Datasets as tf.data has them: pipelines of elements, and iterators that give them to the graph.
-
-Layer: tf1.
-"""
+"""Datasets as tf.data has them: pipelines of elements, and iterators that give them to the graph."""
 
 #: Names of `gs.data.experimental` and `gs.contrib.data`, by module.
 TRANSFORMATIONS = {

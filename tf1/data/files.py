@@ -1,8 +1,6 @@
 """Datasets of what is in files: lines, TFRecords, records of one length.
 
 Follows TensorFlow 1.15, python/data/ops/readers.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

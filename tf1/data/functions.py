@@ -1,7 +1,4 @@
-"""Functions of elements: traced once into the graph, evaluated for each element without a session.
-
-Layer: tf1.
-"""
+"""Functions of elements: traced once into the graph, evaluated for each element without a session."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Transformations for `Dataset.apply`: `tf.data.experimental` and `tf.contrib.data`.
 
 Follows TensorFlow 1.15, python/data/experimental/ops.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parameters of distributions: as nodes of one dtype, logits beside probabilities, and checks of them.
-
-Layer: tf1.
-"""
+"""Parameters of distributions: as nodes of one dtype, logits beside probabilities, and checks of them."""
 
 from __future__ import annotations
 

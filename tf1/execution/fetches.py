@@ -1,7 +1,4 @@
-"""Fetches and feeds of a run: nested structures, flattened to nodes; and the values of what was fetched.
-
-Layer: tf1.
-"""
+"""Fetches and feeds of a run: nested structures, flattened to nodes; and the values of what was fetched."""
 
 from __future__ import annotations
 

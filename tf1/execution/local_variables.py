@@ -2,8 +2,6 @@
 
 The collection LOCAL_VARIABLES lives in a session; a Variable on this task's own device (own_variables.py) in the
 process, as in TensorFlow: it outlives a session that was lost.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Within a push, hyper-parameters are evaluated first, then the ops are applied in order, then steps move on;
 a sparse or dense operand was computed before all of it. `after_increment` parameters see the moved steps.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

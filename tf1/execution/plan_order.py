@@ -1,7 +1,4 @@
-"""Order of evaluation of the nodes of one round. Pure.
-
-Layer: tf1.
-"""
+"""Order of evaluation of the nodes of one round. Pure."""
 
 from __future__ import annotations
 

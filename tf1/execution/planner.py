@@ -1,7 +1,4 @@
-"""Planner: makes the plans of `globalstep.tf1.execution.plan`. Pure.
-
-Layer: tf1.
-"""
+"""Planner: makes the plans of `globalstep.tf1.execution.plan`. Pure."""
 
 from __future__ import annotations
 

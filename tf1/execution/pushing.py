@@ -1,7 +1,4 @@
-"""Operands and declarations of a push; see `run` for the push itself.
-
-Layer: tf1.
-"""
+"""Operands and declarations of a push; see `run` for the push itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`export_meta_graph` and `import_meta_graph`: `.meta` files, and the Savers of imported graphs.
-
-Layer: tf1.
-"""
+"""`export_meta_graph` and `import_meta_graph`: `.meta` files, and the Savers of imported graphs."""
 
 from __future__ import annotations
 

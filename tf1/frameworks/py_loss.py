@@ -1,7 +1,4 @@
-"""gs.py_loss: a loss in plain numpy, or anything that gives arrays, whose function gives the gradients too.
-
-Layer: tf1.
-"""
+"""gs.py_loss: a loss in plain numpy, or anything that gives arrays, whose function gives the gradients too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sparse values: some rows of a large array, without the rest of it.
-
-Layer: tf1.
-"""
+"""Sparse values: some rows of a large array, without the rest of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sparse tensors: arrays given by their filled places.
-
-Layer: tf1.
-"""
+"""Sparse tensors: arrays given by their filled places."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """CheckpointSaverHook: saves checkpoints of a graph, and writes the graph beside them.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

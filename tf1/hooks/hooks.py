@@ -1,7 +1,4 @@
-"""All hooks in one namespace; each is defined in the module of its kind.
-
-Layer: tf1.
-"""
+"""All hooks in one namespace; each is defined in the module of its kind."""
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverListener
 from globalstep.chief.hooks.timers import SecondOrStepTimer

@@ -1,7 +1,4 @@
-"""PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one.
-
-Layer: tf1.
-"""
+"""PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py; the files are in the Chrome trace
 format, as TensorFlow's are.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """TensorFlow's hooks that follow the global step of a graph.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """SummarySaverHook: writes a graph's own summaries.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Hooks about the values of runs: log them, watch them for NaN, feed them, take the final ones.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

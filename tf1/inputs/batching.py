@@ -1,8 +1,6 @@
 """Batching: queues between the threads that prepare examples and the loop that trains on batches.
 
 Follows TensorFlow 1.15, python/training/input.py. A SparseTensor of an example of rank r becomes one of rank r + 1.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/input.py. Epochs are counted in this process, not in a local
 Variable: `local_variables_initializer` is not needed and does no harm.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Batches that are ready before they are asked for: `tf.contrib.slim.prefetch_queue`.
 
 Follows TensorFlow 1.15, contrib/slim/python/slim/data/prefetch_queue.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Base of all queues: their nodes, and the dtypes, shapes and names of their elements.
 
 Follows TensorFlow 1.15, python/ops/data_flow_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

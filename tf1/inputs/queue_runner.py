@@ -1,8 +1,6 @@
 """QueueRunner: the threads that keep a queue filled, and close it when its input ends.
 
 Follows TensorFlow 1.15, python/training/queue_runner_impl.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Enqueuers, and closers behind them, are served in the order in which they came; so are dequeuers. Texts
 and order follow TensorFlow 1.15, core/kernels/{queue_base,fifo_queue,random_shuffle_queue_op}.cc.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

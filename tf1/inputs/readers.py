@@ -1,8 +1,6 @@
 """Readers: from a queue of file names to keys and records.
 
 Follows TensorFlow 1.15, python/ops/io_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/input.py (`_store_sparse_tensors`), whose queues hold no SparseTensors either.
 The strings are those of `globalstep.wire.queue_elements`, so that queues on PS tasks carry them too.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Loops over the first dimension of arrays: `gs.map_fn`, `gs.scan`, `gs.foldl`, `gs.foldr`.
-
-Layer: tf1.
-"""
+"""Loops over the first dimension of arrays: `gs.map_fn`, `gs.scan`, `gs.foldl`, `gs.foldr`."""
 
 from __future__ import annotations
 

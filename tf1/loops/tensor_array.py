@@ -2,8 +2,6 @@
 
 Its value, the flow, is an array of objects: an element that was not written is None. A write gives a new flow, so that
 whoever goes on with the old one does not see it.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The loop is one node. Going forward it evaluates its body again and again; where a gradient is wanted it keeps what the
 gradient of the body needs of every iteration. That gradient is a body too, made once, and evaluated by the node of the
 loop's gradient, from the last iteration to the first. Values are those of TensorFlow's loops; iterations never overlap.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

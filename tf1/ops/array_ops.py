@@ -1,7 +1,4 @@
-"""Functions that change the form of an array: shapes, order of dimensions, joining and splitting.
-
-Layer: tf1.
-"""
+"""Functions that change the form of an array: shapes, order of dimensions, joining and splitting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Construction of nodes for the functions of `ops`: operands with matching dtypes, static shapes, factories.
-
-Layer: tf1.
-"""
+"""Construction of nodes for the functions of `ops`: operands with matching dtypes, static shapes, factories."""
 
 from __future__ import annotations
 

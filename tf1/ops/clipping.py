@@ -2,8 +2,6 @@
 
 Every function takes nodes, arrays and IndexedSlices and gives nodes, or IndexedSlices for IndexedSlices.
 Formulas, names and errors are those of TensorFlow 1.15.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`gs.cond` and `gs.case`: choices between parts of the graph while it runs.
-
-Layer: tf1.
-"""
+"""`gs.cond` and `gs.case`: choices between parts of the graph while it runs."""
 
 from __future__ import annotations
 

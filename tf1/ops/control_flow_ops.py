@@ -1,7 +1,4 @@
-"""Operations that order or bundle others, and those that call Python: group, Print, Assert, py_func.
-
-Layer: tf1.
-"""
+"""Operations that order or bundle others, and those that call Python: group, Print, Assert, py_func."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Products of matrices by numpy, a few images at a time; a model that lives on convolutions is better off with `gs.torch`
 or `gs.jax`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Losses of classifiers from unscaled scores: the cross entropies.
-
-Layer: tf1.
-"""
+"""Losses of classifiers from unscaled scores: the cross entropies."""
 
 from __future__ import annotations
 

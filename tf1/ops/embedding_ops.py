@@ -2,8 +2,6 @@
 
 Of a table that is a Variable, a run pulls only the rows that it looks up, and the gradient is
 IndexedSlices.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/summary/writer/writer.py and writer_cache.py; `SummaryWriter` is the name
 of TensorFlow 0.x.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Functions that pick elements: slices, gathers, masks, choices, one-hot rows.
-
-Layer: tf1.
-"""
+"""Functions that pick elements: slices, gathers, masks, choices, one-hot rows."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Each is called as `initializer(shape, dtype=None, partition_info=None)` and gives a node of that shape.
 Names, arguments and formulas are TensorFlow 1.x's; the random numbers are numpy's.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

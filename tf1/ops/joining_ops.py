@@ -1,7 +1,4 @@
-"""Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse.
-
-Layer: tf1.
-"""
+"""Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse."""
 
 from __future__ import annotations
 

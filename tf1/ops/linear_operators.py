@@ -1,7 +1,4 @@
-"""`tf.linalg.LinearOperator` and those of its kinds that are dense matrices.
-
-Layer: tf1.
-"""
+"""`tf.linalg.LinearOperator` and those of its kinds that are dense matrices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions of numbers, element by element, and products of matrices, under TensorFlow's names.
-
-Layer: tf1.
-"""
+"""Functions of numbers, element by element, and products of matrices, under TensorFlow's names."""
 
 from __future__ import annotations
 

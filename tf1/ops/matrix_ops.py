@@ -1,7 +1,4 @@
-"""Matrices: their diagonals and bands, and the solution of equations.
-
-Layer: tf1.
-"""
+"""Matrices: their diagonals and bands, and the solution of equations."""
 
 from __future__ import annotations
 

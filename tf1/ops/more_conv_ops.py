@@ -1,7 +1,4 @@
-"""Further convolutions: transposed, separable, depthwise, dilated, of sequences; pooling of any kind; LRN.
-
-Layer: tf1.
-"""
+"""Further convolutions: transposed, separable, depthwise, dilated, of sequences; pooling of any kind; LRN."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Layers of a neural network, element by element or row by row: activations, dropout, normalization.
-
-Layer: tf1.
-"""
+"""Layers of a neural network, element by element or row by row: activations, dropout, normalization."""
 
 from __future__ import annotations
 

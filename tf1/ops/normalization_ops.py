@@ -1,7 +1,4 @@
-"""Normalization of values over rows or batches.
-
-Layer: tf1.
-"""
+"""Normalization of values over rows or batches."""
 
 from __future__ import annotations
 

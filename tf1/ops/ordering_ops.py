@@ -1,7 +1,4 @@
-"""Order and repetition: sorted values, distinct ones with counts, differences of sets, rolled and repeated ones.
-
-Layer: tf1.
-"""
+"""Order and repetition: sorted values, distinct ones with counts, differences of sets, rolled and repeated ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Parsing: from records to numbers and strings (CSV, raw bytes, tf.train.Example).
 
 Follows TensorFlow 1.15, python/ops/parsing_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Functions that sort rows: into lists and back, by first occurrence, by length.
-
-Layer: tf1.
-"""
+"""Functions that sort rows: into lists and back, by first occurrence, by length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions that sum up an axis: reductions, positions of extremes, and running sums.
-
-Layer: tf1.
-"""
+"""Functions that sum up an axis: reductions, positions of extremes, and running sums."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`gs.reverse_sequence`: slices reversed within the length of each.
-
-Layer: tf1.
-"""
+"""`gs.reverse_sequence`: slices reversed within the length of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Losses over many classes from a sample of them, and the samplers.
-
-Layer: tf1.
-"""
+"""Losses over many classes from a sample of them, and the samplers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions of segments: sums, means, products and extremes of the rows that have one number.
-
-Layer: tf1.
-"""
+"""Functions of segments: sums, means, products and extremes of the rows that have one number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions that move values between space and channels, or between space and the batch; patches of images.
-
-Layer: tf1.
-"""
+"""Functions that move values between space and channels, or between space and the batch; patches of images."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Tags are scoped names as in TensorFlow: `scalar("loss", x)` within `name_scope("train")` has the tag
 "train/loss", a second one "train/loss_1". Follows TensorFlow 1.15, python/summary/summary.py and
 python/ops/summary_op_util.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

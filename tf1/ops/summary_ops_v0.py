@@ -1,7 +1,4 @@
-"""Summary ops under the names and rules of TensorFlow 0.x: tags are given, not made from names.
-
-Layer: tf1.
-"""
+"""Summary ops under the names and rules of TensorFlow 0.x: tags are given, not made from names."""
 
 from __future__ import annotations
 

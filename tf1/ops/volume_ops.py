@@ -1,8 +1,6 @@
 """Convolution and pooling of volumes, as products of matrices over sliding windows.
 
 Plain numpy: right, and quick enough for small volumes.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A hyper-parameter that depends only on numbers, steps and scalar Variables need not be computed by a worker
 from values that may be old: its expression crosses the wire once, and the PS evaluates it at the
 authoritative step.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

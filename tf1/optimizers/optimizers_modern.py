@@ -1,7 +1,4 @@
-"""Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion.
-
-Layer: tf1.
-"""
+"""Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operands of schedules that are numbers or nodes.
-
-Layer: tf1.
-"""
+"""Operands of schedules that are numbers or nodes."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ at the step that the run reads. TensorFlow computes schedules in the learning ra
 float32 steps above 2^24.
 
 Formulas, names and errors are those of TensorFlow 1.15 `tf.train.*_decay`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What does not depend on the state is done for all time steps at once: the products with the inputs, and the gradients
 of the weights. A step by step evaluation of the cell (`globalstep.tf1.rnn.sequences`) gives the same numbers, which
 the tests compare.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A whole sequence of an LSTM cell, forward and backward; see `globalstep.tf1.rnn.fused`.
-
-Layer: tf1.
-"""
+"""A whole sequence of an LSTM cell, forward and backward; see `globalstep.tf1.rnn.fused`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A graph as what a run trains: how its sessions are made, and how its Variables get their values.
-
-Layer: tf1.
-"""
+"""A graph as what a run trains: how its sessions are made, and how its Variables get their values."""
 
 from __future__ import annotations
 

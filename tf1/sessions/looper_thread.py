@@ -1,8 +1,6 @@
 """LooperThread: a thread that acts at intervals until its Coordinator stops.
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Readiness of a session's model, by its ready_op; and what this task itself initializes.
-
-Layer: tf1.
-"""
+"""Readiness of a session's model, by its ready_op; and what this task itself initializes."""
 
 from __future__ import annotations
 

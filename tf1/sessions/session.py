@@ -1,7 +1,4 @@
-"""Sessions: where a program runs the nodes of its graph.
-
-Layer: tf1.
-"""
+"""Sessions: where a program runs the nodes of its graph."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/session_manager.py. What differs: a chief that finds its cluster
 running takes over without a restore; waiting polls often, says what it waits for, and ends.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """StepContext: the argument of the function of `MonitoredSession.run_step_fn`.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Supervisor: how scripts from before MonitoredTrainingSession train.
 
 Follows TensorFlow 1.15, python/training/supervisor.py; new programs use MonitoredTrainingSession.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

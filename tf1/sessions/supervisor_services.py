@@ -1,8 +1,6 @@
 """The threads of a Supervisor: summaries, steps per second, checkpoints, each at its interval.
 
 Follows TensorFlow 1.15, python/training/supervisor.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/monitored_session.py; without a master it reads TF_CONFIG, so that
 one script serves every task of a cluster.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whole files as strings, in a run.
-
-Layer: tf1.
-"""
+"""Whole files as strings, in a run."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A PS task adds to rows and sets rows. So what is added to elements is sent as rows with zeros beside it, and what sets
 or multiplies elements is computed from the rows that the run has read, and sets them.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A graph as a program: the Variables, optimizers and steps that it declares to the PS tasks.
-
-Layer: tf1.
-"""
+"""A graph as a program: the Variables, optimizers and steps that it declares to the PS tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions over the Variables of a graph: lists of them, their initializers, and what has no value yet.
-
-Layer: tf1.
-"""
+"""Functions over the Variables of a graph: lists of them, their initializers, and what has no value yet."""
 
 from __future__ import annotations
 
