@@ -183,18 +183,13 @@ class ProximalGradientDescentOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength)
-        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "l1_regularization_strength": self._l1,
-            "l2_regularization_strength": self._l2,
-        }
+        super().__init__(
+            use_locking,
+            name,
+            learning_rate=learning_rate,
+            l1_regularization_strength=l1_regularization_strength,
+            l2_regularization_strength=l2_regularization_strength,
+        )
 
 
 class ProximalAdagradOptimizer(ProximalGradientDescentOptimizer):
