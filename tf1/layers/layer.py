@@ -318,6 +318,11 @@ def _numbered(base: str) -> str:
     return f"{base}_{counts[base]}"
 
 
+def weight_options(initializer: Any, regularizer: Any, constraint: Any) -> dict[str, Any]:
+    """Give what `add_weight` takes of one of a layer's Variables."""
+    return {"initializer": initializer, "regularizer": regularizer, "constraint": constraint}
+
+
 def made_by(layer: Layer, inputs: Any, **options: Any) -> Node:
     """Give the node that a layer makes."""
     made: Node = layer.apply(inputs, **options)
