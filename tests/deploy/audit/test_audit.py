@@ -361,16 +361,6 @@ def test_what_nobody_knows_is_not_said_to_be_nothing(job, tmp_path, capsys):
     assert re.search(rf"^{audit(str(tmp_path)).incarnations[0].number} .* \?$", printed, re.MULTILINE)
 
 
-def test_a_run_that_came_to_its_end_has_lost_nothing(tmp_path, capsys):
-    train(tmp_path, 20)
-    train(tmp_path, 30)
-    assert main(["audit", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert not any(item.lost_at_least for item in audit(str(tmp_path)).incarnations)
-    assert "\nlost" not in printed
-    assert "?" not in printed
-
-
 def test_a_sequencer_that_is_there_knows_all_that_a_restore_discards(job, tmp_path):
     chief = job.begin()
     push(chief, 2)
@@ -728,20 +718,6 @@ def killed_and_back(job, chief, monkeypatch):
     push(chief)
     monkeypatch.undo()
     assert chief.journal.catch_up()
-
-
-def test_a_journal_that_could_not_be_fetched_is_whole_after_a_kill_of_the_sequencer(job, tmp_path, monkeypatch):
-    """With durability="log": what nobody had stored comes back with the log."""
-    chief = job.begin(policy=RunPolicy(durability="log"))
-    push(chief, 5)
-    assert chief.journal.catch_up()
-    fail_to_fetch(chief, monkeypatch)
-    push(chief, 3)
-    killed_and_back(job, chief, monkeypatch)
-    found = audit(str(tmp_path))
-    assert found.proven, found.findings
-    assert found.steps["global_step"].pushes == 9
-    assert len(found.incarnations) == 1
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import socket
 import threading
 import tracemalloc
@@ -25,7 +24,6 @@ from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
-from globalstep.worker.transport.socket_choice import SOCKETS
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
@@ -151,37 +149,6 @@ def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport,
         assert state(client) == want
         assert kinds(client)[task] == "grpc"
     assert cut.cuts == 5
-
-
-def test_workers_whose_connections_break_all_the_time_make_exactly_their_steps(serving, joined, transport):
-    servers = serving(2)
-    initialize(joined(servers, "grpc"))
-    clients = [joined(servers, transport) for _ in range(3)]
-    failures = []
-
-    def work(client):
-        try:
-            client.refresh()
-            for count in range(60):
-                if count % 7 == 0:
-                    for connection in client.run.transports:
-                        connection._socket_kinds = SOCKETS[transport]
-                client.push(step_push())
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
-    for thread in threads:
-        thread.start()
-    rng = random.Random(8)
-    while any(thread.is_alive() for thread in threads):
-        for server in servers:
-            for connection in list(server._sockets._connections):
-                if rng.random() < 0.1:
-                    connection.end(socket.SHUT_RDWR)
-        rng.choice(threads).join(0.02)
-    assert failures == []
-    assert state(clients[0]) == expected(180)
 
 
 # ---- How it works --------------------------------------------------------------------------------------
