@@ -109,18 +109,6 @@ def test_a_step_that_rises_by_eight_ends_at_the_first_value_at_or_beyond_the_lim
     assert (tmp_path / "model.ckpt-24.index.json").exists()
 
 
-def test_the_limit_is_in_force_before_any_worker_is_let_in(cluster):
-    chief = Task(cluster, last_step=1)
-    worker = Task(cluster, is_chief=False)
-    assert cluster.sequencer.limits == {"global_step": 1}
-    worker.step()
-    worker.step()
-    assert worker.session.should_stop()
-    assert cluster.sequencer.steps == {"global_step": 1}
-    worker.close()
-    chief.close()
-
-
 def test_num_steps_counts_from_the_chiefs_start(cluster, tmp_path):
     chief = Task(cluster, hooks=[StopAtStepHook(num_steps=3)], checkpoint_dir=str(tmp_path))
     assert cluster.sequencer.limits == {"global_step": 3}

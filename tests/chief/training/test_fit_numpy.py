@@ -291,17 +291,6 @@ class TestEvaluation:
         assert result.best_step == expected.best_step == 12
         assert gs.load(other, step="best")["w"].tolist() == gs.load(whole, step="best")["w"].tolist()
 
-    def test_the_evaluation_of_a_save_two_steps_ago_is_made_up_for(self, tmp_path):
-        class Stops(gs.Callback):
-            def on_step(self, trainer, step, loss):
-                if step == 12:
-                    raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            fit(steps=30, run_dir=tmp_path, evaluate=self.evaluate(), callbacks=[Stops()])
-        result = fit(steps=30, run_dir=tmp_path, evaluate=self.evaluate())
-        assert [entry["step"] for entry in result.history] == [10, 20, 30]
-
     def test_without_a_directory_nothing_is_kept(self):
         result = fit(steps=15, evaluate=gs.Evaluate(BATCHES, every_steps=10))
         assert result.run_dir is None

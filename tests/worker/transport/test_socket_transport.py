@@ -14,7 +14,7 @@ from counting_run import SHAPES, expected, initialize, state, step_push
 from served_tasks import kinds
 from stand_ins import Cut, Held
 
-from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from globalstep.errors import InvalidArgumentError, LostStateError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.faults import AFTER, BEFORE
@@ -294,6 +294,20 @@ def test_a_closed_transport_fails_the_calls_under_way(serving, transport):
     with pytest.raises(UnavailableError, match="was closed here"):
         ticket.result()
     held.go_on.set()
+
+
+def test_what_is_told_to_a_server_that_has_ended_raises_nothing(serving, transport):
+    """It needs no answer, and the call that it follows has been answered: the next call finds out."""
+    (server,) = serving()
+    asking = pb.Request(pull=pb.PullRequest())
+    with contextlib.closing(GrpcTransport(server.address, 0, transport)) as connection:
+        with pytest.raises(LostStateError):  # it is connected
+            connection.send(asking, ()).result()
+        server.close()
+        for _ in range(3):
+            connection.tell(asking)
+        with pytest.raises(UnavailableError):
+            connection.send(asking, ()).result()
 
 
 def test_a_server_that_ends_is_unavailable(serving, joined, transport):
