@@ -133,7 +133,7 @@ class Client:
             initializing = any(status.state == pb.STATE_INITIALIZING for status in statuses)
             if not initializing:
                 try:
-                    self._begin(declared, arrays, restore)
+                    self._begin(statuses, declared, arrays, restore)
                 except AbortedError:
                     pass  # another client was first
                 else:
@@ -290,10 +290,12 @@ class Client:
             groups.append((one.rule_at(source), names))
         return declared_model(parameters, groups)
 
-    def _begin(self, declared: DeclaredModel, arrays: Mapping[str, Array], restore: str | None) -> None:
+    def _begin(
+        self, statuses: Sequence[Any], declared: DeclaredModel, arrays: Mapping[str, Array], restore: str | None
+    ) -> None:
         cluster, prefix = self._cluster, None if restore is None else find_checkpoint(restore)
         ledger = b"" if prefix is None else read_index(storage_for(prefix), prefix).ledger
-        cluster.begin(open=False, ledger=ledger)
+        cluster.begin(open=False, ledger=ledger, statuses=statuses)
         if prefix is not None:
             self._saver.restore(cluster, lambda: declared.program, saveables_of_program(declared.program), prefix)
         else:

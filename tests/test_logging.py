@@ -25,7 +25,7 @@ def test_lines_read_as_the_seeds_show_them():
     program = (
         "import logging, globalstep as tf; tf.logging.set_verbosity(tf.logging.INFO); "
         "tf.logging.info('loss = %f at step %d', 1.39697, 1); "
-        "logging.getLogger('globalstep.tf1.hooks.hooks').warning('beware')"
+        "logging.getLogger('globalstep.tf1.hooks.step').warning('beware')"
     )
     assert run(program) == "INFO:globalstep:loss = 1.396970 at step 1\nWARNING:globalstep:beware\n"
 

@@ -2,6 +2,4 @@
 
 Its names are reached as `globalstep.NAME`, for programs that say `import globalstep as tf`. It is a library on top of
 the parameter servers' client.
-
-Layer: tf1.
 """

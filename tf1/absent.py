@@ -1,27 +1,7 @@
 """Parts of TensorFlow 1.x that are absent, or have no effect, and what to use instead.
 
 The texts of the first are those of the AttributeErrors; docs/compatibility.md lists both.
-
-Layer: tf1.
 """
-
-__all__ = [
-    "ABSENT",
-    "ABSENT_IN_CONTRIB",
-    "ABSENT_IN_CONTRIB_LAYERS",
-    "ABSENT_IN_DATA",
-    "ABSENT_IN_DISTRIBUTE",
-    "ABSENT_IN_FRAMEWORK",
-    "ABSENT_IN_IMAGE",
-    "ABSENT_IN_LEARN",
-    "ABSENT_IN_NN",
-    "ABSENT_IN_PYTHON",
-    "ABSENT_IN_SLIM",
-    "ABSENT_IN_TEST",
-    "ABSENT_IN_TRAIN",
-    "KERAS_MODELS",
-    "WITHOUT_EFFECT",
-]
 
 _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "

@@ -5,6 +5,7 @@ Layer: tf1. Thread-safe as far as the file system is.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -33,16 +34,23 @@ __all__ = [
 ]
 
 
+@contextlib.contextmanager
+def _found(path: str) -> Iterator[None]:
+    """Raise NotFoundError where a `with` block does not find a path."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}; No such file or directory") from error
+
+
 def GFile(name: str, mode: str = "r") -> IO[Any]:  # noqa: N802
     """Open a file; text is UTF-8.
 
     Raises:
         NotFoundError: If it, or the folder to write it to, does not exist.
     """
-    try:
+    with _found(name):
         return open(name, mode, encoding=None if "b" in mode else "utf-8")
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{name}; No such file or directory") from error
 
 
 Open = FastGFile = GFile
@@ -64,12 +72,8 @@ def MkDir(dirname: str) -> None:  # noqa: N802
     Raises:
         NotFoundError: If its parent does not exist.
     """
-    try:
+    with _found(dirname), contextlib.suppress(FileExistsError):
         os.mkdir(dirname)
-    except FileExistsError:
-        return
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{dirname}; No such file or directory") from error
 
 
 def MakeDirs(dirname: str) -> None:  # noqa: N802
@@ -100,10 +104,8 @@ def Remove(filename: str) -> None:  # noqa: N802
     Raises:
         NotFoundError: If it does not exist.
     """
-    try:
+    with _found(filename):
         os.remove(filename)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{filename}; No such file or directory") from error
 
 
 def DeleteRecursively(dirname: str) -> None:  # noqa: N802
@@ -112,10 +114,8 @@ def DeleteRecursively(dirname: str) -> None:  # noqa: N802
     Raises:
         NotFoundError: If it does not exist.
     """
-    try:
+    with _found(dirname):
         shutil.rmtree(dirname)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{dirname}; No such file or directory") from error
 
 
 def Rename(oldname: str, newname: str, overwrite: bool = False) -> None:  # noqa: N802
@@ -126,10 +126,8 @@ def Rename(oldname: str, newname: str, overwrite: bool = False) -> None:  # noqa
         AlreadyExistsError: If `newname` exists and `overwrite` is False.
     """
     _may_write(newname, overwrite)
-    try:
+    with _found(oldname):
         os.replace(oldname, newname)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{oldname}; No such file or directory") from error
 
 
 def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:  # noqa: N802
@@ -140,10 +138,8 @@ def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:  # noqa: 
         AlreadyExistsError: If `newpath` exists and `overwrite` is False.
     """
     _may_write(newpath, overwrite)
-    try:
+    with _found(oldpath):
         shutil.copyfile(oldpath, newpath)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{oldpath}; No such file or directory") from error
 
 
 def Stat(filename: str) -> os.stat_result:  # noqa: N802
@@ -152,10 +148,8 @@ def Stat(filename: str) -> os.stat_result:  # noqa: N802
     Raises:
         NotFoundError: If it does not exist.
     """
-    try:
+    with _found(filename):
         return Path(filename).stat()
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{filename}; No such file or directory") from error
 
 
 def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:  # noqa: N802

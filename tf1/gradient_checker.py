@@ -1,8 +1,6 @@
 """`gs.test.compute_gradient`: Jacobians by `gs.gradients`, and by differences of values.
 
 Follows TensorFlow 1.15, python/ops/gradient_checker.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.array_ops import reshape_like
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.sessions.session import Session, get_default_session
-
-__all__ = ["compute_gradient", "compute_gradient_error"]
 
 
 def compute_gradient(
@@ -111,17 +107,9 @@ def compute_gradient_error(
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> float:
-    """Give by how much the two Jacobians of `compute_gradient` differ at most; the arguments are those.
+    """Give by how much the two Jacobians of `compute_gradient` differ at most.
 
-    Args:
-        x: As there.
-        x_shape: As there.
-        y: As there.
-        y_shape: As there.
-        x_init_value: As there.
-        delta: As there.
-        init_targets: As there.
-        extra_feed_dict: As there.
+    `x`, `x_shape`, `y`, `y_shape` and the others are as there.
     """
     jacobians = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
     pairs = jacobians if isinstance(jacobians, list) else [jacobians]

@@ -21,8 +21,6 @@ from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_sum
 
-__all__ = ["ABSENT", "PARTS"]
-
 ABSENT = dict.fromkeys(
     ("Input", "Model", "Sequential", "callbacks", "datasets", "estimator", "models", "optimizers"), KERAS_MODELS
 )

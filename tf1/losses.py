@@ -2,8 +2,6 @@
 
 Each function gives the weighted loss of a batch and adds it to a collection, so that `get_total_loss` can
 sum up all of a model. Names, arguments and formulas are those of TensorFlow 1.15 `tf.losses`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `from tensorflow.python.framework import ops` names a file of TensorFlow; what is in it is `tf.convert_to_tensor` and
 so on. A module of such a path has no names of its own: it looks for them in public namespaces.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from globalstep.lazy import Namespace, all_names
-
-__all__ = ["ModulePath", "module_paths"]
 
 _INTERNAL = (
     "of TensorFlow's own modules those are here that programs use, with the names that are public or often used; "

@@ -1,8 +1,6 @@
 """TensorFlow 1's names in `globalstep` itself, for programs that say `import globalstep as tf`.
 
 `globalstep` looks here for a name that is none of its own.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

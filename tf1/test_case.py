@@ -1,8 +1,6 @@
 """`gs.test.TestCase`: unittest's, with what tests for TensorFlow 1.x call.
 
 Follows TensorFlow 1.15, python/framework/test_util.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

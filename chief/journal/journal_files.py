@@ -64,7 +64,7 @@ class Header:
     #: The run's policy, its words by their names.
     policy: Mapping[str, Any]
     #: Of incarnations before this one: how far each came, as far as the remaining processes knew.
-    told: Mapping[int, Known] = field(default_factory=dict[int, Known])
+    told: Mapping[int, Known] = field(default_factory=dict)
     #: Nothing of this incarnation that moves a step is missing here, but what came of clients that came later.
     complete: bool = False
     #: Id of the run; "" in files from before they said so.
@@ -82,7 +82,7 @@ class Batch:
     #: Journal records as bytes, 44 each.
     records: bytes
     #: Number -> (client id, task), of clients that occur for the first time.
-    clients: Mapping[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    clients: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     #: Names of steps, by their numbers.
     steps: Sequence[str] = ()
 

@@ -28,9 +28,9 @@ class Findings:
     """Faults of a journal; each line names the place."""
 
     #: It can be read, and does not prove what it should.
-    wrong: list[str] = field(default_factory=list[str])
+    wrong: list[str] = field(default_factory=list)
     #: It cannot be read.
-    unreadable: list[str] = field(default_factory=list[str])
+    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Volume:
     header: Header | None = None
     complete: bool = False
     #: Client -> task, of those that say it anywhere: a sequencer that has come back may hear it after a push.
-    tasks: dict[str, str] = field(default_factory=dict[str, str])
+    tasks: dict[str, str] = field(default_factory=dict)
 
     def pieces(self, findings: Findings) -> Iterator[RecordSequence]:
         """Give all records in order, each once; what is missing between them goes to `findings`."""

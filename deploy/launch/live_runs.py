@@ -47,7 +47,7 @@ class LiveRun:
     ps: Sequence[str]
     since: float
     process: Process
-    shown: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    shown: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @contextlib.contextmanager

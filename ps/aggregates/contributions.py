@@ -53,8 +53,8 @@ class _Sum:
     #: As it came first; without its numbers.
     op: Op
     dense: Array | None = None
-    rows: list[Array] = field(default_factory=list[Array])
-    ids: list[Array] = field(default_factory=list[Array])
+    rows: list[Array] = field(default_factory=list)
+    ids: list[Array] = field(default_factory=list)
     #: Bytes of the rows with their ids, and what they were when those of one id were merged last.
     rows_bytes: int = 0
     merged_bytes: int = 0
@@ -162,11 +162,11 @@ class _Held:
 
     #: Where all contributions are laid out alike: all that is held.
     alike: _Alike | None = None
-    sums: dict[_Key, _Sum] = field(default_factory=dict[_Key, _Sum])
+    sums: dict[_Key, _Sum] = field(default_factory=dict)
     #: Units of work that are in the sums: those from the first to this one.
     folded: int = 0
     #: Units that came before their turn, and what they take.
-    waiting: dict[int, Sequence[Op]] = field(default_factory=dict[int, Sequence[Op]])
+    waiting: dict[int, Sequence[Op]] = field(default_factory=dict)
     waiting_bytes: int = 0
 
     @property

@@ -31,9 +31,9 @@ class OpenAggregate:
     #: How many of one client count.
     most_of_client: int = 1
     #: Client -> how many it has given.
-    given: dict[str, int] = field(default_factory=dict[str, int])
+    given: dict[str, int] = field(default_factory=dict)
     #: Units of work that are in: each counts once, from any client.
-    units: set[int] = field(default_factory=set[int])
+    units: set[int] = field(default_factory=set)
 
     @property
     def count(self) -> int:

@@ -92,7 +92,7 @@ class _Lease:
     pushes: int = 0
     staleness: int = 0
     staleness_sum: int = 0
-    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    steps: Mapping[str, int] = field(default_factory=dict)
     #: Of the pushes, those in incarnations before this one.
     pushes_before: int = 0
     lost: bool = False

@@ -76,7 +76,7 @@ class _Caller:
     heard: float
     #: Whether it has been seen to have a lease.
     has_lease: bool = False
-    slots: dict[int, SlotCall] = field(default_factory=dict[int, SlotCall])
+    slots: dict[int, SlotCall] = field(default_factory=dict)
 
 
 class QueueStore:

@@ -74,7 +74,7 @@ class SlotCall:
     #: How many elements it has put in.
     entered: int = 0
     #: What it took, kept until its consumer says that it has it; while it waits, what it has gathered.
-    kept: list[Element] = field(default_factory=list[Element])
+    kept: list[Element] = field(default_factory=list)
     #: Its queue was closed with pending enqueues cancelled, while it waited.
     cancelled: bool = False
 

@@ -151,7 +151,7 @@ class LayoutMemory:
     account: Account = field(default_factory=lambda: Account(Budget()))
     caller: Caller = ANONYMOUS
     told: tuple[int, Layout | RowLayout, int] | None = None
-    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
+    _layouts: dict[int, Layout] = field(default_factory=dict)
     #: Of pushes of rows: no number is in both.
     _row_layouts: dict[int, RowLayout] = field(default_factory=dict)
 

@@ -154,7 +154,7 @@ class Answer:
     #: Of `applied`, in the reply to a COMMIT.
     signature: bytes = b""
     #: See Pull.
-    last: Mapping[int, int] = field(default_factory=dict[int, int])
+    last: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class Admission:
 
     outcome: Outcome
     #: Participant -> entries that it may not have applied yet.
-    pending: Mapping[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
+    pending: Mapping[int, list[Entry]] = field(default_factory=dict)
     #: The sequencer's own reads of the push.
     answer: Answer = field(default_factory=Answer)
 

@@ -64,10 +64,10 @@ class Growth:
     """The optimizers and owners that a declaration adds to a table."""
 
     #: Those that are new or have more Variables, as they will be.
-    optimizers: dict[str, _Optimizer] = field(default_factory=dict[str, _Optimizer])
-    owners: dict[str, _Owner] = field(default_factory=dict[str, _Owner])
+    optimizers: dict[str, _Optimizer] = field(default_factory=dict)
+    owners: dict[str, _Owner] = field(default_factory=dict)
     #: (Variable, optimizer) pairs.
-    trained: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    trained: list[tuple[str, str]] = field(default_factory=list)
     #: How much of LIMIT_DECLARED it takes.
     size: int = 0
 

@@ -69,12 +69,12 @@ class VariableStore:
     variable_count: int = 0
 
     version: int = field(default_factory=_FIRST_VERSIONS.__next__)
-    _held: dict[str, Held] = field(default_factory=dict[str, Held])
+    _held: dict[str, Held] = field(default_factory=dict)
     _optimizers: OptimizerTable = field(default_factory=OptimizerTable)
     #: Gives an optimizer's declaration and rule: OptimizerTable.get.
     optimizer: Callable[[str], tuple[OptimizerDecl, Rule]] = field(init=False)
     # How pushes of a known layout split into runs: a cache.
-    _run_plans: dict[tuple[Any, ...], list[ApplySpan]] = field(default_factory=dict[tuple[Any, ...], list[ApplySpan]])
+    _run_plans: dict[tuple[Any, ...], list[ApplySpan]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.optimizer = self._optimizers.get

@@ -1,9 +1,11 @@
 # The names of this namespace: `globalstep.lazy` reads this file when it is imported.
 
+from globalstep.chief.hooks.checkpoint import CheckpointSaverListener as CheckpointSaverListener
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs as SessionRunArgs
 from globalstep.chief.hooks.session_run_hook import SessionRunContext as SessionRunContext
 from globalstep.chief.hooks.session_run_hook import SessionRunHook as SessionRunHook
 from globalstep.chief.hooks.session_run_hook import SessionRunValues as SessionRunValues
+from globalstep.chief.hooks.timers import SecondOrStepTimer as SecondOrStepTimer
 from globalstep.tf1.estimator.canned import BaselineClassifier as BaselineClassifier
 from globalstep.tf1.estimator.canned import BaselineRegressor as BaselineRegressor
 from globalstep.tf1.estimator.canned import DNNClassifier as DNNClassifier
@@ -38,17 +40,15 @@ from globalstep.tf1.estimator.run_config import RunConfig as RunConfig
 from globalstep.tf1.estimator.training import EvalSpec as EvalSpec
 from globalstep.tf1.estimator.training import TrainSpec as TrainSpec
 from globalstep.tf1.estimator.training import train_and_evaluate as train_and_evaluate
-from globalstep.tf1.hooks.hooks import CheckpointSaverHook as CheckpointSaverHook
-from globalstep.tf1.hooks.hooks import CheckpointSaverListener as CheckpointSaverListener
-from globalstep.tf1.hooks.hooks import FeedFnHook as FeedFnHook
-from globalstep.tf1.hooks.hooks import FinalOpsHook as FinalOpsHook
-from globalstep.tf1.hooks.hooks import GlobalStepWaiterHook as GlobalStepWaiterHook
-from globalstep.tf1.hooks.hooks import LoggingTensorHook as LoggingTensorHook
-from globalstep.tf1.hooks.hooks import NanLossDuringTrainingError as NanLossDuringTrainingError
-from globalstep.tf1.hooks.hooks import NanTensorHook as NanTensorHook
-from globalstep.tf1.hooks.hooks import ProfilerHook as ProfilerHook
-from globalstep.tf1.hooks.hooks import SecondOrStepTimer as SecondOrStepTimer
-from globalstep.tf1.hooks.hooks import StepCounterHook as StepCounterHook
-from globalstep.tf1.hooks.hooks import StopAtStepHook as StopAtStepHook
-from globalstep.tf1.hooks.hooks import SummarySaverHook as SummarySaverHook
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook as CheckpointSaverHook
+from globalstep.tf1.hooks.profile import ProfilerHook as ProfilerHook
+from globalstep.tf1.hooks.step import GlobalStepWaiterHook as GlobalStepWaiterHook
+from globalstep.tf1.hooks.step import StepCounterHook as StepCounterHook
+from globalstep.tf1.hooks.step import StopAtStepHook as StopAtStepHook
+from globalstep.tf1.hooks.summary import SummarySaverHook as SummarySaverHook
+from globalstep.tf1.hooks.values import FeedFnHook as FeedFnHook
+from globalstep.tf1.hooks.values import FinalOpsHook as FinalOpsHook
+from globalstep.tf1.hooks.values import LoggingTensorHook as LoggingTensorHook
+from globalstep.tf1.hooks.values import NanLossDuringTrainingError as NanLossDuringTrainingError
+from globalstep.tf1.hooks.values import NanTensorHook as NanTensorHook
 from globalstep.tf1.variables.warm_starting import VocabInfo as VocabInfo

@@ -105,6 +105,19 @@ def test_the_first_client_gives_the_values_and_others_join(start, shards):
     assert all(last <= after[0] < before[0] <= last + 3 for before, after in values)
 
 
+def test_a_client_does_not_begin_anew_what_another_has_begun_since_it_looked(start, monkeypatch, tmp_path):
+    target = start(2)
+    with gs.connect(target) as late, gs.connect(target) as first:
+
+        def meanwhile(restore):
+            assert first.declare({"w": np.zeros(4, np.float32)}, gs.optim.SGD(1.0))
+            first.push({"w": np.ones(4)}).result()
+
+        monkeypatch.setattr("globalstep.chief.client.find_checkpoint", meanwhile)
+        assert not late.declare({"w": np.zeros(4, np.float32)}, gs.optim.SGD(1.0), restore=str(tmp_path))
+        assert late.pull()["w"].tolist() == [-1] * 4
+
+
 def test_rows_of_a_table_are_pulled_and_pushed_by_id(start):
     with gs.connect(start(2)) as client:
         client.declare({"table": W, "w": np.zeros(2, np.float32)}, gs.optim.SGD(1.0))

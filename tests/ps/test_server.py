@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-import threading
 from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
-from counting_run import SHAPES, FaultPlan, declarations, expected, initialize, state, step_push
+from counting_run import SHAPES, declarations, expected, initialize, state, step_push
 
 from globalstep.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
-    UnavailableError,
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
@@ -28,9 +26,8 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.ps.shard import events
 from globalstep.runtime.clock import ManualClock, SystemClock
-from globalstep.runtime.faults import AFTER, NO_FAULTS
-from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
-from globalstep.wire.expressions import constant
+from globalstep.runtime.faults import NO_FAULTS
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
 from globalstep.wire.frames import CHUNK_BYTES
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import transports_to
@@ -64,10 +61,6 @@ class Cluster:
             server.close()
 
 
-#: What takes a second on each transport: over the one that clients choose, and over the others in the rest.
-IN_TURN = [one if one == "auto" else pytest.param(one, marks=pytest.mark.long) for one in CARRIES]
-
-
 @pytest.fixture(params=list(CARRIES))
 def transport(request):
     return request.param
@@ -94,73 +87,6 @@ def clusters_over(transport):
     yield make
     for cluster in made:
         cluster.close()
-
-
-@pytest.mark.parametrize("transport", IN_TURN, indirect=True)
-def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(clusters):
-    faults = FaultPlan(AFTER, frozenset({"push"}))
-    cluster = clusters(1, faults)
-    # Time is driven by hand so that nobody waits between the tries.
-    clients = [cluster.client(clock=ManualClock(), member=False, retry_secs=1e9) for _ in range(3)]
-    initialize(clients[0])
-    failures = []
-
-    def work(client, count):
-        try:
-            for _ in range(count):
-                client.push(step_push(scale=-2.0))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [
-        threading.Thread(target=work, args=(client, count), name="pusher")
-        for client, count in zip(clients, (667, 667, 666), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert clients[0].global_steps() == {"global_step": 2000}
-    assert clients[0].pull([Read("w")])[0].tolist() == [2000.0] * 3
-    assert faults.fired >= 2000
-    assert {connection.kind for client in clients for connection in client.run.transports} == {
-        CARRIES[cluster.transport]
-    }
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_n_pushes_equal_n_local_updates_bit_for_bit_also_across_a_restore(clusters, shards):
-    rng = np.random.default_rng(11)
-    shapes = {"w": (257, 3), "b": (5,)}
-    rate = 0.1
-    client = clusters(shards).client()
-    variables = [VariableDecl(name, "float32", shape, at % shards) for at, (name, shape) in enumerate(shapes.items())]
-    sgd = OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(rate)}, dict.fromkeys(shapes, ()))
-    local = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-    def assign(values):
-        client.declare(variables, [sgd])
-        client.push(Push(ops=[Op(OpKind.ASSIGN, name, value) for name, value in values.items()]))
-
-    def steps(count):
-        for _ in range(count):
-            grads = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-            for name, grad in grads.items():
-                local[name] = local[name] - np.float32(rate) * grad
-            ops = [Op(OpKind.APPLY, name, grad, optimizer="sgd") for name, grad in grads.items()]
-            client.push(Push(ops=ops, uses=[OptimizerUse("sgd")]))
-
-    assign(local)
-    steps(20)
-    with client.snapshot() as snapshot:
-        kept = dict(zip(shapes, (value.copy() for value in snapshot.read(list(shapes))), strict=True))
-        ledger = snapshot.ledger
-    client.begin(sequencer=0, open=True, ledger=ledger)
-    assign(kept)
-    steps(20)
-    for name, value in zip(shapes, client.pull([Read(name) for name in shapes]), strict=True):
-        np.testing.assert_array_equal(value, local[name])
 
 
 def test_tensors_larger_than_a_frame_cross_whole(clusters):
@@ -234,20 +160,6 @@ def test_garbage_on_the_stream_is_refused_and_the_task_goes_on(grpc_clusters):
         assert (answer.call, answer.reply.error.code) == (5, 3)
     client.push(step_push())
     assert state(client) == expected(1)
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_broken_connection_is_retried_under_the_same_id(clusters, shards):
-    client = clusters(shards).client()
-    initialize(client)
-    for _ in range(3):
-        client.push(step_push())
-        for connection in client.run.transports:
-            connection._connection.break_off(UnavailableError("the link was cut"))
-    assert state(client) == expected(3)
-    assert {connection.kind for connection in client.run.transports} == {"grpc"}, (
-        "a socket that broke is not trusted again"
-    )
 
 
 def test_the_end_waits_for_the_clients_that_are_there(clusters):

@@ -15,11 +15,11 @@ from counting_run import initialize, state, step_push
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
+from served_tasks import starting
 
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.security import SecurityOptions
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.runtime.clock import ManualClock
 from globalstep.security.certificates import role_of_certificate
@@ -38,15 +38,10 @@ def authority(tmp_path):
 
 @pytest.fixture
 def serving():
-    with contextlib.ExitStack() as stack:
-
-        def start(tls, bind="127.0.0.1:0", **more):
-            server = PSServer(PSOptions(bind=bind, grace_secs=0.2, security=SecurityOptions(Credentials(tls), **more)))
-            stack.callback(server.close)
-            server.start()
-            return server
-
-        yield start
+    with starting() as start:
+        yield lambda tls, bind="127.0.0.1:0", **more: start(
+            bind=bind, security=SecurityOptions(Credentials(tls), **more)
+        )[0]
 
 
 def issue(authority, name, *others, common_name="node-7"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import socket
 import ssl
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from certificates import Authority, environ_of
 from counting_run import RATE, expected, initialize, state, step_push
+from served_tasks import joining, starting
 
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -27,7 +27,6 @@ from globalstep.security.client_ids import SESSION_KEY
 from globalstep.security.credentials import Credentials, CurrentTls, TlsFiles, is_loopback
 from globalstep.security.secure_channel import PATIENCE_SECS, SecureChannel
 from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl
-from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 #: TCP has no TLS, so that nothing goes over it.
@@ -48,16 +47,13 @@ def theirs(tmp_path):
 @pytest.fixture
 def serving():
     """Start a PS task; all are closed at the end."""
-    with contextlib.ExitStack() as stack:
+    with starting() as start:
 
-        def start(tls=None, **more):
-            security = SecurityOptions(Credentials(tls, insecure=more.pop("insecure", False)), **more)
-            server = PSServer(PSOptions(grace_secs=0.2, security=security))
-            stack.callback(server.close)
-            server.start()
-            return server
+        def serve(tls=None, **more):
+            credentials = Credentials(tls, insecure=more.pop("insecure", False))
+            return start(security=SecurityOptions(credentials, **more))[0]
 
-        yield start
+        yield serve
 
 
 @pytest.fixture
@@ -76,18 +72,10 @@ def transport_to():
 @pytest.fixture
 def joined():
     """Make clients; all are closed at the end."""
-    with contextlib.ExitStack() as stack:
-
-        def join(servers, tls, transport="auto", token="", **more):
-            shown = Credentials(tls, token)
-            transports = [
-                GrpcTransport(server.address, at, transport, credentials=shown) for at, server in enumerate(servers)
-            ]
-            client = ClusterClient(transports, rng=random.Random(5), **more)
-            stack.callback(client.close)
-            return client
-
-        yield join
+    with joining() as join:
+        yield lambda servers, tls, transport="auto", token="", **more: join(
+            servers, transport, Credentials(tls, token), **more
+        )
 
 
 def status(connection):

@@ -13,6 +13,7 @@ from concurrent import futures
 
 import grpc
 import pytest
+from served_tasks import starting
 
 from globalstep.errors import OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -42,15 +43,10 @@ def tokens_file(tmp_path):
 
 @pytest.fixture
 def serving(tokens_file):
-    with contextlib.ExitStack() as stack:
+    with starting() as start:
 
         def serve(bind="127.0.0.1:0"):
-            server = PSServer(
-                PSOptions(bind=bind, grace_secs=0.2, security=SecurityOptions(tokens_file=str(tokens_file)))
-            )
-            stack.callback(server.close)
-            server.start()
-            return server
+            return start(bind=bind, security=SecurityOptions(tokens_file=str(tokens_file)))[0]
 
         yield serve
 

@@ -1,4 +1,1 @@
-"""Layers, arg scopes and training ops of `tf.contrib.layers` and `tf.contrib.slim`, built on those of `gs.layers`.
-
-Layer: tf1.
-"""
+"""Layers, arg scopes and training ops of `tf.contrib.layers` and `tf.contrib.slim`, built on those of `gs.layers`."""

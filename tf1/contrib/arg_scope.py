@@ -13,9 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["add_arg_scope", "arg_scope", "arg_scope_func_key", "arg_scoped_arguments", "current_arg_scope",
-           "has_arg_scope"]  # fmt: skip
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 #: Function's key -> defaults.

@@ -17,82 +17,79 @@ from globalstep.tf1.contrib.contrib_layers import (
     collect_variables,
     collected,
     collections_of,
-    convolution,
+    convolution_of,
     finished,
     layer_format,
+    pooling_of,
 )
 from globalstep.tf1.contrib.model_variables import model_variable, renamed_getter
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.layers import convolution_layers, pooling_layers, separable_layers
 from globalstep.tf1.layers.layer import channels_of, pair, with_channels_last
 from globalstep.tf1.ops import more_conv_ops, nn_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "avg_pool3d",
-    "convolution2d_transpose",
-    "convolution3d",
-    "convolution3d_transpose",
-    "max_pool3d",
-    "separable_convolution2d",
-]
-
 _SEPARABLE = renamed_getter(
     {"bias": "biases", "depthwise_kernel": "depthwise_weights", "pointwise_kernel": "pointwise_weights"}
 )
 
 
-@add_arg_scope
-def convolution3d(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    rate: Any = 1,
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Convolve volumes: `convolution` of `inputs`, `num_outputs`, `kernel_size`; `rate` is 1."""
-    return convolution(
-        inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope, conv_dims=3,
-    )  # fmt: skip
+convolution3d = convolution_of(
+    3,
+    "convolution3d",
+    "Convolve volumes: `convolution` of `inputs`, `num_outputs`, `kernel_size`; `rate` is 1.",
+)
 
 
-@add_arg_scope
-def convolution2d_transpose(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str = "NHWC",
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
+def _transposed(
+    made: type[convolution_layers.Conv2DTranspose], name: str, name_scope: str, formats: tuple[str, str], doc: str
+) -> Callable[..., Node]:
+    """Make the function that enlarges as a class of `gs.layers` does."""
+
+    @add_arg_scope
+    @named(name, doc)
+    def transposed(
+        inputs: Any,
+        num_outputs: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: str = "SAME",
+        data_format: str = formats[0],
+        activation_fn: Callable[..., Any] | None = nn_ops.relu,
+        normalizer_fn: Callable[..., Any] | None = None,
+        normalizer_params: dict[str, Any] | None = None,
+        weights_initializer: Any = XAVIER,
+        weights_regularizer: Any = None,
+        biases_initializer: Any = ZEROS,
+        biases_regularizer: Any = None,
+        reuse: Any = None,
+        variables_collections: Any = None,
+        outputs_collections: Any = None,
+        trainable: bool = True,
+        scope: Any = None,
+    ) -> Node:
+        order = layer_format(data_format, formats)
+        with variable_scope(scope, name_scope, [inputs], reuse=reuse, custom_getter=WEIGHTS) as entered:
+            layer = made(
+                num_outputs, kernel_size, stride, padding, order,
+                use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
+                bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
+                bias_regularizer=biases_regularizer, trainable=trainable, name=entered.name, _scope=entered,
+                _reuse=reuse,
+            )  # fmt: skip
+            result = layer.apply(inputs)
+            collect_variables(layer, variables_collections)
+            return collected(outputs_collections, finished(result, normalizer_fn, normalizer_params, activation_fn))
+
+    return transposed
+
+
+convolution2d_transpose = _transposed(
+    convolution_layers.Conv2DTranspose,
+    "convolution2d_transpose",
+    "Conv2d_transpose",
+    ("NHWC", "NCHW"),
     """Enlarge images: each value spreads a filter over the result; see `gs.layers.conv2d_transpose`.
 
     Args:
@@ -102,71 +99,25 @@ def convolution2d_transpose(
         stride: By how much height and width grow, or one int for both.
         padding: "SAME" or "VALID".
         data_format: "NHWC", or "NCHW" for channels that come right after the batch.
-        activation_fn: As for `fully_connected`.
-        normalizer_fn: As for `fully_connected`.
-        normalizer_params: As for `fully_connected`.
         weights_initializer: Initializer of "weights" [height, width, num_outputs, channels].
-        weights_regularizer: As for `fully_connected`.
-        biases_initializer: As for `fully_connected`.
-        biases_regularizer: As for `fully_connected`.
-        reuse: As for `fully_connected`.
-        variables_collections: As for `fully_connected`.
-        outputs_collections: As for `fully_connected`.
-        trainable: As for `fully_connected`.
         scope: Scope of the Variables; default "Conv2d_transpose", made unique.
+
+    The other arguments are those of `fully_connected`.
 
     Returns:
         A node [batch, rows, columns, num_outputs].
 
     Raises:
         ValueError: For another data format.
-    """
-    order = layer_format(data_format, ("NHWC", "NCHW"))
-    with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse, custom_getter=WEIGHTS) as entered:
-        layer = convolution_layers.Conv2DTranspose(
-            num_outputs, kernel_size, stride, padding, order,
-            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
-            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
-            bias_regularizer=biases_regularizer, trainable=trainable, name=entered.name, _scope=entered, _reuse=reuse,
-        )  # fmt: skip
-        result = layer.apply(inputs)
-        collect_variables(layer, variables_collections)
-        return collected(outputs_collections, finished(result, normalizer_fn, normalizer_params, activation_fn))
-
-
-@add_arg_scope
-def convolution3d_transpose(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str = "NDHWC",
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Enlarge volumes: `convolution2d_transpose` of `inputs`, `num_outputs` and `kernel_size`."""
-    order = layer_format(data_format, ("NDHWC", "NCDHW"))
-    with variable_scope(scope, "Conv3d_transpose", [inputs], reuse=reuse, custom_getter=WEIGHTS) as entered:
-        layer = convolution_layers.Conv3DTranspose(
-            num_outputs, kernel_size, stride, padding, order,
-            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
-            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
-            bias_regularizer=biases_regularizer, trainable=trainable, name=entered.name, _scope=entered, _reuse=reuse,
-        )  # fmt: skip
-        result = layer.apply(inputs)
-        collect_variables(layer, variables_collections)
-        return collected(outputs_collections, finished(result, normalizer_fn, normalizer_params, activation_fn))
+    """,
+)
+convolution3d_transpose = _transposed(
+    convolution_layers.Conv3DTranspose,
+    "convolution3d_transpose",
+    "Conv3d_transpose",
+    ("NDHWC", "NCDHW"),
+    "Enlarge volumes: `convolution2d_transpose` of `inputs`, `num_outputs` and `kernel_size`.",
+)
 
 
 @add_arg_scope
@@ -266,16 +217,10 @@ def separable_convolution2d(
         return collected(outputs_collections, finished(result, normalizer_fn, normalizer_params, activation_fn))
 
 
-@add_arg_scope
-def max_pool3d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NDHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
+max_pool3d = pooling_of(
+    pooling_layers.MaxPooling3D,
+    "MaxPool3D",
+    ("NDHWC", "NCDHW"),
     """Give the largest value of each window of volumes.
 
     Args:
@@ -286,31 +231,14 @@ def max_pool3d(
         data_format: "NDHWC", or "NCDHW" for channels that come right after the batch.
         outputs_collections: Collections that the result is added to.
         scope: Name scope of the node; default "MaxPool3D".
-    """
-    order = layer_format(data_format, ("NDHWC", "NCDHW"))
-    volumes = as_node(inputs)
-    with volumes.graph.name_scope(scope or "MaxPool3D"):
-        layer = pooling_layers.MaxPooling3D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(volumes))
-
-
-@add_arg_scope
-def avg_pool3d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NDHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
-    """Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool3d`."""
-    order = layer_format(data_format, ("NDHWC", "NCDHW"))
-    volumes = as_node(inputs)
-    with volumes.graph.name_scope(scope or "AvgPool3D"):
-        layer = pooling_layers.AveragePooling3D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(volumes))
-
+    """,
+)
+avg_pool3d = pooling_of(
+    pooling_layers.AveragePooling3D,
+    "AvgPool3D",
+    ("NDHWC", "NCDHW"),
+    "Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool3d`.",
+)
 
 # TensorFlow has these under two names.
 conv2d_transpose = convolution2d_transpose

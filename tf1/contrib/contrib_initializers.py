@@ -16,8 +16,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.init_ops import Initializer
 from globalstep.tf1.ops.random_ops import random_uniform, truncated_normal
 
-__all__ = ["variance_scaling_initializer", "xavier_initializer"]
-
 
 def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: DTypeLike = "float32") -> Initializer:
     """Draw with a variance of 2 / (inputs + outputs) (Glorot and Bengio 2010).

@@ -7,6 +7,7 @@ Layer: tf1. Source: TensorFlow 1.15 `contrib/layers/python/layers/layers.py`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from globalstep.tf1.contrib.arg_scope import add_arg_scope
 from globalstep.tf1.contrib.contrib_initializers import xavier_initializer
 from globalstep.tf1.contrib.model_variables import model_variable, renamed_getter
 from globalstep.tf1.contrib.named_outputs import collect_named_outputs
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection_ref
 from globalstep.tf1.layers import convolution_layers, core_layers, pooling_layers
-from globalstep.tf1.layers.layer import known_rank, last_size
+from globalstep.tf1.layers.layer import known_rank, last_size, snake_case
 from globalstep.tf1.ops import math_ops, nn_ops
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.indexing_ops import one_hot
@@ -24,38 +26,6 @@ from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.reduction_ops import reduce_max, reduce_sum
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import variable_scope
-
-__all__ = [
-    "avg_pool2d",
-    "WEIGHTS",
-    "XAVIER",
-    "ZEROS",
-    "bias_add",
-    "collect_variables",
-    "collected",
-    "collections_of",
-    "convolution",
-    "convolution1d",
-    "convolution2d",
-    "dropout",
-    "elu",
-    "finished",
-    "flatten",
-    "fully_connected",
-    "layer_format",
-    "legacy_fully_connected",
-    "legacy_relu",
-    "linear",
-    "max_pool2d",
-    "maxout",
-    "one_hot_encoding",
-    "relu",
-    "relu6",
-    "repeat",
-    "softmax",
-    "stack",
-    "unit_norm",
-]
 
 #: The names that contrib's layers give to their Variables, and the initializers that they take by default.
 WEIGHTS = renamed_getter({"kernel": "weights", "bias": "biases"})
@@ -196,76 +166,82 @@ def convolution(
         return collected(outputs_collections, result)
 
 
-@add_arg_scope
-def convolution1d(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    rate: Any = 1,
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Convolve sequences: `convolution` of `inputs` [batch, length, channels], `num_outputs` and `kernel_size`."""
-    return convolution(
-        inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope, conv_dims=1,
-    )  # fmt: skip
+def convolution_of(dimensions: int, name: str, doc: str) -> Callable[..., Node]:
+    """Make the function that is `convolution` of so many dimensions."""
+    of_any: Callable[..., Node] = inspect.unwrap(convolution)
+
+    @add_arg_scope
+    @named(name, doc)
+    def convolved(
+        inputs: Any,
+        num_outputs: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: str = "SAME",
+        data_format: str | None = None,
+        rate: Any = 1,
+        activation_fn: Callable[..., Any] | None = nn_ops.relu,
+        normalizer_fn: Callable[..., Any] | None = None,
+        normalizer_params: dict[str, Any] | None = None,
+        weights_initializer: Any = XAVIER,
+        weights_regularizer: Any = None,
+        biases_initializer: Any = ZEROS,
+        biases_regularizer: Any = None,
+        reuse: Any = None,
+        variables_collections: Any = None,
+        outputs_collections: Any = None,
+        trainable: bool = True,
+        scope: Any = None,
+    ) -> Node:
+        return of_any(
+            inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+            normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer,
+            reuse, variables_collections, outputs_collections, trainable, scope, conv_dims=dimensions,
+        )  # fmt: skip
+
+    return convolved
 
 
-@add_arg_scope
-def convolution2d(
-    inputs: Any,
-    num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    rate: Any = 1,
-    activation_fn: Callable[..., Any] | None = nn_ops.relu,
-    normalizer_fn: Callable[..., Any] | None = None,
-    normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = XAVIER,
-    weights_regularizer: Any = None,
-    biases_initializer: Any = ZEROS,
-    biases_regularizer: Any = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Node:
-    """Convolve images: `convolution` of `inputs` [batch, height, width, channels], `num_outputs`, `kernel_size`."""
-    return convolution(
-        inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope, conv_dims=2,
-    )  # fmt: skip
+convolution1d = convolution_of(
+    1,
+    "convolution1d",
+    "Convolve sequences: `convolution` of `inputs` [batch, length, channels], `num_outputs` and `kernel_size`.",
+)
+convolution2d = convolution_of(
+    2,
+    "convolution2d",
+    "Convolve images: `convolution` of `inputs` [batch, height, width, channels], `num_outputs`, `kernel_size`.",
+)
 
 
-@add_arg_scope
-def max_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
+def pooling_of(
+    layer: type[pooling_layers.MaxPooling2D], name_scope: str, formats: tuple[str, str], doc: str
+) -> Callable[..., Node]:
+    """Make the function that pools as a class of `gs.layers` does."""
+
+    @add_arg_scope
+    @named(snake_case(name_scope), doc)
+    def pooled(
+        inputs: Any,
+        kernel_size: Any,
+        stride: Any = 2,
+        padding: str = "VALID",
+        data_format: str = formats[0],
+        outputs_collections: Any = None,
+        scope: str | None = None,
+    ) -> Node:
+        order = layer_format(data_format, formats)
+        images = as_node(inputs)
+        with images.graph.name_scope(scope or name_scope):
+            return collected(outputs_collections, layer(kernel_size, stride, padding, order).call(images))
+
+    return pooled
+
+
+max_pool2d = pooling_of(
+    pooling_layers.MaxPooling2D,
+    "MaxPool2D",
+    ("NHWC", "NCHW"),
     """Give the largest value of each window.
 
     Args:
@@ -276,30 +252,14 @@ def max_pool2d(
         data_format: "NHWC", or "NCHW" for channels that come right after the batch.
         outputs_collections: Collections that the result is added to.
         scope: Name scope of the node; default "MaxPool2D".
-    """
-    order = layer_format(data_format, ("NHWC", "NCHW"))
-    images = as_node(inputs)
-    with images.graph.name_scope(scope or "MaxPool2D"):
-        layer = pooling_layers.MaxPooling2D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(images))
-
-
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: str | None = None,
-) -> Node:
-    """Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool2d`."""
-    order = layer_format(data_format, ("NHWC", "NCHW"))
-    images = as_node(inputs)
-    with images.graph.name_scope(scope or "AvgPool2D"):
-        layer = pooling_layers.AveragePooling2D(kernel_size, stride, padding, order)
-        return collected(outputs_collections, layer.call(images))
+    """,
+)
+avg_pool2d = pooling_of(
+    pooling_layers.AveragePooling2D,
+    "AvgPool2D",
+    ("NHWC", "NCHW"),
+    "Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool2d`.",
+)
 
 
 @add_arg_scope
@@ -535,13 +495,13 @@ def legacy_fully_connected(
 
 def _with(function: Callable[..., Node], name: str, activation_fn: Callable[..., Any] | None) -> Callable[..., Node]:
     """Give a layer with another activation."""
+    what = "no activation" if activation_fn is None else f"the activation `gs.nn.{activation_fn.__name__}`"
+    doc = f"Give `{function.__name__}` of `inputs` and `num_outputs` with {what}."
 
+    @named(name, doc)
     def layer(inputs: Any, num_outputs: int, *args: Any, **kwargs: Any) -> Node:
         return function(inputs, num_outputs, *args, **{"activation_fn": activation_fn, **kwargs})
 
-    layer.__name__ = layer.__qualname__ = name
-    what = "no activation" if activation_fn is None else f"the activation `gs.nn.{activation_fn.__name__}`"
-    layer.__doc__ = f"Give `{function.__name__}` of `inputs` and `num_outputs` with {what}."
     return layer
 
 

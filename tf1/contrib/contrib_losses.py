@@ -10,18 +10,6 @@ from typing import Any
 from globalstep.tf1 import losses
 from globalstep.tf1.graph.graph import Node
 
-__all__ = [
-    "absolute_difference",
-    "cosine_distance",
-    "hinge_loss",
-    "log_loss",
-    "mean_squared_error",
-    "sigmoid_cross_entropy",
-    "softmax_cross_entropy",
-    "sparse_softmax_cross_entropy",
-    "sum_of_squares",
-]
-
 
 def absolute_difference(predictions: Any, labels: Any = None, weights: Any = 1.0, scope: str | None = None) -> Node:
     """Give the loss `gs.losses.absolute_difference` of `predictions` and labels."""

@@ -25,8 +25,6 @@ from globalstep.tf1.ops.control_flow_ops import with_dependencies
 from globalstep.tf1.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["batch_norm", "layer_norm"]
-
 _AVERAGES = ("moving_mean", "moving_variance")
 
 

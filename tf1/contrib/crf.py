@@ -19,16 +19,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.math_ops import cast, maximum
 from globalstep.tf1.variables.named_variables import get_variable
 
-__all__ = [
-    "crf_binary_score",
-    "crf_decode",
-    "crf_log_likelihood",
-    "crf_log_norm",
-    "crf_sequence_score",
-    "crf_unary_score",
-    "viterbi_decode",
-]
-
 
 def _counts(lengths: Any, steps: int) -> Any:
     """Say which steps of which sequences count: [batch, time]."""

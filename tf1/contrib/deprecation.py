@@ -1,8 +1,6 @@
 """Functions that are still there, and say that they will not be: `tf.contrib.framework.deprecated`.
 
 Texts are those of TensorFlow 2.21, python/util/deprecation.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from globalstep.tf1.graph.definition import describe_place, place_of_program
-
-__all__ = ["deprecated"]
 
 _log = logging.getLogger("globalstep")
 

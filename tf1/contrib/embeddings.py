@@ -13,8 +13,6 @@ from globalstep.tf1.ops.embedding_ops import embedding_lookup
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["bow_encoder", "embed_sequence"]
-
 
 def embed_sequence(
     ids: Any,
@@ -63,21 +61,10 @@ def bow_encoder(
     scope: Any = None,
     reuse: Any = None,
 ) -> Node:
-    """Give the mean of the rows of each sequence: a bag of words.
+    """Give the mean of the rows of each sequence, a node [batch, embed_dim]: a bag of words.
 
-    Args:
-        ids: Integer node [batch, length].
-        vocab_size: How many rows there are.
-        embed_dim: How long a row is.
-        sparse_lookup: Accepted as in TensorFlow.
-        initializer: As for `embed_sequence`.
-        regularizer: As for `embed_sequence`.
-        trainable: As for `embed_sequence`.
-        scope: Scope of the Variable; default "bow_encoder", made unique.
-        reuse: As for `embed_sequence`.
-
-    Returns:
-        A node [batch, embed_dim].
+    `ids`, `vocab_size`, `embed_dim` and the others are those of `embed_sequence`; `scope` is "bow_encoder" by default,
+    and `sparse_lookup` accepted as in TensorFlow.
     """
     with variable_scope(scope, "bow_encoder", [ids], reuse=reuse):
         table = _table(vocab_size, embed_dim, (initializer, regularizer, trainable), reuse)

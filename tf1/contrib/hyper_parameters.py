@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["HParams"]
-
 _ITEM = re.compile(
     r"\s*(?P<name>[a-zA-Z][\w.]*)\s*(\[\s*(?P<index>\d+)\s*\])?\s*=\s*"
     r"((?P<list>\[[^\]]*\])|(?P<value>[^,\[\]]*))\s*(,|$)"

@@ -1,7 +1,4 @@
-"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them.
-
-Layer: tf1.
-"""
+"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
-
-__all__ = ["FLOAT_OPS_OPTIONS", "TRAINABLE_VARS_PARAMS_STAT_OPTIONS", "ModelAnalysis", "print_model_analysis"]
 
 #: Counts the parameters of Variables that are trained.
 TRAINABLE_VARS_PARAMS_STAT_OPTIONS = {"select": ["params"], "account_type_regexes": ["_trainable_variables"]}

@@ -28,29 +28,6 @@ from globalstep.tf1.variables.training_util import assert_global_step, get_globa
 from globalstep.tf1.variables.variable_scope import VariableScope
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "VariableDeviceChooser",
-    "add_model_variable",
-    "assert_or_get_global_step",
-    "assign_from_values",
-    "assign_from_values_fn",
-    "filter_variables",
-    "get_local_variables",
-    "get_model_variables",
-    "get_trainable_variables",
-    "get_unique_variable",
-    "get_variable_full_name",
-    "get_variables",
-    "get_variables_by_name",
-    "get_variables_by_suffix",
-    "get_variables_to_restore",
-    "global_variable",
-    "local_variable",
-    "model_variable",
-    "renamed_getter",
-    "variable",
-]
-
 
 class VariableDeviceChooser:
     """A device function that puts one Variable after the other on the next PS task: for the `device` of `variable`.

@@ -1,8 +1,6 @@
 """Outputs of layers by name: what `tf.contrib.slim.utils` gives of a collection of them.
 
 Follows TensorFlow 1.15, contrib/layers/python/layers/utils.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -12,15 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.tf1.graph.graph import Node, add_to_collections, get_collection, get_collection_ref
-
-__all__ = [
-    "append_tensor_alias",
-    "collect_named_outputs",
-    "convert_collection_to_dict",
-    "gather_tensors_aliases",
-    "get_tensor_aliases",
-    "last_dimension",
-]
 
 
 def append_tensor_alias(tensor: Any, alias: str) -> Any:

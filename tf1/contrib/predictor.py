@@ -15,8 +15,6 @@ from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.sessions.session_creators import ChiefSessionCreator
 
-__all__ = ["Predictor", "from_estimator", "from_saved_model"]
-
 
 class Predictor:
     """Gives outputs for inputs, by name.

@@ -14,17 +14,6 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.ops.summary_ops import histogram, scalar
 
-__all__ = [
-    "summarize_activation",
-    "summarize_activations",
-    "summarize_biases",
-    "summarize_collection",
-    "summarize_tensor",
-    "summarize_tensors",
-    "summarize_variables",
-    "summarize_weights",
-]
-
 _Summarizer = Callable[..., Node | None]
 
 

@@ -42,16 +42,6 @@ from globalstep.tf1.variables.training_util import assert_global_step, get_globa
 from globalstep.tf1.variables.variable_collections import trainable_variables
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "OPTIMIZER_CLS_NAMES",
-    "OPTIMIZER_SUMMARIES",
-    "add_gradients_summaries",
-    "clip_gradient_norms",
-    "create_train_op",
-    "multiply_gradients",
-    "optimize_loss",
-]
-
 _log = logging.getLogger("globalstep")
 _Pairs = list[tuple[Any, Any]]
 

@@ -1,9 +1,4 @@
-"""Datasets as tf.data has them: pipelines of elements, and iterators that give them to the graph.
-
-Layer: tf1.
-"""
-
-__all__ = ["TRANSFORMATIONS"]
+"""Datasets as tf.data has them: pipelines of elements, and iterators that give them to the graph."""
 
 #: Names of `gs.data.experimental` and `gs.contrib.data`, by module.
 TRANSFORMATIONS = {

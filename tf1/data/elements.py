@@ -20,30 +20,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.text.string_ops import as_bytes
 
-__all__ = [
-    "Component",
-    "Make",
-    "Pass",
-    "Structured",
-    "Values",
-    "arrays_of",
-    "component_of",
-    "components",
-    "get_output_classes",
-    "get_output_shapes",
-    "get_output_types",
-    "joined",
-    "nodes_of",
-    "padded",
-    "parts_of",
-    "shapes_like",
-    "slices_of",
-    "sparse_like",
-    "stacked",
-    "text_of",
-    "value_of",
-]
-
 Values = tuple[Any, ...]
 
 

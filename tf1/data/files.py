@@ -1,8 +1,6 @@
 """Datasets of what is in files: lines, TFRecords, records of one length.
 
 Follows TensorFlow 1.15, python/data/ops/readers.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ from globalstep.tf1.data.elements import Component, text_of
 from globalstep.tf1.data.pipeline import Pipeline
 from globalstep.tf1.graph.graph import as_node
 from globalstep.tf1.graph.shapes import TensorShape
-
-__all__ = ["FixedLengthRecordDataset", "TFRecordDataset", "TextLineDataset"]
 
 
 def TextLineDataset(  # noqa: N802

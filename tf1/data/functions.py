@@ -1,7 +1,4 @@
-"""Functions of elements: traced once into the graph, evaluated for each element without a session.
-
-Layer: tf1.
-"""
+"""Functions of elements: traced once into the graph, evaluated for each element without a session."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from globalstep.tf1.data.elements import Pass, arrays_of, component_of, joined, 
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, get_default_graph
 from globalstep.tf1.loops.body import Body, parameter
-
-__all__ = ["ElementFunction"]
 
 
 class ElementFunction:

@@ -33,8 +33,6 @@ from globalstep.tf1.variables.variables import Variable
 if TYPE_CHECKING:
     from globalstep.tf1.data.pipeline import Pipeline
 
-__all__ = ["Iterator", "make_initializable_iterator", "make_one_shot_iterator"]
-
 
 class _Place:
     def __init__(self) -> None:

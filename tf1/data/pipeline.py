@@ -32,8 +32,6 @@ from globalstep.tf1.data.iterators import Iterator
 from globalstep.tf1.graph import nest
 from globalstep.tf1.graph.graph import Node, as_node
 
-__all__ = ["Pipeline"]
-
 _AUTOTUNED_CYCLE = 2
 
 

@@ -32,8 +32,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensorValue
 from globalstep.tf1.text.file_ops import matching_files
 
-__all__ = ["from_generator", "from_tensor_slices", "from_tensors", "list_files", "numbers"]
-
 
 class _Source(NamedTuple):
     element: Any

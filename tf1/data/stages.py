@@ -14,8 +14,6 @@ import numpy as np
 from globalstep.tf1.data.elements import Pass, Values
 from globalstep.tf1.ops.random_ops import get_seed
 
-__all__ = ["Order", "batches", "cached", "first", "interleaved", "repeated", "rest", "shuffled", "zipped"]
-
 
 class Order:
     """The order of a `shuffle`.

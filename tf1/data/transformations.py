@@ -1,8 +1,6 @@
 """Transformations for `Dataset.apply`: `tf.data.experimental` and `tf.contrib.data`.
 
 Follows TensorFlow 1.15, python/data/experimental/ops.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -13,16 +11,6 @@ from typing import Any
 from globalstep.tf1.data.elements import Pass, slices_of
 from globalstep.tf1.data.pipeline import Pipeline
 from globalstep.tf1.graph import nest
-
-__all__ = [
-    "AUTOTUNE",
-    "batch_and_drop_remainder",
-    "ignore_errors",
-    "map_and_batch",
-    "parallel_interleave",
-    "shuffle_and_repeat",
-    "unbatch",
-]
 
 AUTOTUNE = -1
 

@@ -20,8 +20,6 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.parsing_ops import decode_csv, parse_example
 
-__all__ = ["make_batched_features_dataset", "make_csv_dataset"]
-
 _TYPES = ("int32", "int64", "float32", "float64", "string")
 
 

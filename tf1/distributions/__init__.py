@@ -1,4 +1,1 @@
-"""Probability distributions whose parameters are nodes.
-
-Layer: tf1.
-"""
+"""Probability distributions whose parameters are nodes."""

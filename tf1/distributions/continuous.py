@@ -21,8 +21,6 @@ from globalstep.tf1.ops.nn_ops import softplus
 from globalstep.tf1.ops.random_ops import random_gamma, random_normal, random_uniform
 from globalstep.tf1.ops.special_ops import digamma, lgamma
 
-__all__ = ["Laplace", "Logistic", "StudentT", "Uniform"]
-
 #: Smallest number that is drawn where 0 must not be; both dtypes have it.
 TINY = 1.2e-38
 

@@ -23,8 +23,6 @@ from globalstep.tf1.ops.random_ops import random_gamma, random_poisson
 from globalstep.tf1.ops.reduction_ops import reduce_max, reduce_sum
 from globalstep.tf1.ops.special_ops import lbeta, lgamma, xlogy
 
-__all__ = ["DirichletMultinomial", "Multinomial", "Poisson"]
-
 
 def _drawn_counts(logits: Node, total_count: Node, shape: Any, seed: int | None) -> Node:
     """Draw how often each class comes in `total_count` draws: as many draws as the largest, the first of them count."""

@@ -28,8 +28,6 @@ from globalstep.tf1.ops.nn_ops import log_softmax, softmax, softplus
 from globalstep.tf1.ops.random_ops import random_uniform
 from globalstep.tf1.ops.reduction_ops import argmax, reduce_sum
 
-__all__ = ["Bernoulli", "Categorical", "OneHotCategorical", "drawn_classes"]
-
 
 def drawn_classes(logits: Node, shape: Any, seed: int | None) -> Node:
     """Draw class numbers with probabilities softmax(logits), by the largest of logits with Gumbel noise.

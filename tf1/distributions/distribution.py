@@ -20,8 +20,6 @@ from globalstep.tf1.ops.constant_ops import constant, convert_to_tensor
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.math_ops import exp, log, sqrt, square
 
-__all__ = ["FULLY_REPARAMETERIZED", "NOT_REPARAMETERIZED", "Distribution", "ReparameterizationType", "arguments"]
-
 
 class ReparameterizationType:
     """Kinds of distributions: whether gradients go through samples to the parameters.

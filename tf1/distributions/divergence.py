@@ -16,7 +16,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_any
 if TYPE_CHECKING:
     from globalstep.tf1.distributions.distribution import Distribution
 
-__all__ = ["RegisterKL", "kl_divergence"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

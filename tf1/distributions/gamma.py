@@ -21,8 +21,6 @@ from globalstep.tf1.ops.random_ops import random_gamma, random_uniform
 from globalstep.tf1.ops.reduction_ops import reduce_min, reduce_sum
 from globalstep.tf1.ops.special_ops import digamma, lbeta, lgamma
 
-__all__ = ["Beta", "Dirichlet", "Exponential", "Gamma"]
-
 
 class Gamma(Distribution):
     """The gamma distribution.

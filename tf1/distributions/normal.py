@@ -30,8 +30,6 @@ from globalstep.tf1.ops.random_ops import random_normal
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.ops.special_ops import erfc
 
-__all__ = ["MultivariateNormalDiag", "MultivariateNormalDiagWithSoftplusScale", "Normal", "NormalWithSoftplusScale"]
-
 _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 _FAR = {"float32": -5.0, "float64": -20.0}
 

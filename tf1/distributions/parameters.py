@@ -1,7 +1,4 @@
-"""Parameters of distributions: as nodes of one dtype, logits beside probabilities, and checks of them.
-
-Layer: tf1.
-"""
+"""Parameters of distributions: as nodes of one dtype, logits beside probabilities, and checks of them."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from globalstep.tf1.ops.control_flow_ops import assert_positive, with_dependenci
 from globalstep.tf1.ops.indexing_ops import where
 from globalstep.tf1.ops.math_ops import expm1, log, log1p, logical_and, sigmoid
 from globalstep.tf1.ops.nn_ops import softmax
-
-__all__ = ["floats", "logits_and_probs", "positive", "softplus_inverse", "where_defined"]
 
 
 def floats(*values: Any) -> list[Node]:

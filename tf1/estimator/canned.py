@@ -43,23 +43,6 @@ from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, 
 from globalstep.tf1.variables.training_util import get_global_step
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "BaselineClassifier",
-    "BaselineRegressor",
-    "DNNClassifier",
-    "DNNEstimator",
-    "DNNLinearCombinedClassifier",
-    "DNNLinearCombinedEstimator",
-    "DNNLinearCombinedRegressor",
-    "DNNRegressor",
-    "LinearClassifier",
-    "LinearEstimator",
-    "LinearRegressor",
-    "classifier_parse_example_spec",
-    "get_optimizer_instance",
-    "regressor_parse_example_spec",
-]
-
 _SUM = "weighted_sum"
 _OPTIMIZERS: dict[str, Callable[[float], Any]] = {
     "Adagrad": AdagradOptimizer,

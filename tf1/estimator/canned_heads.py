@@ -1,8 +1,6 @@
 """The heads that TensorFlow's canned Estimators make, by the names that programs import from its own modules.
 
 Their loss is the sum over a batch. Source: TensorFlow 1.15 `tensorflow_estimator/python/estimator/canned/head.py`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -33,15 +33,10 @@ from globalstep.tf1.exporting.saved_model import SavedModelBuilder
 from globalstep.tf1.graph.callables import fn_args
 from globalstep.tf1.graph.device import replica_device_setter
 from globalstep.tf1.graph.graph import Graph, GraphKeys, add_to_collection, device, get_collection
-from globalstep.tf1.hooks.hooks import (
-    CheckpointSaverHook,
-    FinalOpsHook,
-    LoggingTensorHook,
-    NanTensorHook,
-    StepCounterHook,
-    StopAtStepHook,
-    SummarySaverHook,
-)
+from globalstep.tf1.hooks.checkpoint import CheckpointSaverHook
+from globalstep.tf1.hooks.step import StepCounterHook, StopAtStepHook
+from globalstep.tf1.hooks.summary import SummarySaverHook
+from globalstep.tf1.hooks.values import FinalOpsHook, LoggingTensorHook, NanTensorHook
 from globalstep.tf1.metrics.means import mean
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.ops.random_ops import set_random_seed
@@ -60,8 +55,6 @@ from globalstep.wire.transports import known_target
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.client.leaving import ends_unfinished
-
-__all__ = ["Estimator", "WarmStartSettings"]
 
 _log = logging.getLogger("globalstep")
 _LOSS = "loss"

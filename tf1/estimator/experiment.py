@@ -13,8 +13,6 @@ from globalstep.tf1.estimator.estimator import Estimator
 from globalstep.tf1.estimator.run_config import RunConfig, TaskType
 from globalstep.tf1.estimator.training import EvalSpec, TrainSpec, train_and_evaluate
 
-__all__ = ["Experiment", "learn_runner", "run"]
-
 _SCHEDULES = {TaskType.MASTER: "train_and_evaluate", TaskType.PS: "run_std_server", TaskType.WORKER: "train"}
 
 

@@ -13,13 +13,6 @@ from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.parsing_ops import parse_example
 
-__all__ = [
-    "ServingInputReceiver",
-    "TensorServingInputReceiver",
-    "build_parsing_serving_input_receiver_fn",
-    "build_raw_serving_input_receiver_fn",
-]
-
 
 class _Receiver(NamedTuple):
     features: Any

@@ -15,8 +15,6 @@ from typing import Any
 
 from globalstep.chief.events.events import summary_iterator
 
-__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter", "scalars_of"]
-
 _log = logging.getLogger("globalstep")
 
 

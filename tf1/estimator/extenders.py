@@ -21,18 +21,6 @@ from globalstep.tf1.graph.callables import fn_args
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops import clipping, constant_ops, parsing_ops
 
-__all__ = [
-    "add_metrics",
-    "clip_gradients_by_norm",
-    "forward_features",
-    "make_early_stopping_hook",
-    "read_eval_metrics",
-    "stop_if_higher_hook",
-    "stop_if_lower_hook",
-    "stop_if_no_decrease_hook",
-    "stop_if_no_increase_hook",
-]
-
 _log = logging.getLogger("globalstep")
 
 

@@ -43,25 +43,6 @@ from globalstep.tf1.text.string_numbers import as_string
 from globalstep.tf1.text.vocabularies import index_table_from_tensor, index_to_string_table_from_tensor
 from globalstep.tf1.variables.training_util import get_global_step
 
-__all__ = [
-    "BinaryClassHead",
-    "Head",
-    "LogisticRegressionHead",
-    "LossSpec",
-    "MultiClassHead",
-    "MultiHead",
-    "MultiLabelHead",
-    "PoissonRegressionHead",
-    "RegressionHead",
-    "binary_classification_head",
-    "logistic_regression_head",
-    "multi_class_head",
-    "multi_head",
-    "multi_label_head",
-    "poisson_regression_head",
-    "regression_head",
-]
-
 _MEAN = "weighted_sum_over_batch_size"
 
 

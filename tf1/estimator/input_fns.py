@@ -14,8 +14,6 @@ from globalstep.chief.hooks.session_run_hook import SessionRunHook
 from globalstep.tf1.data.pipeline import Pipeline as Dataset
 from globalstep.tf1.sessions.session import Session
 
-__all__ = ["numpy_input_fn", "pandas_input_fn", "parsed_input"]
-
 
 class _Initializer(SessionRunHook):
     """Begins a Dataset anew in every session."""

@@ -19,16 +19,6 @@ from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "ClassificationOutput",
-    "EstimatorSpec",
-    "ExportOutput",
-    "ModeKeys",
-    "PredictOutput",
-    "RegressionOutput",
-    "checked_hooks",
-]
-
 #: The signature that is served where a request names none.
 DEFAULT_SIGNATURE = "serving_default"
 

@@ -15,8 +15,6 @@ from typing import Any
 from globalstep.cluster.cluster import ClusterSpec
 from globalstep.config import ConfigProto
 
-__all__ = ["RunConfig", "TaskType"]
-
 _BOTH = "`save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set."
 _USE_DEFAULT: Any = object()
 _DEFAULT_SAVE_SECS = 600

@@ -21,8 +21,6 @@ from globalstep.tf1.estimator.exporter import Exporter
 from globalstep.tf1.estimator.model_fn import checked_hooks
 from globalstep.tf1.estimator.run_config import RunConfig, TaskType
 
-__all__ = ["EvalSpec", "TrainSpec", "train_and_evaluate"]
-
 _log = logging.getLogger("globalstep")
 #: A worker begins so much later than the one before it, and never later than the second.
 _DELAY_SECS, _MOST_DELAY_SECS = 5, 60

@@ -1,4 +1,1 @@
-"""Running a graph: plans, their execution, and the pushes that come of it.
-
-Layer: tf1.
-"""
+"""Running a graph: plans, their execution, and the pushes that come of it."""

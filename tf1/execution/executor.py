@@ -35,7 +35,6 @@ from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["Executor"]
 
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0

@@ -1,7 +1,4 @@
-"""Fetches and feeds of a run: nested structures, flattened to nodes; and the values of what was fetched.
-
-Layer: tf1.
-"""
+"""Fetches and feeds of a run: nested structures, flattened to nodes; and the values of what was fetched."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
-
-__all__ = ["Fetches", "feeds_of", "fetched", "flatten"]
 
 Rebuild = Callable[[Sequence[Any]], Any]
 

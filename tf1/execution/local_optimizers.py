@@ -14,8 +14,6 @@ from typing import Any
 from globalstep.tf1.graph.mutations import OptimizerSpec
 from globalstep.worker.step.own_optimizer import rule_of
 
-__all__ = ["LocalUse"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalUse:

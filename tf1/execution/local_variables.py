@@ -2,8 +2,6 @@
 
 The collection LOCAL_VARIABLES lives in a session; a Variable on this task's own device (own_variables.py) in the
 process, as in TensorFlow: it outlives a session that was lost.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from globalstep.tf1.graph.mutations import OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 from globalstep.worker.step.own_optimizer import apply_rule
-
-__all__ = ["LocalVariables"]
 
 Array = npt.NDArray[Any]
 

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar, cast
 
-__all__ = ["Offered", "offer"]
-
 _T = TypeVar("_T")
 
 #: How long a helper waits for work before it ends: longer than what lies between two steps of most training.

@@ -5,8 +5,6 @@ rounds. Each round reads Variables in one cut, evaluates nodes, and ends with on
 none). What a node computes from values alone is evaluated as early as they are there; what reads a
 Variable or has an effect is evaluated in the first round after all mutations that it must follow. A
 mutation joins the push of one that it must follow when nothing can tell the difference.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.tf1.execution.run import PushForm, SteadyRun
 
-__all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
 
 #: Content of a slot whose value is not there yet.
 EMPTY: Any = object()

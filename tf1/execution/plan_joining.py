@@ -2,8 +2,6 @@
 
 Within a push, hyper-parameters are evaluated first, then the ops are applied in order, then steps move on;
 a sparse or dense operand was computed before all of it. `after_increment` parameters see the moved steps.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.expressions import names_in
-
-__all__ = ["may_join", "specs_of"]
 
 #: For each node, the mutations that it comes right after.
 Follows = Mapping[Node, frozenset[Mutation]]

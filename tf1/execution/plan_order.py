@@ -1,15 +1,10 @@
-"""Order of evaluation of the nodes of one round. Pure.
-
-Layer: tf1.
-"""
+"""Order of evaluation of the nodes of one round. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 
 from globalstep.tf1.graph.graph import Node, closure_of
-
-__all__ = ["evaluation_order"]
 
 
 def evaluation_order(

@@ -1,7 +1,4 @@
-"""Planner: makes the plans of `globalstep.tf1.execution.plan`. Pure.
-
-Layer: tf1.
-"""
+"""Planner: makes the plans of `globalstep.tf1.execution.plan`. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.tf1.graph.kernels import saving_function_of
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
-
-__all__ = ["make_plan"]
 
 
 def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int]) -> Plan:

@@ -20,8 +20,6 @@ from globalstep.tf1.execution.plan import EMPTY, Plan, Step
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Fresh", "Lookup", "lookups_of"]
-
 Array = npt.NDArray[Any]
 #: A Variable, and the int64 [n] ids of its rows.
 Lookup = tuple[Variable, Array]

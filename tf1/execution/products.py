@@ -24,8 +24,6 @@ import numpy as np
 
 from globalstep.tf1.execution.offered_work import offer
 
-__all__ = ["elementwise", "in_parts", "matmul", "one_thread_each"]
-
 #: Multiplications that are worth a thread: a twentieth of a millisecond, of which waking it takes a quarter.
 _MUCH = 1 << 21
 #: Up to so many OpenBLAS takes one thread by itself; and up to so many if a side of the product is 1.

@@ -1,7 +1,4 @@
-"""Operands and declarations of a push; see `run` for the push itself.
-
-Layer: tf1.
-"""
+"""Operands and declarations of a push; see `run` for the push itself."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from globalstep.wire.declarations import OpKind, OptimizerUse
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["Declarer", "as_fill", "is_declaring", "operand_of"]
 
 #: From this size on, an initial value is looked through for being one number throughout.
 _FILL_BYTES = 256

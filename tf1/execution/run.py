@@ -33,7 +33,6 @@ from globalstep.worker.step.own_optimizer import moved_scalars
 if TYPE_CHECKING:
     from globalstep.tf1.execution.executor import Executor
 
-__all__ = ["Change", "PlanRun", "PushForm", "SteadyRun"]
 
 _dtype_of = attrgetter("dtype")
 #: Gives the slot of a node's value as a mutation is to see it.

@@ -20,7 +20,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-__all__ = ["Trace", "traced_run"]
 
 _MICROS = 1e6
 #: Rows that are no thread of this process are numbered from here: Linux has no thread ids beyond 2^22.

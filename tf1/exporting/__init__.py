@@ -1,4 +1,1 @@
-"""Graphs as files: what they compute, written so that another program can import or serve it.
-
-Layer: tf1.
-"""
+"""Graphs as files: what they compute, written so that another program can import or serve it."""

@@ -16,8 +16,6 @@ from globalstep.tf1.exporting.graph_files import PAYLOAD, constant_def, named_no
 from globalstep.tf1.graph.graph import Graph, closure_of
 from globalstep.tf1.sessions.session import Session
 
-__all__ = ["convert_variables_to_constants", "extract_sub_graph", "remove_training_nodes"]
-
 _log = logging.getLogger("globalstep")
 
 

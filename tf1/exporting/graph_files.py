@@ -32,17 +32,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.text.lookup_tables import LookupTable
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "DAMAGED",
-    "PAYLOAD",
-    "array_of",
-    "constant_def",
-    "import_graph_def",
-    "import_nodes",
-    "named_nodes",
-    "portable_graph_def",
-]
-
 #: The attribute of a NodeDef that says what the node is here.
 PAYLOAD = "_globalstep"
 _CLASSES: dict[str, type[Node]] = {"Node": Node, "Variable": Variable, "Mutation": Mutation}

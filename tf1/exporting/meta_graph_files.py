@@ -1,7 +1,4 @@
-"""`export_meta_graph` and `import_meta_graph`: `.meta` files, and the Savers of imported graphs.
-
-Layer: tf1.
-"""
+"""`export_meta_graph` and `import_meta_graph`: `.meta` files, and the Savers of imported graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from globalstep.tf1.variables.variables import Variable
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.saver import Saver
 
-__all__ = ["GraphFile", "export_meta_graph", "import_meta_graph", "read_meta_graph", "saver_of", "write_meta_graph"]
 
 _log = logging.getLogger("globalstep")
 

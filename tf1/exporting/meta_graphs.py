@@ -21,8 +21,6 @@ from globalstep.tf1.exporting.scoped_graphs import UNBOUND
 from globalstep.tf1.exporting.values import NotWritableError, SharedObjects, ValueReader, ValueWriter
 from globalstep.tf1.graph.graph import Graph, Node
 
-__all__ = ["FORMAT", "ImportedGraph", "SavedNames", "import_meta", "meta_graph_of"]
-
 _log = logging.getLogger("globalstep")
 
 #: Number of the format; files of a greater one are refused.

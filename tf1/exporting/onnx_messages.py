@@ -2,8 +2,6 @@
 
 Source: onnx/onnx.proto of ONNX 1.16 (IR version 8 and later): names, numbers and types of fields. With these few
 messages a model is written without the onnx package, which tests check them with.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from globalstep.chief.checkpoints.tf_messages import message_classes
-
-__all__ = ["DATA_TYPES", "Attribute", "Model", "Node", "Tensor", "ValueInfo"]
 
 _MESSAGES = {
     "Entry": "string key = 1; string value = 2",

@@ -20,8 +20,6 @@ from globalstep.tf1.exporting.onnx_messages import DATA_TYPES, Attribute, Model,
 from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Stored", "Translation", "UntranslatableError", "onnx_model", "variables_between"]
-
 #: The opset and the IR version: what onnxruntime has read since 2023, and all that is needed here.
 OPSET, IR_VERSION = 18, 8
 #: So many nodes an error names.

@@ -14,8 +14,6 @@ from globalstep.tf1.exporting.onnx_models import Translation, Translator, Untran
 from globalstep.tf1.exporting.onnx_sequences import recurrent_sequence
 from globalstep.tf1.graph.graph import Node
 
-__all__ = ["TRANSLATORS", "sources_of"]
-
 _END = np.iinfo(np.int64).max
 
 

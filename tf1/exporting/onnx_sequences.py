@@ -16,8 +16,6 @@ from globalstep.tf1.exporting.onnx_models import Translation, UntranslatableErro
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.rnn.fused_lstm import LSTMOptions
 
-__all__ = ["recurrent_sequence"]
-
 
 def recurrent_sequence(t: Translation, node: Node) -> list[str]:
     """Translate `globalstep.tf1.rnn.fused.run_fused`'s node: outputs, then the last states."""

@@ -3,8 +3,6 @@
 The directory has TensorFlow's names: `saved_model.pb`, `variables/`, where the values are a checkpoint of globalstep
 (safetensors). Beside them is `<signature>.onnx` for each signature, whose values are in those very files: onnxruntime
 and others serve it from the directory. TensorFlow itself cannot load it: the graph is globalstep's.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from globalstep.tf1.exporting.signatures import predict_signature_def
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
 from globalstep.tf1.sessions.saver import Saver
 from globalstep.tf1.variables.variables import Variable
-
-__all__ = ["SavedModelBuilder", "load", "simple_save"]
 
 _log = logging.getLogger("globalstep")
 

@@ -16,8 +16,6 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from globalstep.errors import NotFoundError
 from globalstep.files.storage import atomic_write, path_error, storage_for
 
-__all__ = ["FILENAME_PB", "FILENAME_PBTXT", "contains_saved_model", "meta_graph_with", "read_models", "write_models"]
-
 FILENAME_PB, FILENAME_PBTXT = "saved_model.pb", "saved_model.pbtxt"
 _SCHEMA_VERSION = 1
 

@@ -13,8 +13,6 @@ from typing import Any
 from globalstep.files.tensorboard_protos import MetaGraphDef, NodeDef
 from globalstep.tf1.exporting.graph_files import PAYLOAD, named_nodes
 
-__all__ = ["UNBOUND", "keep_scope"]
-
 #: The key of what a part needs from outside: a collection, as in TensorFlow.
 UNBOUND = "unbound_inputs"
 _PREFIX = "$unbound_inputs_"

@@ -14,16 +14,6 @@ from globalstep.files.tensorboard_protos import DATA_TYPES
 from globalstep.tf1.graph.graph import Graph, Node, as_node, get_default_graph
 from globalstep.tf1.graph.graph_def import shape_proto
 
-__all__ = [
-    "build_signature_def",
-    "build_tensor_info",
-    "classification_signature_def",
-    "get_tensor_from_tensor_info",
-    "is_valid_signature",
-    "predict_signature_def",
-    "regression_signature_def",
-]
-
 _METHODS = {name: f"tensorflow/serving/{name}" for name in ("predict", "classify", "regress")}
 
 

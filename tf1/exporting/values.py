@@ -27,8 +27,6 @@ from globalstep.tf1.graph.shapes import Dimension, TensorShape
 from globalstep.tf1.ops.random_ops import Generator
 from globalstep.tf1.text.lookup_tables import LookupTable
 
-__all__ = ["NotWritableError", "SharedObjects", "ValueReader", "ValueWriter"]
-
 #: Classes whose objects a file may hold -> the attributes that such an object has.
 _OBJECTS = {
     "globalstep.tf1.graph.mutations:MutationPart": (

@@ -1,4 +1,1 @@
-"""Columns of features, and the layers that take them, as `gs.feature_column` gives them.
-
-Layer: tf1.
-"""
+"""Columns of features, and the layers that take them, as `gs.feature_column` gives them."""

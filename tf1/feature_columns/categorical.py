@@ -32,13 +32,6 @@ from globalstep.tf1.text.fingerprints import fingerprint64
 from globalstep.tf1.text.string_numbers import as_string
 from globalstep.tf1.text.string_ops import as_bytes, string_to_hash_bucket_fast
 
-__all__ = [
-    "categorical_column_with_hash_bucket",
-    "categorical_column_with_identity",
-    "crossed_column",
-    "weighted_categorical_column",
-]
-
 
 def _with_values(sparse: SparseTensor, values: Node) -> SparseTensor:
     return SparseTensor(sparse.indices, values, sparse.dense_shape)

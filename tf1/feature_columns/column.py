@@ -22,22 +22,6 @@ from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.array_ops import expand_dims, reshape_like
 from globalstep.tf1.ops.parsing_ops import VarLenFeature
 
-__all__ = [
-    "CategoricalColumn",
-    "DenseColumn",
-    "FeatureColumn",
-    "Features",
-    "Ids",
-    "KeyedColumn",
-    "NumbersColumn",
-    "NumericFeature",
-    "SequenceDenseColumn",
-    "checked_numbers",
-    "require_discrete",
-    "require_key",
-    "sparse_of",
-]
-
 
 class Ids(NamedTuple):
     """The ids of a batch, and what each weighs.

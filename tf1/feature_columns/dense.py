@@ -41,8 +41,6 @@ from globalstep.tf1.ops.parsing_ops import FixedLenFeature
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
 from globalstep.tf1.variables.named_variables import get_variable
 
-__all__ = ["bucketized_column", "embedding_column", "indicator_column", "numeric_column", "shared_embedding_columns"]
-
 
 @dataclass(frozen=True)
 class _NumericColumn(NumericFeature, DenseColumn):

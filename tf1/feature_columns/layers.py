@@ -21,8 +21,6 @@ from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["columns_in_order", "input_layer", "linear_model", "make_parse_example_spec"]
-
 
 def columns_in_order(feature_columns: Any) -> list[Any]:
     """Give columns by name.

@@ -34,16 +34,6 @@ from globalstep.tf1.ops.parsing_ops import VarLenFeature, sparse_tensor_to_dense
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "sequence_categorical_column_with_hash_bucket",
-    "sequence_categorical_column_with_identity",
-    "sequence_categorical_column_with_vocabulary_file",
-    "sequence_categorical_column_with_vocabulary_list",
-    "sequence_input_layer",
-    "sequence_length_from_sparse_tensor",
-    "sequence_numeric_column",
-]
-
 
 def sequence_length_from_sparse_tensor(sp_tensor: SparseTensor, num_elements: int = 1) -> Node:
     """Give how many steps each example of a SparseTensor has.

@@ -24,8 +24,6 @@ from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.math_ops import cast
 from globalstep.tf1.text.vocabularies import index_table_from_file, index_table_from_tensor
 
-__all__ = ["categorical_column_with_vocabulary_file", "categorical_column_with_vocabulary_list"]
-
 
 @dataclass(frozen=True)
 class _VocabularyColumn(KeyedColumn):

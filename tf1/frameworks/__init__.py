@@ -1,4 +1,1 @@
-"""Losses that PyTorch, JAX or numpy compute, as nodes of a graph.
-
-Layer: tf1.
-"""
+"""Losses that PyTorch, JAX or numpy compute, as nodes of a graph."""

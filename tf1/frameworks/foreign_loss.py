@@ -3,8 +3,6 @@
 What `gs.torch`, `gs.jax` and `gs.py_loss` share. Where a gradient is asked for, the framework gives the loss and its
 gradients in one evaluation, and the chain rule takes over from there, so the loss can be added to others, scaled and
 clipped. Where none is, only the loss is computed.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ from globalstep.tf1.graph.kernels import computes, saving_kernel_of
 from globalstep.tf1.ops.array_ops import stop_gradient
 from globalstep.tf1.ops.gradient_ops import is_ones
 from globalstep.worker.frameworks.training_model import Array, Evaluator
-
-__all__ = ["LossNode", "loss_node"]
 
 
 class LossNode(Node):

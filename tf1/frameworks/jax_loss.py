@@ -16,8 +16,6 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.jax_values import array_of, half_of
 from globalstep.worker.frameworks.training_model import Array, Evaluation, require_extra
 
-__all__ = ["jax_loss"]
-
 
 def jax_loss(
     params: Any, loss: Callable[..., Any], inputs: Sequence[Any] = (), *, name: str | None = None, jit: bool = True

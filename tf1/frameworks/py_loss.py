@@ -1,7 +1,4 @@
-"""gs.py_loss: a loss in plain numpy, or anything that gives arrays, whose function gives the gradients too.
-
-Layer: tf1.
-"""
+"""gs.py_loss: a loss in plain numpy, or anything that gives arrays, whose function gives the gradients too."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.frameworks.foreign_loss import LossNode, loss_node
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.worker.frameworks.training_model import Array, Evaluation
-
-__all__ = ["py_loss"]
 
 
 def py_loss(

@@ -17,8 +17,6 @@ from globalstep.tf1.variables.variables import Variable
 from globalstep.worker.frameworks.torch_module import TorchModule
 from globalstep.worker.frameworks.training_model import Array, Evaluation, require_extra
 
-__all__ = ["TorchModel", "torch_loss"]
-
 
 def torch_loss(
     module: Any, loss: Callable[..., Any], inputs: Sequence[Any] = (), *, name: str | None = None, training: bool = True

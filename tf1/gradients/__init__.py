@@ -1,4 +1,1 @@
-"""Gradients: the rules of ops, and the nodes that are made by them.
-
-Layer: tf1.
-"""
+"""Gradients: the rules of ops, and the nodes that are made by them."""

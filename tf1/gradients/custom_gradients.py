@@ -18,8 +18,6 @@ from globalstep.tf1.ops.gradient_ops import zeros
 from globalstep.tf1.variables.variable_scope import get_variable_scope, variable_scope
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["RegisterGradient", "custom_gradient"]
-
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a function that gives its own gradient.

@@ -19,8 +19,6 @@ from globalstep.tf1.graph.indexed_slices import IndexedSlices
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.ops.gradient_ops import add_terms, ones, sum_of_slices
 
-__all__ = ["AggregationMethod", "flow_back", "gradients"]
-
 
 class AggregationMethod:
     """Methods of summing the terms of a gradient. All give the same sum here: terms are added as they come."""

@@ -29,8 +29,6 @@ from typing import Any, TypeVar
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.kernels import kernel_of, saving_function_of
 
-__all__ = ["composed", "gradient_of", "has_no_gradient", "no_gradient", "rule_of", "saved"]
-
 Rule = Callable[[Node, Any], Sequence[Any]]
 _Rule = TypeVar("_Rule", bound=Rule)
 

@@ -1,4 +1,1 @@
-"""The graph that a program builds: nodes, their names, shapes and devices.
-
-Layer: tf1.
-"""
+"""The graph that a program builds: nodes, their names, shapes and devices."""

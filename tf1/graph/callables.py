@@ -8,9 +8,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["fn_args", "get_func_code", "get_func_name", "has_kwargs"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def named(name: str, doc: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a function of a family its name and docstring."""
+
+    def name_it(function: _Function) -> _Function:
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
+        return function
+
+    return name_it
 
 
 def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from types import CodeType
 
-__all__ = ["Place", "describe_place", "place_of_program"]
-
 #: Code and line.
 Place = tuple[CodeType, int]
 

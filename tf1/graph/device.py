@@ -17,15 +17,6 @@ import numpy as np
 
 from globalstep.cluster.cluster import ClusterSpec
 
-__all__ = [
-    "DeviceSpec",
-    "GreedyLoadBalancingStrategy",
-    "RandomStrategy",
-    "apply_device_scopes",
-    "byte_size_load_fn",
-    "replica_device_setter",
-]
-
 #: Op types that hold state; `replica_device_setter` puts them on the PS.
 _PS_OPS = ("Variable", "VariableV2", "VarHandleOp")
 _BARE_DEVICE_TYPES = ("CPU", "GPU")

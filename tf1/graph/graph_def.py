@@ -24,8 +24,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
-__all__ = ["graph_def", "node_def", "shape_proto", "tensor_proto"]
-
 #: Constants larger than this are drawn without their value: TensorBoard would not show it anyway.
 MAX_CONST_BYTES = 4096
 

@@ -5,8 +5,6 @@ Layer: tf1. Imports nothing of globalstep.
 
 from __future__ import annotations
 
-__all__ = ["GraphKeys"]
-
 
 class GraphKeys:
     """Names of the standard collections, TensorFlow's values."""

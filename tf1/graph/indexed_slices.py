@@ -1,7 +1,4 @@
-"""Sparse values: some rows of a large array, without the rest of it.
-
-Layer: tf1.
-"""
+"""Sparse values: some rows of a large array, without the rest of it."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import OfValues
-
-__all__ = ["IndexedSlices"]
 
 
 class IndexedSlices(OfValues):

@@ -33,7 +33,6 @@ from globalstep.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from globalstep.tf1.graph.graph import Node
 
-__all__ = ["computes", "function_of", "has_kernel", "kernel_of", "saving_function_of", "saving_kernel_of"]
 
 Function = Callable[..., Any]
 Kernel = Callable[["Node"], Function]

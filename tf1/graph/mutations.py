@@ -21,7 +21,6 @@ from globalstep.wire.expressions import Expr, constant
 if TYPE_CHECKING:
     from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Hyper", "Move", "Mutation", "MutationPart", "OptimizerSpec", "assignment"]
 
 #: A hyper-parameter: a number, a node (schedule, Variable), or a function called once a run.
 Hyper = float | Node | Callable[[], Any]

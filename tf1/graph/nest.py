@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["assert_same_structure", "flatten", "is_sequence", "map_structure", "pack_sequence_as"]
-
 
 def is_sequence(value: Any) -> bool:
     """Whether `value` is a list, tuple, named tuple or dict."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from globalstep.tf1.graph.graph import Node
 
-__all__ = ["Operators"]
-
 
 def _call(function: str, name: str, *operands: Any, module: str = "math_ops") -> Node:
     """Call a function of `globalstep.tf1.ops` that makes a node named `name`."""

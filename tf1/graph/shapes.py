@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Dimension", "TensorShape"]
-
 
 def _compared(fn: Callable[[int, int], Any]) -> Callable[[Any, Any], Any]:
     return lambda own, other: own._with(other, fn)

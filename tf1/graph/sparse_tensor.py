@@ -1,7 +1,4 @@
-"""Sparse tensors: arrays given by their filled places.
-
-Layer: tf1.
-"""
+"""Sparse tensors: arrays given by their filled places."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.tf1.graph.graph import Graph, Node, Operation, as_node, session_or_default
 from globalstep.tf1.graph.shapes import TensorShape
-
-__all__ = ["OfValues", "SparseTensor", "SparseTensorValue"]
 
 
 class SparseTensorValue(NamedTuple):

@@ -1,7 +1,4 @@
-"""write_graph: a graph as a file, text or binary.
-
-Layer: tf1.
-"""
+"""write_graph: a graph as a file, text or binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Hooks of a session of a graph: values, summaries, prefetched rows, profiles.
-
-Layer: tf1.
-"""
+"""Hooks of a session of a graph: values, summaries, prefetched rows, profiles."""

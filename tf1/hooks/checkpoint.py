@@ -1,8 +1,6 @@
 """CheckpointSaverHook: saves checkpoints of a graph, and writes the graph beside them.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
 from globalstep.tf1.graph.write_graph import write_graph
 from globalstep.tf1.hooks.step import global_step_for
 from globalstep.tf1.ops.summaries import SummaryWriterCache
-
-__all__ = ["CheckpointSaverHook", "saver_from"]
 
 
 class CheckpointSaverHook(CheckpointSaver):

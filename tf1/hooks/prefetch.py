@@ -1,7 +1,4 @@
-"""PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one.
-
-Layer: tf1.
-"""
+"""PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from globalstep.chief.hooks.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-
-__all__ = ["PrefetchLookupHook"]
 
 
 class PrefetchLookupHook(SessionRunHook):

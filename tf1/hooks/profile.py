@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py; the files are in the Chrome trace
 format, as TensorFlow's are.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from globalstep.files.storage import atomic_write, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.execution.tracing import Trace
 from globalstep.tf1.hooks.step import global_step_for
-
-__all__ = ["ProfilerHook"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,8 +1,6 @@
 """TensorFlow's hooks that follow the global step of a graph.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.tf1.ops.summaries import SummaryWriterCache
 from globalstep.tf1.variables.training_util import get_global_step
-
-__all__ = ["GlobalStepWaiterHook", "StepCounterHook", "StopAtStepHook", "global_step_for"]
 
 _log = logging.getLogger("globalstep")
 

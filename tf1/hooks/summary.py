@@ -1,8 +1,6 @@
 """SummarySaverHook: writes a graph's own summaries.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from globalstep.chief.hooks.summaries import SummarySaver
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.hooks.step import global_step_for
 from globalstep.tf1.ops.summaries import SummaryWriterCache
-
-__all__ = ["SummarySaverHook"]
 
 
 class SummarySaverHook(SummarySaver):

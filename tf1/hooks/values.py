@@ -1,8 +1,6 @@
 """Hooks about the values of runs: log them, watch them for NaN, feed them, take the final ones.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from globalstep.tf1.graph.graph import GraphKeys, get_default_graph
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-
-__all__ = ["FeedFnHook", "FinalOpsHook", "LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,4 +1,1 @@
-"""Functions of images, as `gs.image` has them: shapes, sizes, colours, values and file formats.
-
-Layer: tf1.
-"""
+"""Functions of images, as `gs.image` has them: shapes, sizes, colours, values and file formats."""

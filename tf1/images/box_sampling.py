@@ -17,8 +17,6 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.random_ops import Generator
 
-__all__ = ["SampledBox", "sample_distorted_bounding_box"]
-
 #: [top, left, bottom, right] in pixels, the last two of them outside.
 _Frame = tuple[int, int, int, int]
 

@@ -22,8 +22,6 @@ from globalstep.tf1.images.geometry import image_node
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.ops.math_ops import cast
 
-__all__ = ["crop_and_resize", "draw_bounding_boxes", "non_max_suppression"]
-
 #: What TensorFlow draws boxes with, one after the other: red, green, blue and alpha.
 _COLORS = [
     [1, 1, 0, 1], [0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 0, 1], [0.5, 0, 0.5, 1], [0.5, 0.5, 0, 1], [0.5, 0, 0, 1],

@@ -18,18 +18,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.images.geometry import image_node
 from globalstep.tf1.images.pixel_values import convert_image_dtype
 
-__all__ = [
-    "decode_bmp",
-    "decode_gif",
-    "decode_image",
-    "decode_jpeg",
-    "decode_png",
-    "encode_jpeg",
-    "encode_png",
-    "extract_jpeg_shape",
-    "is_jpeg",
-]
-
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 #: Channels of a file -> what Pillow calls them.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

@@ -23,17 +23,6 @@ from globalstep.tf1.ops.joining_ops import stack, tile
 from globalstep.tf1.ops.product_ops import tensordot
 from globalstep.tf1.ops.random_ops import random_uniform
 
-__all__ = [
-    "adjust_hue",
-    "adjust_saturation",
-    "grayscale_to_rgb",
-    "hsv_to_rgb",
-    "random_hue",
-    "random_saturation",
-    "rgb_to_grayscale",
-    "rgb_to_hsv",
-]
-
 #: What red, green and blue weigh in grey.
 _GREY = (0.2989, 0.5870, 0.1140)
 

@@ -20,22 +20,6 @@ from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_ints, st
 from globalstep.tf1.ops.gradient_ops import again, rearranges
 from globalstep.tf1.ops.random_ops import random_uniform
 
-__all__ = [
-    "central_crop",
-    "crop_to_bounding_box",
-    "flip_left_right",
-    "flip_up_down",
-    "image_node",
-    "pad_to_bounding_box",
-    "random_crop",
-    "random_flip_left_right",
-    "random_flip_up_down",
-    "resize_image_with_crop_or_pad",
-    "rot90",
-    "sizes_of_image",
-    "transpose_image",
-]
-
 
 def image_node(image: Any, ranks: Sequence[int] = (3, 4)) -> Node:
     """Give an image, or a batch of them, as a node.

@@ -21,20 +21,6 @@ from globalstep.tf1.ops.math_ops import add, cast, floordiv, log, maximum, multi
 from globalstep.tf1.ops.random_ops import random_uniform
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_prod, reduce_sum
 
-__all__ = [
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_gamma",
-    "as_floats",
-    "back_to",
-    "convert_image_dtype",
-    "per_image_standardization",
-    "psnr",
-    "random_brightness",
-    "random_contrast",
-    "total_variation",
-]
-
 
 def convert_image_dtype(image: Any, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Node:
     """Give an image in another dtype, scaled: floats lie within [0, 1], integers span their dtype's range.

@@ -16,22 +16,13 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.images.geometry import image_node, pad_to_bounding_box, sizes_of_image
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.building import as_shape_node, sizes_of, static_value
 from globalstep.tf1.ops.gradient_ops import again
-
-__all__ = [
-    "ResizeMethod",
-    "resize_area",
-    "resize_bicubic",
-    "resize_bilinear",
-    "resize_image_with_pad",
-    "resize_images",
-    "resize_nearest_neighbor",
-]
 
 
 class ResizeMethod:
@@ -212,9 +203,21 @@ def _resize_second_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     return again(of, (grad, of.inputs[1])), None
 
 
-def resize_bilinear(
-    images: Any, size: Any, align_corners: bool = False, name: str | None = None, half_pixel_centers: bool = False
-) -> Node:
+def _resizing(op_type: str, name: str, doc: str) -> Callable[..., Node]:
+    """Make the public function of a way to resize."""
+
+    @named(name, doc)
+    def function(
+        images: Any, size: Any, align_corners: bool = False, name: str | None = None, half_pixel_centers: bool = False
+    ) -> Node:
+        return _resized(op_type, images, size, name, align_corners, half_pixel_centers)
+
+    return function
+
+
+resize_bilinear = _resizing(
+    "ResizeBilinear",
+    "resize_bilinear",
     """Bring a batch of images to another size by bilinear interpolation.
 
     Args:
@@ -226,57 +229,30 @@ def resize_bilinear(
 
     Returns:
         A node, float32.
-    """
-    return _resized("ResizeBilinear", images, size, name, align_corners, half_pixel_centers)
+    """,
+)
+resize_nearest_neighbor = _resizing(
+    "ResizeNearestNeighbor",
+    "resize_nearest_neighbor",
+    """Bring a batch of images to another size: each pixel is the nearest one, and keeps the dtype.
 
+    `images`, `size` and the others are those of `resize_bilinear`.
+    """,
+)
+resize_bicubic = _resizing(
+    "ResizeBicubic",
+    "resize_bicubic",
+    """Bring a batch of images to another size by bicubic interpolation, as float32.
 
-def resize_nearest_neighbor(
-    images: Any, size: Any, align_corners: bool = False, name: str | None = None, half_pixel_centers: bool = False
-) -> Node:
-    """Bring a batch of images to another size: each pixel is the nearest one; see `resize_bilinear`.
-
-    Args:
-        images: As there.
-        size: As there.
-        align_corners: As there.
-        name: Name of the node.
-        half_pixel_centers: As there.
-
-    Returns:
-        A node of the dtype of `images`.
-    """
-    return _resized("ResizeNearestNeighbor", images, size, name, align_corners, half_pixel_centers)
-
-
-def resize_bicubic(
-    images: Any, size: Any, align_corners: bool = False, name: str | None = None, half_pixel_centers: bool = False
-) -> Node:
-    """Bring a batch of images to another size by bicubic interpolation; see `resize_bilinear`.
-
-    Args:
-        images: As there.
-        size: As there.
-        align_corners: As there.
-        name: Name of the node.
-        half_pixel_centers: As there.
-
-    Returns:
-        A node, float32.
-    """
-    return _resized("ResizeBicubic", images, size, name, align_corners, half_pixel_centers)
+    `images`, `size` and the others are those of `resize_bilinear`.
+    """,
+)
 
 
 def resize_area(images: Any, size: Any, align_corners: bool = False, name: str | None = None) -> Node:
-    """Bring a batch of images to another size: each pixel is the mean of what it covers; see `resize_bilinear`.
+    """Bring a batch of images to another size: each pixel is the mean of what it covers, float32.
 
-    Args:
-        images: As there.
-        size: As there.
-        align_corners: As there.
-        name: Name of the node.
-
-    Returns:
-        A node, float32.
+    `images`, `size` and the others are those of `resize_bilinear`.
     """
     return _resized("ResizeArea", images, size, name, align_corners)
 

@@ -19,8 +19,6 @@ from globalstep.tf1.ops.joining_ops import concat, pad
 from globalstep.tf1.ops.more_conv_ops import depthwise_conv2d
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 
-__all__ = ["image_gradients", "sobel_edges", "ssim", "ssim_multiscale"]
-
 _SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 
@@ -127,15 +125,8 @@ def ssim_multiscale(
 ) -> Node:
     """Give the structural similarity of pairs of images over several sizes, each half of the one before.
 
-    Args:
-        img1: As for `ssim`.
-        img2: As for `ssim`.
-        max_val: As for `ssim`.
-        power_factors: The weight of each size, the largest first.
-        filter_size: As for `ssim`.
-        filter_sigma: As for `ssim`.
-        k1: As for `ssim`.
-        k2: As for `ssim`.
+    `power_factors` is the weight of each size, the largest first; `img1`, `img2`, `max_val` and the others are those of
+    `ssim`.
 
     Returns:
         A float32 node [...].

@@ -1,4 +1,1 @@
-"""Input queues, readers and batching.
-
-Layer: tf1.
-"""
+"""Input queues, readers and batching."""

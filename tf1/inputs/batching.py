@@ -1,8 +1,6 @@
 """Batching: queues between the threads that prepare examples and the loop that trains on batches.
 
 Follows TensorFlow 1.15, python/training/input.py. A SparseTensor of an example of rank r becomes one of rank r + 1.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -25,17 +23,6 @@ from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
 from globalstep.tf1.inputs.sparse_examples import Kind, kind_of, restored, stored
 from globalstep.tf1.ops.summary_ops import scalar
-
-__all__ = [
-    "batch",
-    "batch_join",
-    "maybe_batch",
-    "maybe_batch_join",
-    "maybe_shuffle_batch",
-    "maybe_shuffle_batch_join",
-    "shuffle_batch",
-    "shuffle_batch_join",
-]
 
 #: The tensors of one example: a node or a SparseTensor, a list of those, or a dict of them.
 Example = Any

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/input.py. Epochs are counted in this process, not in a local
 Variable: `local_variables_initializer` is not needed and does no harm.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -25,16 +23,6 @@ from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
-
-__all__ = [
-    "input_producer",
-    "limit_epochs",
-    "match_filenames_once",
-    "range_input_producer",
-    "slice_input_producer",
-    "string_input_producer",
-]
-
 
 _NO_STRINGS = "string_input_producer requires a non-null input tensor"
 
@@ -222,13 +210,11 @@ def string_input_producer(
         )  # fmt: skip
 
 
+@computes("AssertStrings")
 def _require_strings(strings: Any) -> Any:
     if np.size(strings) == 0:
         raise InvalidArgumentError(_NO_STRINGS)
     return strings
-
-
-computes("AssertStrings", _require_strings)
 
 
 def range_input_producer(

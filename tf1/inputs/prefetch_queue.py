@@ -1,8 +1,6 @@
 """Batches that are ready before they are asked for: `tf.contrib.slim.prefetch_queue`.
 
 Follows TensorFlow 1.15, contrib/slim/python/slim/data/prefetch_queue.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, PaddingFIFOQueue
 from globalstep.tf1.ops.summary_ops import scalar
-
-__all__ = ["prefetch_queue"]
 
 
 def prefetch_queue(

@@ -1,8 +1,6 @@
 """Base of all queues: their nodes, and the dtypes, shapes and names of their elements.
 
 Follows TensorFlow 1.15, python/ops/data_flow_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from globalstep.tf1.inputs.shared_queue import SharedQueue, shared_place
 if TYPE_CHECKING:
     from globalstep.worker.client.queue_calls import QueueCalls
 
-__all__ = ["QueueBase", "common_shape", "dtype_list", "shape_list"]
 
 _log = logging.getLogger("globalstep")
 
@@ -397,13 +394,11 @@ class _ChosenQueue(QueueBase):
         self._ref = Node("ChosenQueue", inputs, name="Gather", dtype="string", shape=(), stateful=True)
 
 
+@computes("ChosenQueue")
 def _chosen(number: Any, *held: Held) -> Held:
     if not 0 <= number < len(held):
         raise InvalidArgumentError(f"indices = {number} is not in [0, {len(held)}): the list of queues.")
     return held[int(number)]
-
-
-computes("ChosenQueue", _chosen)
 
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:

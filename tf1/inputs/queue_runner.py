@@ -1,8 +1,6 @@
 """QueueRunner: the threads that keep a queue filled, and close it when its input ends.
 
 Follows TensorFlow 1.15, python/training/queue_runner_impl.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from globalstep.tf1.inputs.queue_base import QueueBase
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
 _log = logging.getLogger("globalstep")
 

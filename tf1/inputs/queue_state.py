@@ -2,8 +2,6 @@
 
 Enqueuers, and closers behind them, are served in the order in which they came; so are dequeuers. Texts
 and order follow TensorFlow 1.15, core/kernels/{queue_base,fifo_queue,random_shuffle_queue_op}.cc.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ import numpy as np
 from globalstep.errors import CancelledError, DeadlineExceededError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder
-
-__all__ = ["Made", "QueueState"]
 
 #: One element: an array for each component of the queue.
 Element = tuple[Any, ...]

@@ -3,8 +3,6 @@
 A queue belongs to its graph and to this process: sessions on the graph share it. One with a shared_name, on the device
 of a PS task, lives there, and all tasks share it (docs/inputs.md). Follows TensorFlow 1.15,
 python/ops/data_flow_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Readers: from a queue of file names to keys and records.
 
 Follows TensorFlow 1.15, python/ops/io_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -22,17 +20,6 @@ from globalstep.tf1.data.files import open_to_read
 from globalstep.tf1.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_state import QueueState
-
-__all__ = [
-    "FixedLengthRecordReader",
-    "IdentityReader",
-    "ReaderBase",
-    "ReaderRead",
-    "ReaderReadUpTo",
-    "TFRecordReader",
-    "TextLineReader",
-    "WholeFileReader",
-]
 
 #: A key and a record.
 Pair = tuple[str, bytes]

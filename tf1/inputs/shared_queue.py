@@ -15,8 +15,6 @@ from globalstep.tf1.graph.device import DeviceSpec
 from globalstep.wire.queue_elements import decode_element, encode_element
 from globalstep.worker.client.queue_calls import QueueCalls
 
-__all__ = ["SharedPlace", "SharedQueue", "shared_place"]
-
 
 @dataclass(frozen=True, slots=True)
 class SharedPlace:

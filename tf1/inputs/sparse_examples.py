@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/input.py (`_store_sparse_tensors`), whose queues hold no SparseTensors either.
 The strings are those of `globalstep.wire.queue_elements`, so that queues on PS tasks carry them too.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.wire.queue_elements import decode_element, encode_element
-
-__all__ = ["Kind", "kind_of", "restored", "stored"]
 
 #: Of a component of examples: its dtype, and whether it is sparse.
 Kind = tuple[DType, bool]

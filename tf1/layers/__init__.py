@@ -1,4 +1,1 @@
-"""Layers that make their own Variables: classes, functions, and regularizers, as `gs.layers` gives them.
-
-Layer: tf1.
-"""
+"""Layers that make their own Variables: classes, functions, and regularizers, as `gs.layers` gives them."""

@@ -13,8 +13,6 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.ops import init_ops, math_ops, nn_ops
 from globalstep.tf1.ops.clipping import clip_by_value
 
-__all__ = ["activation_of", "initializer_of"]
-
 
 def _hard_sigmoid(x: Node) -> Any:
     return clip_by_value(0.2 * x + 0.5, 0.0, 1.0)

@@ -21,6 +21,7 @@ from globalstep.tf1.layers.layer import (
     is_channels_first,
     pair,
     triple,
+    weight_options,
     with_channels_last,
 )
 from globalstep.tf1.ops import conv_ops, more_conv_ops, volume_ops
@@ -28,8 +29,6 @@ from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.more_conv_ops import dilated
-
-__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose"]
 
 
 class Conv2D(Layer):
@@ -70,13 +69,8 @@ class Conv2D(Layer):
             raise ValueError("`strides > 1` not supported in conjunction with `dilation_rate > 1`.")
         self.kernel: Any = None
         self.bias: Any = None
-        self._kernel = {
-            "initializer": kernel_initializer, "regularizer": kernel_regularizer, "constraint": kernel_constraint,
-        }  # fmt: skip
-        self._bias = {
-            "initializer": bias_initializer or zeros_initializer(), "regularizer": bias_regularizer,
-            "constraint": bias_constraint,
-        }  # fmt: skip
+        self._kernel = weight_options(kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._bias = weight_options(bias_initializer or zeros_initializer(), bias_regularizer, bias_constraint)
         self.input_spec = InputSpec(ndim=4)
 
     def build(self, input_shape: TensorShape) -> None:

@@ -12,7 +12,15 @@ from typing import Any
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.layers.by_name import activation_of
-from globalstep.tf1.layers.layer import InputSpec, Layer, chosen, is_channels_first, known_rank, last_size
+from globalstep.tf1.layers.layer import (
+    InputSpec,
+    Layer,
+    chosen,
+    is_channels_first,
+    known_rank,
+    last_size,
+    weight_options,
+)
 from globalstep.tf1.ops import nn_ops
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.array_ops import shape as shape_of
@@ -20,8 +28,6 @@ from globalstep.tf1.ops.conv_ops import to_channels_last
 from globalstep.tf1.ops.init_ops import zeros_initializer
 from globalstep.tf1.ops.joining_ops import stack
 from globalstep.tf1.ops.product_ops import matmul, tensordot
-
-__all__ = ["Dense", "Dropout", "Flatten"]
 
 
 class Dense(Layer):
@@ -52,13 +58,8 @@ class Dense(Layer):
         self.units, self.activation, self.use_bias = int(units), activation_of(activation), bool(use_bias)
         self.kernel: Any = None
         self.bias: Any = None
-        self._kernel = {
-            "initializer": kernel_initializer, "regularizer": kernel_regularizer, "constraint": kernel_constraint,
-        }  # fmt: skip
-        self._bias = {
-            "initializer": bias_initializer or zeros_initializer(), "regularizer": bias_regularizer,
-            "constraint": bias_constraint,
-        }  # fmt: skip
+        self._kernel = weight_options(kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._bias = weight_options(bias_initializer or zeros_initializer(), bias_regularizer, bias_constraint)
         self.input_spec = InputSpec(min_ndim=2)
 
     def build(self, input_shape: TensorShape) -> None:

@@ -3,7 +3,7 @@
 Names, arguments, defaults and Variable names are those of TensorFlow 1.15 `tf.layers`; a layer without a
 name gets "dense", "dense_1", ... and one with a name shares its Variables under `reuse`.
 
-Layer: tf1. Source: TensorFlow 1.15 `python/layers/core.py`, `convolutional.py` and `normalization.py`.
+Layer: tf1. Source: TensorFlow 1.15 `python/layers/core.py`, `convolutional.py`, `pooling.py` and `normalization.py`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.layers.convolution_layers import Conv1D, Conv2D
+from globalstep.tf1.layers.convolution_layers import Conv1D, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
 from globalstep.tf1.layers.core_layers import Dense, Dropout, Flatten
-from globalstep.tf1.layers.layer import made_by
+from globalstep.tf1.layers.layer import made_by, snake_case
 from globalstep.tf1.layers.normalization_layers import BatchNormalization
-from globalstep.tf1.layers.pooling_layers import AveragePooling1D, AveragePooling2D, MaxPooling1D, MaxPooling2D
-
-__all__ = [
-    "average_pooling1d",
-    "average_pooling2d",
-    "batch_normalization",
-    "conv1d",
-    "conv2d",
-    "dense",
-    "dropout",
-    "flatten",
-    "max_pooling1d",
-    "max_pooling2d",
-]
+from globalstep.tf1.layers.pooling_layers import (
+    AveragePooling1D,
+    AveragePooling2D,
+    AveragePooling3D,
+    MaxPooling1D,
+    MaxPooling2D,
+    MaxPooling3D,
+)
+from globalstep.tf1.layers.separable_layers import SeparableConv1D, SeparableConv2D
 
 
 def dense(
@@ -84,27 +80,154 @@ def dense(
     return made_by(layer, inputs)
 
 
-def conv2d(
-    inputs: Any,
-    filters: int,
-    kernel_size: Any,
-    strides: Any = (1, 1),
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    dilation_rate: Any = (1, 1),
-    activation: Callable[..., Any] | str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    activity_regularizer: Any = None,
-    kernel_constraint: Any = None,
-    bias_constraint: Any = None,
-    trainable: bool = True,
-    name: str | None = None,
-    reuse: Any = None,
-) -> Node:
+def _convolution(layer: type[Conv2D], steps: Any, doc: str) -> Callable[..., Node]:
+    """Make the function of a class of convolutions; `steps` are its default strides and dilation."""
+
+    @named(snake_case(layer.__name__), doc)
+    def convolution(
+        inputs: Any,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = steps,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        dilation_rate: Any = steps,
+        activation: Callable[..., Any] | str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = None,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: str | None = None,
+        reuse: Any = None,
+    ) -> Node:
+        made = layer(
+            filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint, trainable, name, _scope=name, _reuse=reuse,
+        )  # fmt: skip
+        return made_by(made, inputs)
+
+    return convolution
+
+
+def _transposed(layer: type[Conv2DTranspose], steps: Any, doc: str) -> Callable[..., Node]:
+    """Make the function of a class of transposed convolutions; `steps` are its default strides."""
+
+    @named(snake_case(layer.__name__), doc)
+    def transposed(
+        inputs: Any,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = steps,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        activation: Callable[..., Any] | str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = None,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: str | None = None,
+        reuse: Any = None,
+    ) -> Node:
+        made = layer(
+            filters, kernel_size, strides, padding, data_format, activation, use_bias, kernel_initializer,
+            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, trainable, name, _scope=name, _reuse=reuse,
+        )  # fmt: skip
+        return made_by(made, inputs)
+
+    return transposed
+
+
+def _separable(layer: type[SeparableConv2D], steps: Any, doc: str) -> Callable[..., Node]:
+    """Make the function of a class of separable convolutions; `steps` are its default strides and dilation."""
+
+    @named(snake_case(layer.__name__), doc)
+    def separable(
+        inputs: Any,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = steps,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        dilation_rate: Any = steps,
+        depth_multiplier: int = 1,
+        activation: Callable[..., Any] | str | None = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = None,
+        pointwise_initializer: Any = None,
+        bias_initializer: Any = None,
+        depthwise_regularizer: Any = None,
+        pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        pointwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: str | None = None,
+        reuse: Any = None,
+    ) -> Node:
+        made = layer(
+            filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation, use_bias,
+            depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
+            pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
+            bias_constraint, trainable, name, _scope=name, _reuse=reuse,
+        )  # fmt: skip
+        return made_by(made, inputs)
+
+    return separable
+
+
+def _pooling(layer: type[MaxPooling2D], dimensions: str, operator: str) -> Callable[..., Node]:
+    """Make the function of a class that pools.
+
+    Args:
+        layer: The class.
+        dimensions: The names of the dimensions that its windows go over.
+        operator: The name of the operator in `gs.nn`; "" where there is none.
+    """
+    or_one = ", or one int for all" if "," in dimensions else ""
+    value = "largest value" if layer._largest else "mean"
+    first = f"Give the {value} of each window" + (f"; see `gs.nn.{operator}`." if operator else ".")
+    doc = f"""{first}
+
+    Args:
+        inputs: Floating node [batch, {dimensions}, channels].
+        pool_size: Sizes of the windows along {dimensions}{or_one}.
+        strides: Steps along {dimensions}{or_one}.
+        padding: "valid" or "same".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
+        name: Name of the node.
+    """
+
+    @named(snake_case(layer.__name__), doc)
+    def pooling(
+        inputs: Any,
+        pool_size: Any,
+        strides: Any,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        name: str | None = None,
+    ) -> Node:
+        return made_by(layer(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+
+    return pooling
+
+
+conv2d = _convolution(
+    Conv2D,
+    (1, 1),
     """Convolve images with filters of its own; see `gs.nn.conv2d`.
 
     Args:
@@ -115,54 +238,21 @@ def conv2d(
         padding: "valid" or "same".
         data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps along height and width between the elements of a filter, or one int for both.
-        activation: Function of the result, or the name of one ("relu"); default none.
-        use_bias: Whether there is a bias.
         kernel_initializer: As for `dense`, of shape [height, width, channels, filters].
-        bias_initializer: As for `dense`.
-        kernel_regularizer: As for `dense`.
-        bias_regularizer: As for `dense`.
-        activity_regularizer: As for `dense`.
-        kernel_constraint: As for `dense`.
-        bias_constraint: As for `dense`.
-        trainable: As for `dense`.
         name: Scope of the Variables; default "conv2d", made unique.
-        reuse: As for `dense`.
+
+    The other arguments are those of `dense`.
 
     Returns:
         A node [batch, rows, columns, filters].
 
     Raises:
         ValueError: For both strides and dilation, or if the number of channels is not known.
-    """
-    layer = Conv2D(
-        filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer,
-        bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-        bias_constraint, trainable, name, _scope=name, _reuse=reuse,
-    )  # fmt: skip
-    return made_by(layer, inputs)
-
-
-def conv1d(
-    inputs: Any,
-    filters: int,
-    kernel_size: Any,
-    strides: Any = 1,
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    dilation_rate: Any = 1,
-    activation: Callable[..., Any] | str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = None,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    activity_regularizer: Any = None,
-    kernel_constraint: Any = None,
-    bias_constraint: Any = None,
-    trainable: bool = True,
-    name: str | None = None,
-    reuse: Any = None,
-) -> Node:
+    """,
+)
+conv1d = _convolution(
+    Conv1D,
+    1,
     """Convolve sequences with filters of its own.
 
     Args:
@@ -170,118 +260,111 @@ def conv1d(
         filters: How many filters.
         kernel_size: Width of the filters.
         strides: Steps along the length.
-        padding: "valid" or "same".
-        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps between the elements of a filter.
-        activation: Function of the result, or the name of one ("relu"); default none.
-        use_bias: Whether there is a bias.
-        kernel_initializer: As for `dense`, of shape [width, channels, filters].
-        bias_initializer: As for `dense`.
-        kernel_regularizer: As for `dense`.
-        bias_regularizer: As for `dense`.
-        activity_regularizer: As for `dense`.
-        kernel_constraint: As for `dense`.
-        bias_constraint: As for `dense`.
-        trainable: As for `dense`.
+        kernel_initializer: Initializer of "kernel" [width, channels, filters].
         name: Scope of the Variables; default "conv1d", made unique.
-        reuse: As for `dense`.
+
+    The other arguments, and what is raised, are those of `conv2d`.
 
     Returns:
         A node [batch, new length, filters].
+    """,
+)
+conv3d = _convolution(
+    Conv3D,
+    (1, 1, 1),
+    """Convolve volumes with filters of its own.
+
+    Args:
+        inputs: Floating node [batch, depth, height, width, channels].
+        filters: How many filters.
+        kernel_size: Depth, height and width of the filters, or one int for all.
+        strides: Steps along them, or one int for all.
+        dilation_rate: Only 1.
+        kernel_initializer: Initializer of "kernel" [*kernel_size, channels, filters].
+        name: Scope of the Variables; default "conv3d", made unique.
+
+    The other arguments are those of `conv2d`.
+
+    Returns:
+        A node [batch, planes, rows, columns, filters].
 
     Raises:
-        ValueError: For both strides and dilation, or if the number of channels is not known.
-    """
-    layer = Conv1D(
-        filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer,
-        bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-        bias_constraint, trainable, name, _scope=name, _reuse=reuse,
-    )  # fmt: skip
-    return made_by(layer, inputs)
-
-
-def max_pooling2d(
-    inputs: Any,
-    pool_size: Any,
-    strides: Any,
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    name: str | None = None,
-) -> Node:
-    """Give the largest value of each window; see `gs.nn.max_pool`.
+        ValueError: For a dilation, or if the number of channels is not known.
+    """,
+)
+conv2d_transpose = _transposed(
+    Conv2DTranspose,
+    (1, 1),
+    """Enlarge images: each value spreads a filter over the result; see `gs.nn.conv2d_transpose`.
 
     Args:
         inputs: Floating node [batch, height, width, channels].
-        pool_size: Height and width of the windows, or one int for both.
-        strides: Steps along height and width, or one int for both.
-        padding: "valid" or "same".
-        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
-        name: Name of the node.
-    """
-    return made_by(MaxPooling2D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+        filters: How many channels the result has.
+        kernel_size: Height and width of the filters, or one int for both.
+        strides: By how much height and width grow, or one int for both.
+        kernel_initializer: Initializer of "kernel" [height, width, filters, channels].
+        name: Scope of the Variables; default "conv2d_transpose", made unique.
 
+    The other arguments are those of `conv2d`.
 
-def average_pooling2d(
-    inputs: Any,
-    pool_size: Any,
-    strides: Any,
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    name: str | None = None,
-) -> Node:
-    """Give the mean of each window; see `gs.nn.avg_pool`.
+    Returns:
+        A node [batch, rows, columns, filters]: with "same", of `strides` times the size.
+
+    Raises:
+        ValueError: If the number of channels is not known.
+    """,
+)
+conv3d_transpose = _transposed(
+    Conv3DTranspose,
+    (1, 1, 1),
+    """Enlarge volumes: `conv2d_transpose` of `inputs` [batch, depth, height, width, channels].
+
+    `filters`, `kernel_size` and the others are those of `conv3d`.
+    """,
+)
+separable_conv2d = _separable(
+    SeparableConv2D,
+    (1, 1),
+    """Convolve each channel by itself, then mix the channels at each place; see `gs.nn.separable_conv2d`.
 
     Args:
         inputs: Floating node [batch, height, width, channels].
-        pool_size: Height and width of the windows, or one int for both.
+        filters: How many channels the result has.
+        kernel_size: Height and width of the filters, or one int for both.
         strides: Steps along height and width, or one int for both.
-        padding: "valid" or "same".
-        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
-        name: Name of the node.
-    """
-    return made_by(AveragePooling2D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+        dilation_rate: Steps between the elements of a filter, or one int for both.
+        depth_multiplier: How many filters each channel has.
+        depthwise_initializer: Initializer of "depthwise_kernel" [height, width, channels, depth_multiplier].
+        pointwise_initializer: Initializer of "pointwise_kernel" [1, 1, channels * depth_multiplier, filters].
+        depthwise_regularizer: Function of the depthwise kernel to a loss, which goes to REGULARIZATION_LOSSES.
+        pointwise_regularizer: The same for the pointwise kernel.
+        name: Scope of the Variables; default "separable_conv2d", made unique.
 
+    The other arguments are those of `conv2d`.
 
-def max_pooling1d(
-    inputs: Any,
-    pool_size: Any,
-    strides: Any,
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    name: str | None = None,
-) -> Node:
-    """Give the largest value of each window.
+    Returns:
+        A node [batch, rows, columns, filters].
 
-    Args:
-        inputs: Floating node [batch, length, channels].
-        pool_size: Width of the windows.
-        strides: Steps along the length.
-        padding: "valid" or "same".
-        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
-        name: Name of the node.
-    """
-    return made_by(MaxPooling1D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+    Raises:
+        ValueError: If the number of channels is not known.
+    """,
+)
+separable_conv1d = _separable(
+    SeparableConv1D,
+    1,
+    """Do what `separable_conv2d` does to sequences: `inputs` [batch, length, channels].
 
+    `filters`, `kernel_size` (one number) and the others are as there.
+    """,
+)
 
-def average_pooling1d(
-    inputs: Any,
-    pool_size: Any,
-    strides: Any,
-    padding: str = "valid",
-    data_format: str = "channels_last",
-    name: str | None = None,
-) -> Node:
-    """Give the mean of each window.
-
-    Args:
-        inputs: Floating node [batch, length, channels].
-        pool_size: Width of the windows.
-        strides: Steps along the length.
-        padding: "valid" or "same".
-        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
-        name: Name of the node.
-    """
-    return made_by(AveragePooling1D(pool_size, strides, padding, data_format, name, _scope=name), inputs)
+max_pooling1d = _pooling(MaxPooling1D, "length", "")
+max_pooling2d = _pooling(MaxPooling2D, "height, width", "max_pool")
+max_pooling3d = _pooling(MaxPooling3D, "depth, height, width", "max_pool3d")
+average_pooling1d = _pooling(AveragePooling1D, "length", "")
+average_pooling2d = _pooling(AveragePooling2D, "height, width", "avg_pool")
+average_pooling3d = _pooling(AveragePooling3D, "depth, height, width", "avg_pool3d")
 
 
 def dropout(

@@ -23,21 +23,6 @@ from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = [
-    "InputSpec",
-    "Layer",
-    "channels_of",
-    "chosen",
-    "is_channels_first",
-    "known_rank",
-    "last_size",
-    "made_by",
-    "pair",
-    "snake_case",
-    "triple",
-    "with_channels_last",
-]
-
 
 @dataclass
 class InputSpec:
@@ -331,6 +316,11 @@ def _numbered(base: str) -> str:
     counts: dict[str, int] = get_default_graph().extras.setdefault(__name__, {})
     counts[base] = counts.get(base, 0) + 1
     return f"{base}_{counts[base]}"
+
+
+def weight_options(initializer: Any, regularizer: Any, constraint: Any) -> dict[str, Any]:
+    """Give what `add_weight` takes of one of a layer's Variables."""
+    return {"initializer": initializer, "regularizer": regularizer, "constraint": constraint}
 
 
 def made_by(layer: Layer, inputs: Any, **options: Any) -> Node:

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.layers.core_layers import require_floating
-from globalstep.tf1.layers.layer import Layer, channels_of, chosen, known_rank, with_channels_last
+from globalstep.tf1.layers.layer import Layer, channels_of, chosen, known_rank, weight_options, with_channels_last
 from globalstep.tf1.ops import math_ops, normalization_ops
 from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
-
-__all__ = ["BatchNormalization", "Moments", "batch_moments", "moved", "weighted_moments"]
 
 #: What TensorFlow's fused kernel wants at least, as cuDNN does.
 _LEAST_EPSILON = 1.001e-5
@@ -86,12 +84,8 @@ class BatchNormalization(Layer):
         self.moving_mean: Any = None
         self.moving_variance: Any = None
         zeros, ones = zeros_initializer(), ones_initializer()
-        self._gamma = {
-            "initializer": gamma_initializer or ones, "regularizer": gamma_regularizer, "constraint": gamma_constraint,
-        }  # fmt: skip
-        self._beta = {
-            "initializer": beta_initializer or zeros, "regularizer": beta_regularizer, "constraint": beta_constraint,
-        }  # fmt: skip
+        self._gamma = weight_options(gamma_initializer or ones, gamma_regularizer, gamma_constraint)
+        self._beta = weight_options(beta_initializer or zeros, beta_regularizer, beta_constraint)
         self._order = ("gamma", "beta")
         self._first = False
         self._moving = (moving_mean_initializer or zeros, moving_variance_initializer or ones)

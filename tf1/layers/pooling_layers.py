@@ -14,8 +14,6 @@ from globalstep.tf1.layers.layer import InputSpec, Layer, is_channels_first, pai
 from globalstep.tf1.ops import conv_ops, volume_ops
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 
-__all__ = ["AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]
-
 
 class MaxPooling2D(Layer):
     """`gs.layers.max_pooling2d` as a layer, with the same arguments."""

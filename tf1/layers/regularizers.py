@@ -16,8 +16,6 @@ from globalstep.tf1.ops.constant_ops import constant
 from globalstep.tf1.ops.nn_ops import l2_loss
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = ["apply_regularization", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "sum_regularizer"]
-
 _log = logging.getLogger("globalstep")
 Regularizer = Callable[[Any], Node | None]
 

@@ -14,12 +14,18 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.layers.by_name import activation_of
 from globalstep.tf1.layers.core_layers import activated, require_floating
-from globalstep.tf1.layers.layer import InputSpec, Layer, channels_of, is_channels_first, pair, with_channels_last
+from globalstep.tf1.layers.layer import (
+    InputSpec,
+    Layer,
+    channels_of,
+    is_channels_first,
+    pair,
+    weight_options,
+    with_channels_last,
+)
 from globalstep.tf1.ops import more_conv_ops
 from globalstep.tf1.ops.array_ops import expand_dims, squeeze
 from globalstep.tf1.ops.init_ops import zeros_initializer
-
-__all__ = ["SeparableConv1D", "SeparableConv2D"]
 
 
 class SeparableConv2D(Layer):
@@ -64,18 +70,9 @@ class SeparableConv2D(Layer):
         self.depthwise_kernel: Any = None
         self.pointwise_kernel: Any = None
         self.bias: Any = None
-        self._depthwise = {
-            "initializer": depthwise_initializer, "regularizer": depthwise_regularizer,
-            "constraint": depthwise_constraint,
-        }  # fmt: skip
-        self._pointwise = {
-            "initializer": pointwise_initializer, "regularizer": pointwise_regularizer,
-            "constraint": pointwise_constraint,
-        }  # fmt: skip
-        self._bias = {
-            "initializer": bias_initializer or zeros_initializer(), "regularizer": bias_regularizer,
-            "constraint": bias_constraint,
-        }  # fmt: skip
+        self._depthwise = weight_options(depthwise_initializer, depthwise_regularizer, depthwise_constraint)
+        self._pointwise = weight_options(pointwise_initializer, pointwise_regularizer, pointwise_constraint)
+        self._bias = weight_options(bias_initializer or zeros_initializer(), bias_regularizer, bias_constraint)
         self.input_spec = InputSpec(ndim=4)
 
     def build(self, input_shape: TensorShape) -> None:

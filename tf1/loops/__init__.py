@@ -1,4 +1,1 @@
-"""Loops: parts of the graph that a run evaluates as often as their data say, with gradients.
-
-Layer: tf1.
-"""
+"""Loops: parts of the graph that a run evaluates as often as their data say, with gradients."""

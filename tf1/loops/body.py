@@ -27,8 +27,6 @@ from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Body", "parameter", "uses_of"]
-
 
 def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
     """Make a node that stands for a value that each evaluation of a body gets."""

@@ -26,8 +26,6 @@ from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros_of
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["taken_only"]
-
 
 def taken_only(condition: Node, expected: bool, results: Sequence[Node], start: int) -> list[Node]:
     """Have a branch evaluated only where it is taken.

@@ -17,8 +17,6 @@ from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 
-__all__ = ["FlowGradient", "gradient_at", "gradient_of_elements", "without", "zeros", "zeros_of"]
-
 
 class FlowGradient:
     """The gradient of a flow.

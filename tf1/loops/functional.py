@@ -1,7 +1,4 @@
-"""Loops over the first dimension of arrays: `gs.map_fn`, `gs.scan`, `gs.foldl`, `gs.foldr`.
-
-Layer: tf1.
-"""
+"""Loops over the first dimension of arrays: `gs.map_fn`, `gs.scan`, `gs.foldl`, `gs.foldr`."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from typing import Any
 
 from globalstep.dtypes import as_dtype
 from globalstep.tf1.graph import nest
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node, get_default_graph
 from globalstep.tf1.loops.tensor_array import TensorArray
 from globalstep.tf1.loops.while_loops import while_loop
 from globalstep.tf1.ops.array_ops import shape as shape_of
-
-__all__ = ["foldl", "foldr", "map_fn", "scan"]
 
 
 def map_fn(
@@ -123,25 +119,18 @@ def scan(
         return nest.pack_sequence_as(first, [array.stack() for array in arrays])
 
 
-def foldl(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """Give the last value of an accumulator that `fn` moves on with each slice of `elems`, from the first on.
+def _fold(default_name: str, end: str, reverse: bool) -> Callable[..., Any]:
+    """Make the public function that folds slices from one end on."""
+    doc = f"""Give the last value of an accumulator that `fn` moves on with each slice of `elems`, from the {end} on.
 
     Args:
         fn: Takes the accumulator and a slice; gives the new accumulator.
         elems: A node or a nest of nodes whose first dimensions are equal.
-        initializer: The first accumulator; default the first slice.
+        initializer: The first accumulator; default the {end} slice.
         parallel_iterations: Accepted; see `while_loop`.
         back_prop: Whether gradients go through.
         swap_memory: Accepted.
-        name: Name scope of the nodes; default "foldl".
+        name: Name scope of the nodes; default "{default_name}".
 
     Returns:
         The accumulator.
@@ -150,53 +139,34 @@ def foldl(
         TypeError: If `fn` is no function.
         ValueError: If an element of `elems` is a scalar.
     """
-    return _fold(fn, elems, initializer, back_prop, name or "foldl", reverse=False)
+
+    @named(default_name, doc)
+    def function(
+        fn: Callable[..., Any],
+        elems: Any,
+        initializer: Any = None,
+        parallel_iterations: int = 10,
+        back_prop: bool = True,
+        swap_memory: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        _require_function(fn)
+        with get_default_graph().name_scope(name or default_name):
+            slices = _Slices(elems)
+            first, after = slices.first(initializer, reverse)
+            _, last = while_loop(
+                lambda at, _: at >= 0 if reverse else at < slices.count,
+                lambda at, current: (at - 1 if reverse else at + 1, _moved(fn, current, slices.read(at))),
+                (after, first),
+                back_prop=back_prop,
+            )
+            return last
+
+    return function
 
 
-def foldr(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """Give the last value of an accumulator that `fn` moves on with each slice of `elems`, from the last on.
-
-    Args:
-        fn: Takes the accumulator and a slice; gives the new accumulator.
-        elems: A node or a nest of nodes whose first dimensions are equal.
-        initializer: The first accumulator; default the last slice.
-        parallel_iterations: Accepted; see `while_loop`.
-        back_prop: Whether gradients go through.
-        swap_memory: Accepted.
-        name: Name scope of the nodes; default "foldr".
-
-    Returns:
-        The accumulator.
-
-    Raises:
-        TypeError: If `fn` is no function.
-        ValueError: If an element of `elems` is a scalar.
-    """
-    return _fold(fn, elems, initializer, back_prop, name or "foldr", reverse=True)
-
-
-def _fold(
-    fn: Callable[..., Any], elems: Any, initializer: Any, back_prop: bool, name: str, *, reverse: bool
-) -> Any:  # fmt: skip
-    _require_function(fn)
-    with get_default_graph().name_scope(name):
-        slices = _Slices(elems)
-        first, after = slices.first(initializer, reverse)
-        _, last = while_loop(
-            lambda at, _: at >= 0 if reverse else at < slices.count,
-            lambda at, current: (at - 1 if reverse else at + 1, _moved(fn, current, slices.read(at))),
-            (after, first),
-            back_prop=back_prop,
-        )
-        return last
+foldl = _fold("foldl", "first", reverse=False)
+foldr = _fold("foldr", "last", reverse=True)
 
 
 class _Slices:

@@ -2,8 +2,6 @@
 
 Its value, the flow, is an array of objects: an element that was not written is None. A write gives a new flow, so that
 whoever goes on with the old one does not see it.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.flow_gradients import FlowGradient, gradient_at, gradient_of_elements, without
 from globalstep.tf1.ops.building import static_value
-
-__all__ = ["TensorArray"]
 
 
 class TensorArray:
@@ -317,15 +313,13 @@ def _stack_gradient(node: Node, grad: Node) -> Sequence[Node | None]:
     return gradient_of_elements(grad, at[0] if at else None, one=False), *[None] * len(at)
 
 
+@computes("TensorArraySplitGrad")
 def _joined_pieces(gradient: FlowGradient, rows: Any, sizes: Any) -> Any:
     ends = np.cumsum(sizes)
     joined = np.zeros_like(rows)
     for place, part in gradient.parts.items():
         joined[ends[place] - len(part) : ends[place]] = part
     return joined
-
-
-computes("TensorArraySplitGrad", _joined_pieces)
 
 
 def _joined(gradient: Node, like: Node, lengths: Node) -> Node:

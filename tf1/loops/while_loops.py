@@ -3,8 +3,6 @@
 The loop is one node. Going forward it evaluates its body again and again; where a gradient is wanted it keeps what the
 gradient of the body needs of every iteration. That gradient is a body too, made once, and evaluated by the node of the
 loop's gradient, from the last iteration to the first. Values are those of TensorFlow's loops; iterations never overlap.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.body import Body, parameter, uses_of
 from globalstep.tf1.loops.flow_gradients import zeros, zeros_of
 from globalstep.tf1.loops.tensor_array import TensorArray
-
-__all__ = ["while_loop"]
 
 
 def while_loop(

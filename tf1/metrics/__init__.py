@@ -1,4 +1,1 @@
-"""Metrics of a model over many batches, as `gs.metrics` and `gs.contrib.metrics` give them.
-
-Layer: tf1.
-"""
+"""Metrics of a model over many batches, as `gs.metrics` and `gs.contrib.metrics` give them."""

@@ -19,8 +19,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.variables.variable_scope import variable_scope
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["mean_iou", "mean_per_class_accuracy"]
-
 
 def mean_per_class_accuracy(
     labels: Any,

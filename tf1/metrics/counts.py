@@ -5,115 +5,37 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.metrics.totals import Collections, aligned, ratio, streamed
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["false_negatives", "false_positives", "precision", "recall", "true_negatives", "true_positives"]
+_Metric = Callable[..., tuple[Node, Node]]
 
 
-def true_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of how many are predicted and are so.
+def _metric(
+    name: str, doc: str, make: Callable[[Sequence[Any], Collections, str | None], tuple[Node, Node]]
+) -> _Metric:
+    """Make the public function of a metric that `make` makes of labels, predictions and weights."""
 
-    Args:
-        labels: Node or array of any shape, cast to bool.
-        predictions: The same, of the same shape.
-        weights: How much each counts, as for `mean`; by default 1.
-        metrics_collections: Collections that the value is added to.
-        updates_collections: Collections that the update is added to.
-        name: Scope of the Variable "count"; default "true_positives", made unique.
+    @named(name, doc)
+    def function(
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+    ) -> tuple[Node, Node]:
+        return make((labels, predictions, weights), Collections(metrics_collections, updates_collections), name)
 
-    Returns:
-        The value and the update, as of `mean`.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("true_positives", (labels, predictions, weights), into, name)
-
-
-def false_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of the number of false positives; the arguments are those of `true_positives`."""
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("false_positives", (labels, predictions, weights), into, name)
-
-
-def true_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of the number of true negatives; the arguments are those of `true_positives`."""
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("true_negatives", (labels, predictions, weights), into, name)
-
-
-def false_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of the number of false negatives; the arguments are those of `true_positives`."""
-    into = Collections(metrics_collections, updates_collections)
-    return _counted("false_negatives", (labels, predictions, weights), into, name)
-
-
-def precision(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of precision, the share of predicted positives that are true; 0 where none is predicted.
-
-    The arguments are those of `true_positives`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _share("precision", "false_positives", (labels, predictions, weights), into, name)
-
-
-def recall(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of recall, the share of actual positives that are predicted; 0 where there is none.
-
-    The arguments are those of `true_positives`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    return _share("recall", "false_negatives", (labels, predictions, weights), into, name)
+    return function
 
 
 def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
@@ -140,3 +62,49 @@ def _share(default: str, others: str, batch: Sequence[Any], into: Collections, n
             for hit, miss, node_name in zip(hits, misses, ("value", "update_op"), strict=True)
         ]
         return into.add(ratios[0], ratios[1])
+
+
+def _count(name: str) -> _Metric:
+    doc = f"Make the metric of the number of {name.replace('_', ' ')}; the arguments are those of `true_positives`."
+    return _metric(name, doc, functools.partial(_counted, name))
+
+
+true_positives = _metric(
+    "true_positives",
+    """Make the metric of how many are predicted and are so.
+
+    Args:
+        labels: Node or array of any shape, cast to bool.
+        predictions: The same, of the same shape.
+        weights: How much each counts, as for `mean`; by default 1.
+        metrics_collections: Collections that the value is added to.
+        updates_collections: Collections that the update is added to.
+        name: Scope of the Variable "count"; default "true_positives", made unique.
+
+    Returns:
+        The value and the update, as of `mean`.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """,
+    functools.partial(_counted, "true_positives"),
+)
+false_positives = _count("false_positives")
+true_negatives = _count("true_negatives")
+false_negatives = _count("false_negatives")
+precision = _metric(
+    "precision",
+    """Make the metric of precision, the share of predicted positives that are true; 0 where none is predicted.
+
+    The arguments are those of `true_positives`.
+    """,
+    functools.partial(_share, "precision", "false_positives"),
+)
+recall = _metric(
+    "recall",
+    """Make the metric of recall, the share of actual positives that are predicted; 0 where there is none.
+
+    The arguments are those of `true_positives`.
+    """,
+    functools.partial(_share, "recall", "false_negatives"),
+)

@@ -5,8 +5,10 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, ratio, streamed
 from globalstep.tf1.ops import math_ops
@@ -15,18 +17,6 @@ from globalstep.tf1.ops.constant_ops import ones_like, zeros_like
 from globalstep.tf1.ops.indexing_ops import where
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.variables.variable_scope import variable_scope
-
-__all__ = [
-    "accuracy",
-    "mean",
-    "mean_absolute_error",
-    "mean_cosine_distance",
-    "mean_relative_error",
-    "mean_squared_error",
-    "mean_tensor",
-    "percentage_below",
-    "root_mean_squared_error",
-]
 
 
 def mean(
@@ -98,52 +88,49 @@ def mean_tensor(
         return streamed(batch, ratio, Collections(metrics_collections, updates_collections))
 
 
-def accuracy(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
+def _mean_of(metric: str, doc: str, amount: Callable[[Node, Node], Node]) -> Callable[..., tuple[Node, Node]]:
+    """Make the public function of the mean of `amount(predictions, labels)`."""
+
+    @named(metric, doc)
+    def function(
+        labels: Any,
+        predictions: Any,
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+    ) -> tuple[Node, Node]:
+        predicted, wanted, factors = aligned(predictions, labels, weights)
+        return mean(amount(predicted, wanted), factors, metrics_collections, updates_collections, name or metric)
+
+    return function
+
+
+def _is_right(predicted: Node, wanted: Node) -> Node:
+    if predicted.dtype != wanted.dtype:
+        predicted = math_ops.cast(predicted, wanted.dtype)
+    return math_ops.cast(math_ops.equal(predicted, wanted), "float32")
+
+
+accuracy = _mean_of(
+    "accuracy",
     """Make the metric of how often predictions equal labels.
 
     `labels`: node or array of true values; `predictions`: of the same shape, cast to the dtype of `labels`;
     `weights`: as for `mean`, of what the labels have of shape. The others are those of `mean`.
-    """
-    predicted, wanted, factors = aligned(predictions, labels, weights)
-    if predicted.dtype != wanted.dtype:
-        predicted = math_ops.cast(predicted, wanted.dtype)
-    correct = math_ops.cast(math_ops.equal(predicted, wanted), "float32")
-    return mean(correct, factors, metrics_collections, updates_collections, name or "accuracy")
-
-
-def mean_absolute_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of the mean of abs(predictions - labels); the arguments are those of `accuracy`."""
-    predicted, wanted, factors = aligned(predictions, labels, weights)
-    errors = math_ops.abs(math_ops.subtract(predicted, wanted))
-    return mean(errors, factors, metrics_collections, updates_collections, name or "mean_absolute_error")
-
-
-def mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of the mean of (predictions - labels)^2; the arguments are those of `accuracy`."""
-    predicted, wanted, factors = aligned(predictions, labels, weights)
-    errors = math_ops.squared_difference(wanted, predicted)
-    return mean(errors, factors, metrics_collections, updates_collections, name or "mean_squared_error")
+    """,
+    _is_right,
+)
+mean_absolute_error = _mean_of(
+    "mean_absolute_error",
+    "Make the metric of the mean of abs(predictions - labels); the arguments are those of `accuracy`.",
+    lambda predicted, wanted: math_ops.abs(math_ops.subtract(predicted, wanted)),
+)
+mean_squared_error = _mean_of(
+    "mean_squared_error",
+    "Make the metric of the mean of (predictions - labels)^2; the arguments are those of `accuracy`.",
+    lambda predicted, wanted: math_ops.squared_difference(wanted, predicted),
+)
 
 
 def root_mean_squared_error(

@@ -5,11 +5,12 @@ Layer: tf1. Source: TensorFlow 1.15 `python/ops/metrics_impl.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
@@ -20,30 +21,86 @@ from globalstep.tf1.ops.nn_ops import top_k
 from globalstep.tf1.ops.parsing_ops import sparse_tensor_to_dense
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "average_precision_at_k",
-    "precision_at_k",
-    "precision_at_top_k",
-    "recall_at_k",
-    "recall_at_top_k",
-    "sparse_average_precision_at_k",
-    "sparse_precision_at_k",
-]
-
 #: Stands where a row of sparse labels has fewer than another.
 _NONE = -(2**62)
 
 
-def precision_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
+def _at_k(name: str, k: int | None, class_id: int | None) -> str:
+    name = f"{name}_at_k" if k is None else f"{name}_at_{k}"
+    return name if class_id is None else f"{name}_class{class_id}"
+
+
+def _share_at_k(others: str, args: Sequence[Any], into: Collections, scope: str) -> tuple[Node, Node]:
+    """Make the metric true positives / (true positives + others)."""
+    labels, places, k, class_id, weights = args
+    wanted, places = _labels(labels, places), math_ops.cast(places, "int64")
+
+    def counted(what: str) -> tuple[Node, Node]:
+        with places.graph.name_scope(_at_k(what, k, class_id)) as inner:
+            rows = Node(
+                "CountAtK", (places, wanted), name=f"{what}s", dtype="float64", shape=places.shape.as_list()[:-1],
+                attrs={"counts": what, "class_id": class_id, "stops_gradient": True},
+            )  # fmt: skip
+            if weights is not None:
+                rows = math_ops.multiply(rows, broadcast_weights(weights, rows))
+            total = metric_variable([], "float64", inner)
+            return total, total.assign_add(reduce_sum(rows), name="update")
+
+    hits, misses = counted("true_positive"), counted(others)
+    value = math_ops.divide(hits[0], math_ops.add(hits[0], misses[0]), name=scope)
+    return into.add(value, math_ops.divide(hits[1], math_ops.add(hits[1], misses[1]), name="update"))
+
+
+def _of_classes(what: str, others: str) -> Callable[..., tuple[Node, Node]]:
+    """Make the public function of a metric of classes predicted; `others` are what it counts beside true positives."""
+    doc = f"Make the metric of `{what}_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."
+
+    @named(f"{what}_at_top_k", doc)
+    def function(
+        labels: Any,
+        predictions_idx: Any,
+        k: int | None = None,
+        class_id: int | None = None,
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+    ) -> tuple[Node, Node]:
+        into = Collections(metrics_collections, updates_collections)
+        places = as_node(predictions_idx)
+        with places.graph.name_scope(name or _at_k(what, k, class_id)) as scope:
+            return _share_at_k(others, (labels, places, k, class_id, weights), into, scope)
+
+    return function
+
+
+def _of_scores(what: str, of_classes: Callable[..., tuple[Node, Node]], doc: str) -> Callable[..., tuple[Node, Node]]:
+    """Make the public function of a metric of the classes with the best scores."""
+
+    @named(f"{what}_at_k", doc)
+    def function(
+        labels: Any,
+        predictions: Any,
+        k: int,
+        class_id: int | None = None,
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+    ) -> tuple[Node, Node]:
+        scores = as_node(predictions)
+        with scores.graph.name_scope(name or _at_k(what, k, class_id)) as scope:
+            places = top_k(scores, k)[1]
+            return of_classes(labels, places, k, class_id, weights, metrics_collections, updates_collections, scope)
+
+    return function
+
+
+precision_at_top_k = _of_classes("precision", "false_positive")
+recall_at_top_k = _of_classes("recall", "false_negative")
+precision_at_k = _of_scores(
+    "precision",
+    precision_at_top_k,
     """Make the metric of the share of the `k` best predictions that are among the labels.
 
     Args:
@@ -62,67 +119,16 @@ def precision_at_k(
     Raises:
         ValueError: If the shapes do not fit.
         TypeError: If the labels are sparse.
-    """
-    scores = as_node(predictions)
-    with scores.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
-        places = top_k(scores, k)[1]
-        options = (class_id, weights, metrics_collections, updates_collections)
-        return precision_at_top_k(labels, places, k, *options, name=scope)
-
-
-def recall_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
+    """,
+)
+recall_at_k = _of_scores(
+    "recall",
+    recall_at_top_k,
     """Make the metric of the share of the labels that are among the `k` best predictions.
 
     The arguments are those of `precision_at_k`: `labels`, `predictions`, `k` and the others.
-    """
-    scores = as_node(predictions)
-    with scores.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
-        places = top_k(scores, k)[1]
-        options = (class_id, weights, metrics_collections, updates_collections)
-        return recall_at_top_k(labels, places, k, *options, name=scope)
-
-
-def precision_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: int | None = None,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of `precision_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
-    into = Collections(metrics_collections, updates_collections)
-    places = as_node(predictions_idx)
-    with places.graph.name_scope(name or _at_k("precision", k, class_id)) as scope:
-        return _share_at_k("false_positive", (labels, places, k, class_id, weights), into, scope)
-
-
-def recall_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: int | None = None,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of `recall_at_k` from `labels` and the classes predicted, `predictions_idx` [..., k]."""
-    into = Collections(metrics_collections, updates_collections)
-    places = as_node(predictions_idx)
-    with places.graph.name_scope(name or _at_k("recall", k, class_id)) as scope:
-        return _share_at_k("false_negative", (labels, places, k, class_id, weights), into, scope)
+    """,
+)
 
 
 def average_precision_at_k(
@@ -164,37 +170,9 @@ def average_precision_at_k(
         return into.add(ratio([total, best], "mean"), ratio(updated, scope))
 
 
-def sparse_precision_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make it under its older name: `precision_at_k` of `labels`, `predictions` and `k`."""
-    options = (class_id, weights, metrics_collections, updates_collections, name)
-    return precision_at_k(labels, predictions, k, *options)
-
-
-def sparse_average_precision_at_k(
-    labels: Any,
-    predictions: Any,
-    k: int,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make it under its older name: `average_precision_at_k` of `labels`, `predictions` and `k`."""
-    return average_precision_at_k(labels, predictions, k, weights, metrics_collections, updates_collections, name)
-
-
-def _at_k(name: str, k: int | None, class_id: int | None) -> str:
-    name = f"{name}_at_k" if k is None else f"{name}_at_{k}"
-    return name if class_id is None else f"{name}_class{class_id}"
+# Their older names.
+sparse_precision_at_k = precision_at_k
+sparse_average_precision_at_k = average_precision_at_k
 
 
 def _labels(labels: Any, predictions: Node) -> Node:
@@ -211,27 +189,6 @@ def _labels(labels: Any, predictions: Node) -> Node:
         f"Unexpected labels shape {wanted.shape} for predictions shape {predictions.shape}. Predictions rank should "
         "be the same rank as labels rank or labels rank plus one ."
     )
-
-
-def _share_at_k(others: str, args: Sequence[Any], into: Collections, scope: str) -> tuple[Node, Node]:
-    """Make the metric true positives / (true positives + others)."""
-    labels, places, k, class_id, weights = args
-    wanted, places = _labels(labels, places), math_ops.cast(places, "int64")
-
-    def counted(what: str) -> tuple[Node, Node]:
-        with places.graph.name_scope(_at_k(what, k, class_id)) as inner:
-            rows = Node(
-                "CountAtK", (places, wanted), name=f"{what}s", dtype="float64", shape=places.shape.as_list()[:-1],
-                attrs={"counts": what, "class_id": class_id, "stops_gradient": True},
-            )  # fmt: skip
-            if weights is not None:
-                rows = math_ops.multiply(rows, broadcast_weights(weights, rows))
-            total = metric_variable([], "float64", inner)
-            return total, total.assign_add(reduce_sum(rows), name="update")
-
-    hits, misses = counted("true_positive"), counted(others)
-    value = math_ops.divide(hits[0], math_ops.add(hits[0], misses[0]), name=scope)
-    return into.add(value, math_ops.divide(hits[1], math_ops.add(hits[1], misses[1]), name="update"))
 
 
 @computes("CountAtK")

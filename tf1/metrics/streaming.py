@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.metrics import classes, counts, means, ranking, thresholds
 from globalstep.tf1.metrics.totals import broadcast_weights
@@ -15,50 +16,20 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.nn_ops import in_top_k
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_sum
 
-__all__ = [
-    "accuracy",
-    "aggregate_metric_map",
-    "aggregate_metrics",
-    "streaming_accuracy",
-    "streaming_auc",
-    "streaming_false_negatives",
-    "streaming_false_positives",
-    "streaming_mean",
-    "streaming_mean_absolute_error",
-    "streaming_mean_cosine_distance",
-    "streaming_mean_iou",
-    "streaming_mean_relative_error",
-    "streaming_mean_squared_error",
-    "streaming_mean_tensor",
-    "streaming_percentage_less",
-    "streaming_precision",
-    "streaming_precision_at_thresholds",
-    "streaming_recall",
-    "streaming_recall_at_k",
-    "streaming_recall_at_thresholds",
-    "streaming_root_mean_squared_error",
-    "streaming_sensitivity_at_specificity",
-    "streaming_sparse_precision_at_k",
-    "streaming_sparse_recall_at_k",
-    "streaming_specificity_at_sensitivity",
-    "streaming_true_negatives",
-    "streaming_true_positives",
-]
-
 _Metric = tuple[Node, Node]
 
 
 def _turned(name: str, metric: Callable[..., _Metric]) -> Callable[..., _Metric]:
     """Give the metric as contrib has it: predictions before labels, all else as in `gs.metrics`."""
-
-    def function(predictions: Any, labels: Any, *args: Any, **options: Any) -> _Metric:
-        return metric(labels, predictions, *args, **options)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
+    doc = (
         f"Make the metric of `gs.metrics.{metric.__name__}`; contrib takes `predictions` before `labels`, and the "
         "other arguments in the same order."
     )
+
+    @named(name, doc)
+    def function(predictions: Any, labels: Any, *args: Any, **options: Any) -> _Metric:
+        return metric(labels, predictions, *args, **options)
+
     return function
 
 

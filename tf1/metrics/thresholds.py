@@ -12,23 +12,12 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, streamed
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.variables.variable_scope import variable_scope
-
-__all__ = [
-    "auc",
-    "false_negatives_at_thresholds",
-    "false_positives_at_thresholds",
-    "precision_at_thresholds",
-    "recall_at_thresholds",
-    "sensitivity_at_specificity",
-    "specificity_at_sensitivity",
-    "true_negatives_at_thresholds",
-    "true_positives_at_thresholds",
-]
 
 _log = logging.getLogger("globalstep")
 #: How far the outer thresholds lie outside of [0, 1], and what divisors are raised by.
@@ -172,7 +161,16 @@ def _true_negative_rate(tp: Any, fn: Any, tn: Any, fp: Any, *, share: float) -> 
     return tn[place] / (tn[place] + fp[place] + tiny)
 
 
-def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:
+def _at_thresholds(
+    what: str, scope: str, first_line: str, counts: Sequence[str], value: Callable[[Sequence[Node], str | None], Node]
+) -> Callable[..., tuple[Node, Node]]:
+    """Make the public function of a metric at thresholds: what `value` makes of some counts."""
+    doc = f"""{first_line}
+
+    `thresholds`: numbers, 0 to 1. `labels`, `predictions` and the other arguments are those of `auc`.
+    """
+
+    @named(f"{what}_at_thresholds", doc)
     def function(
         labels: Any,
         predictions: Any,
@@ -182,59 +180,11 @@ def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:
         updates_collections: Any = None,
         name: str | None = None,
     ) -> tuple[Node, Node]:
-        into = Collections(metrics_collections, updates_collections)
-        return _counted(kind, (labels, predictions, thresholds, weights), into, name)
+        with variable_scope(name, scope):
+            batch = _counts(labels, predictions, thresholds, weights, counts)
+            return streamed(batch, value, Collections(metrics_collections, updates_collections))
 
-    function.__name__ = function.__qualname__ = f"{kind}_at_thresholds"
-    function.__doc__ = f"""Make the metric of how many are {what} each threshold, [thresholds].
-
-    `thresholds`: numbers, 0 to 1. `labels`, `predictions` and the other arguments are those of `auc`.
-    """
     return function
-
-
-true_positives_at_thresholds = _count_of("true_positives", "so and predicted with more than")
-false_positives_at_thresholds = _count_of("false_positives", "not so but predicted with more than")
-true_negatives_at_thresholds = _count_of("true_negatives", "not so and predicted with no more than")
-false_negatives_at_thresholds = _count_of("false_negatives", "so but predicted with no more than")
-
-
-def precision_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of precision at each threshold.
-
-    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    with variable_scope(name, "precision_at_thresholds"):
-        batch = _counts(labels, predictions, thresholds, weights, ("true_positives", "false_positives"))
-        return streamed(batch, _share("precision"), into)
-
-
-def recall_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
-    name: str | None = None,
-) -> tuple[Node, Node]:
-    """Make the metric of recall at each threshold.
-
-    `labels`, `predictions`, `thresholds` and the others are those of `true_positives_at_thresholds`.
-    """
-    into = Collections(metrics_collections, updates_collections)
-    with variable_scope(name, "recall_at_thresholds"):
-        batch = _counts(labels, predictions, thresholds, weights, ("true_positives", "false_negatives"))
-        return streamed(batch, _share("recall"), into)
 
 
 def _evenly(count: int) -> list[float]:
@@ -286,13 +236,6 @@ def _count_at_thresholds(node: Node) -> Any:
     return count
 
 
-def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | None) -> tuple[Node, Node]:
-    labels, predictions, thresholds, weights = inputs
-    with variable_scope(name, what):
-        batch = _counts(labels, predictions, thresholds, weights, (what,))
-        return streamed(batch, lambda totals, name: totals[0], into)
-
-
 def _share(what: str) -> Callable[[Sequence[Node], str | None], Node]:
     def compute(totals: Sequence[Node], name: str | None) -> Node:
         hits, misses = totals
@@ -305,6 +248,31 @@ def _scalar(op_type: str, **attrs: Any) -> Callable[[Sequence[Node], str | None]
     """Give what makes the node of a number made of the four counts."""
     attrs["stops_gradient"] = True
     return lambda totals, name: Node(op_type, totals, name=name, dtype="float32", shape=[], attrs=dict(attrs))
+
+
+def _count_of(kind: str, what: str) -> Callable[..., tuple[Node, Node]]:
+    first_line = f"Make the metric of how many are {what} each threshold, [thresholds]."
+    return _at_thresholds(kind, kind, first_line, (kind,), lambda totals, name: totals[0])
+
+
+true_positives_at_thresholds = _count_of("true_positives", "so and predicted with more than")
+false_positives_at_thresholds = _count_of("false_positives", "not so but predicted with more than")
+true_negatives_at_thresholds = _count_of("true_negatives", "not so and predicted with no more than")
+false_negatives_at_thresholds = _count_of("false_negatives", "so but predicted with no more than")
+precision_at_thresholds = _at_thresholds(
+    "precision",
+    "precision_at_thresholds",
+    "Make the metric of precision at each threshold.",
+    ("true_positives", "false_positives"),
+    _share("precision"),
+)
+recall_at_thresholds = _at_thresholds(
+    "recall",
+    "recall_at_thresholds",
+    "Make the metric of recall at each threshold.",
+    ("true_positives", "false_negatives"),
+    _share("recall"),
+)
 
 
 def _heights(y: Any, method: str) -> Any:

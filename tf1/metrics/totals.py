@@ -16,8 +16,6 @@ from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.constant_ops import zeros
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["Collections", "aligned", "broadcast_weights", "metric_variable", "ratio", "streamed"]
-
 #: The value of a metric made of its totals: function of the totals and of the name of its node.
 Compute = Callable[[Sequence[Node], str | None], Node]
 

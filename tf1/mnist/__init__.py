@@ -1,4 +1,1 @@
-"""Readers of the data sets that TensorFlow's tutorials and tf.contrib.learn have: files that are there are read.
-
-Layer: tf1.
-"""
+"""Readers of the data sets that TensorFlow's tutorials and tf.contrib.learn have: files that are there are read."""

@@ -1,8 +1,6 @@
 """Data sets of tf.contrib.learn in CSV files.
 
 Follows TensorFlow 1.15, contrib/learn/python/learn/datasets/base.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, contrib/learn/python/learn/datasets/mnist.py, but for the download: globalstep reads files
 that are there.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

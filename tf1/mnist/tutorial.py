@@ -1,7 +1,4 @@
-"""The model of TensorFlow's MNIST tutorial, `tensorflow.examples.tutorials.mnist.mnist`.
-
-Layer: tf1.
-"""
+"""The model of TensorFlow's MNIST tutorial, `tensorflow.examples.tutorials.mnist.mnist`."""
 
 from __future__ import annotations
 

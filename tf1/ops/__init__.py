@@ -1,4 +1,1 @@
-"""Functions of nodes, under TensorFlow's names: the modules that `gs.*` and `gs.nn.*` are made of.
-
-Layer: tf1.
-"""
+"""Functions of nodes, under TensorFlow's names: the modules that `gs.*` and `gs.nn.*` are made of."""

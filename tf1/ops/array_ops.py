@@ -1,7 +1,4 @@
-"""Functions that change the form of an array: shapes, order of dimensions, joining and splitting.
-
-Layer: tf1.
-"""
+"""Functions that change the form of an array: shapes, order of dimensions, joining and splitting."""
 
 from __future__ import annotations
 
@@ -21,27 +18,6 @@ from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, elementwise, normal_axes, sizes_of, static_ints
 from globalstep.tf1.ops.gradient_ops import passes, sum_like
 from globalstep.tf1.ops.primitives import broadcast
-
-__all__ = [
-    "broadcast_dynamic_shape",
-    "broadcast_static_shape",
-    "broadcast_to",
-    "check_numerics",
-    "expand_dims",
-    "identity",
-    "matrix_transpose",
-    "moved_axis",
-    "rank",
-    "reshape",
-    "reshape_like",
-    "shape",
-    "shape_n",
-    "size",
-    "squeeze",
-    "stop_gradient",
-    "transpose",
-    "verify_tensor_all_finite",
-]
 
 
 def identity(input: Any, name: str | None = None) -> Node:
@@ -268,14 +244,12 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
     return Node("BroadcastArgs", (x, y), dtype=x.dtype, shape=TensorShape([rank]))
 
 
+@computes("BroadcastArgs")
 def _broadcast_args(a: Any, b: Any) -> Any:
     try:
         return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
     except ValueError:
         raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
-
-
-computes("BroadcastArgs", _broadcast_args)
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Node:

@@ -1,7 +1,4 @@
-"""Construction of nodes for the functions of `ops`: operands with matching dtypes, static shapes, factories.
-
-Layer: tf1.
-"""
+"""Construction of nodes for the functions of `ops`: operands with matching dtypes, static shapes, factories."""
 
 from __future__ import annotations
 
@@ -15,24 +12,6 @@ from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
-
-__all__ = [
-    "MAX_STATIC",
-    "binary",
-    "broadcast_shapes",
-    "broadcast_sizes",
-    "elementwise",
-    "is_node",
-    "normal_axes",
-    "operand_list",
-    "operands",
-    "pairwise",
-    "require_float",
-    "sizes_of",
-    "static_ints",
-    "static_value",
-    "unary",
-]
 
 #: From so many elements on, a function of numbers may be worth several threads.
 _LARGE = 1 << 18

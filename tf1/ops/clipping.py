@@ -2,8 +2,6 @@
 
 Every function takes nodes, arrays and IndexedSlices and gives nodes, or IndexedSlices for IndexedSlices.
 Formulas, names and errors are those of TensorFlow 1.15.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import size
 from globalstep.tf1.ops.building import broadcast_shapes, normal_axes, operands, require_float
 from globalstep.tf1.ops.reduction_ops import reduce_sum
-
-__all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
 
 
 def _values(t: Any) -> Node:
@@ -181,12 +177,10 @@ def global_norm(t_list: Any, name: str | None = None) -> Node:
     return Node("GlobalNorm", nodes, name=name or "global_norm", dtype=nodes[0].dtype, shape=TensorShape([]))
 
 
+@computes("GlobalNorm")
 def _global_norm(*values: Any) -> Any:
     squares = [_square_sum(v, None) for v in values]
     return np.sqrt(sum(squares[1:], squares[0]))
-
-
-computes("GlobalNorm", _global_norm)
 
 
 @gradient_of("GlobalNorm")

@@ -1,7 +1,4 @@
-"""`gs.cond` and `gs.case`: choices between parts of the graph while it runs.
-
-Layer: tf1.
-"""
+"""`gs.cond` and `gs.case`: choices between parts of the graph while it runs."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ from globalstep.tf1.loops.flow_gradients import zeros_of
 from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.control_flow_ops import Assert
 from globalstep.tf1.ops.math_ops import add_n, cast
-
-__all__ = ["case", "cond"]
 
 _Branch = Callable[[], Any]
 

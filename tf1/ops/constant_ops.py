@@ -1,7 +1,4 @@
-"""Constants, placeholders, and arrays filled with one number.
-
-Layer: tf1.
-"""
+"""Constants, placeholders, and arrays filled with one number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operations that order or bundle others, and those that call Python: group, Print, Assert, py_func.
-
-Layer: tf1.
-"""
+"""Operations that order or bundle others, and those that call Python: group, Print, Assert, py_func."""
 
 from __future__ import annotations
 
@@ -30,27 +27,6 @@ from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.gradient_ops import passes
 from globalstep.tf1.ops.math_ops import equal, greater, greater_equal, less, less_equal, not_equal
-
-__all__ = [
-    "Assert",
-    "Print",
-    "assert_equal",
-    "assert_greater",
-    "assert_greater_equal",
-    "assert_less",
-    "assert_less_equal",
-    "assert_negative",
-    "assert_non_negative",
-    "assert_non_positive",
-    "assert_none_equal",
-    "assert_positive",
-    "group",
-    "no_op",
-    "py_func",
-    "tables_initializer",
-    "tuple",
-    "with_dependencies",
-]
 
 
 def no_op(name: str | None = None) -> Node:
@@ -207,13 +183,11 @@ def Assert(  # noqa: N802
     return Node("Assert", nodes, name=name, operation=True, attrs={"summarize": summarize}, stateful=True)
 
 
+@computes("Assert")
 def _check(holds: Any, *items: Any, summarize: int | None) -> None:
     if not np.all(holds):
         shown = " ".join(f"[{_summary(item, summarize)}]" for item in items)
         raise InvalidArgumentError(f"assertion failed: {shown}")
-
-
-computes("Assert", _check)
 
 
 def _comparison(word: str, test: Callable[[Any, Any], Node], symbol: str, default: Any = None) -> Callable[..., Node]:

@@ -2,13 +2,11 @@
 
 Products of matrices by numpy, a few images at a time; a model that lives on convolutions is better off with `gs.torch`
 or `gs.jax`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import composed, gradient_of
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
@@ -35,28 +34,6 @@ from globalstep.tf1.ops.sliding_windows import (
     to_images,
     to_kernels,
 )
-
-__all__ = [
-    "around",
-    "avg_pool",
-    "checked_padding",
-    "conv2d",
-    "images_gradient",
-    "inside",
-    "is_channels_first",
-    "laid_over",
-    "last_order",
-    "max_pool",
-    "means",
-    "output_shape",
-    "prepared",
-    "spatial_sizes",
-    "to_channels_first",
-    "to_channels_last",
-    "two_sizes",
-    "windows_of",
-]
-
 
 _Sizes = tuple[int, ...]
 #: Of the attributes of nodes: how windows lie.
@@ -319,10 +296,9 @@ def _filters_gradient_gradient(node: Node, grad: Node) -> Any:
     return images_gradient(g, grad, shape_of(x), *how), conv2d(x, grad, [1, *how[0], 1], how[1])
 
 
-def max_pool(
-    value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
-) -> Node:
-    """Give the largest value of each window.
+def _pooling(op_type: str, name: str, first_line: str) -> Callable[..., Node]:
+    """Make the public function of a kind of pooling."""
+    doc = f"""{first_line}
 
     Args:
         value: Floating node or array [batch, height, width, channels].
@@ -335,15 +311,26 @@ def max_pool(
     Returns:
         A node [batch, rows, columns, channels].
     """
-    x = require_float("MaxPool", as_node(value), "value")
-    if is_channels_first(data_format, 4):
-        return to_channels_first(
-            max_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
-        )
-    size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
-    shape = output_shape(x, size, steps, fit, None)
-    attrs = {"ksize": size, "strides": steps, "padding": fit}
-    return Node("MaxPool", (x,), name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
+
+    @named(name, doc)
+    def function(
+        value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
+    ) -> Node:
+        x = require_float(op_type, as_node(value), "value")
+        if is_channels_first(data_format, 4):
+            return to_channels_first(
+                function(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
+            )
+        size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
+        shape = output_shape(x, size, steps, fit, None)
+        attrs = {"ksize": size, "strides": steps, "padding": fit}
+        return Node(op_type, (x,), name=name or op_type, dtype=x.dtype, shape=shape, attrs=attrs)
+
+    return function
+
+
+max_pool = _pooling("MaxPool", "max_pool", "Give the largest value of each window.")
+avg_pool = _pooling("AvgPool", "avg_pool", "Give the mean of each window, of the elements inside the image.")
 
 
 @kernel_of("MaxPool")
@@ -378,33 +365,6 @@ def _max_pool_grad_gradient(node: Node, grad: Node) -> Any:
 def _max_pool_grad_grad_gradient(node: Node, grad: Node) -> Any:
     _, x, largest = node.inputs
     return _max_pool_grad(grad, x, largest, node.attrs["how"]), None, None
-
-
-def avg_pool(
-    value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
-) -> Node:
-    """Give the mean of each window, of the elements inside the image.
-
-    Args:
-        value: Floating node or array [batch, height, width, channels].
-        ksize: Size of the windows: four ints, the first and last 1.
-        strides: Four ints, the first and last 1.
-        padding: "SAME" or "VALID".
-        data_format: "NHWC", or "NCHW": then `value` and the result have their channels second.
-        name: Name of the node.
-
-    Returns:
-        A node [batch, rows, columns, channels].
-    """
-    x = require_float("AvgPool", as_node(value), "value")
-    if is_channels_first(data_format, 4):
-        return to_channels_first(
-            avg_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
-        )
-    size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
-    shape = output_shape(x, size, steps, fit, None)
-    attrs = {"ksize": size, "strides": steps, "padding": fit}
-    return Node("AvgPool", (x,), name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
 kernel_of("AvgPool")(lambda node: lambda images: means(images, *_pool(node.attrs)))

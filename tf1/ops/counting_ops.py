@@ -15,8 +15,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.ops.array_ops import squeeze
 
-__all__ = ["confusion_matrix"]
-
 
 def confusion_matrix(
     labels: Any,

@@ -1,7 +1,4 @@
-"""Losses of classifiers from unscaled scores: the cross entropies.
-
-Layer: tf1.
-"""
+"""Losses of classifiers from unscaled scores: the cross entropies."""
 
 from __future__ import annotations
 
@@ -23,15 +20,6 @@ from globalstep.tf1.ops.gradient_ops import unbroadcast
 
 #: A cross entropy takes as long as so many multiplications for each score.
 _PASSES = 16
-
-__all__ = [
-    "log_poisson_loss",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "sparse_softmax_cross_entropy_with_logits",
-    "weighted_cross_entropy_with_logits",
-]
 
 
 def _check_arguments(function: str, sentinel: Any, labels: Any, logits: Any) -> None:
@@ -252,15 +240,13 @@ saving_kernel_of("SparseSoftmaxCrossEntropyWithLogits")(lambda node: _sparse_fou
 
 
 # It is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
+@computes("SparseSoftmaxCrossEntropyGrad")
 def _sparse_back(g: Any, logits: Any, labels: Any, found: Any) -> Any:
     powers, total = found
     weights = g.reshape(-1)
     gradient = powers * (weights[:, None] / total)
     gradient[np.arange(labels.size), labels.reshape(-1)] -= weights
     return gradient.reshape(logits.shape)
-
-
-computes("SparseSoftmaxCrossEntropyGrad", _sparse_back)
 
 
 @gradient_of("SparseSoftmaxCrossEntropyGrad")
@@ -344,12 +330,10 @@ def weighted_cross_entropy_with_logits(
     return Node("WeightedCrossEntropy", (x, z, q), name=name or "logistic_loss", dtype=x.dtype, shape=x.shape)
 
 
+@computes("WeightedCrossEntropy")
 def _weighted(scores: Any, wanted: Any, weight: Any) -> Any:
     factor = 1 + (weight - 1) * wanted
     return (1 - wanted) * scores + factor * np.logaddexp(-scores, 0)
-
-
-computes("WeightedCrossEntropy", _weighted)
 
 
 @gradient_of("WeightedCrossEntropy")
@@ -368,10 +352,8 @@ def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = Fal
     return math_ops.add(loss, elementwise("Stirling", z, None, stops_gradient=True))
 
 
+@computes("Stirling")
 def _stirling(t: Any) -> Any:
     safe = np.where(t > 1, t, 1)
     term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
     return np.where(t > 1, term, 0).astype(t.dtype)
-
-
-computes("Stirling", _stirling)

@@ -2,8 +2,6 @@
 
 Of a table that is a Variable, a run pulls only the rows that it looks up, and the gradient is
 IndexedSlices.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from globalstep.tf1.ops.primitives import distinct_ids, scatter_rows, take_rows
 from globalstep.tf1.ops.reduction_ops import reduce_prod, reduce_sum
 from globalstep.tf1.ops.segment_ops import unsorted_segment_sum
 from globalstep.tf1.ops.sparse_ops import sparse_reshape
-
-__all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
 
 
 def _tables(params: Any) -> list[Node]:
@@ -130,12 +126,12 @@ def _spread(tables: list[Node], ids: Node, strategy: str, name: str | None) -> N
     )  # fmt: skip
 
 
+@computes("EmbeddingLookup")
 def _restore(numbers: Any, where: Any, *rows: Any) -> Any:
     values = take_rows(np.concatenate(rows), where)
     return np.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
 
 
-computes("EmbeddingLookup", _restore)
 no_gradient("SortIds")
 
 
@@ -152,13 +148,11 @@ def _lookup_gradient(node: Node, grad: Node) -> Any:
     ]
 
 
+@computes("EmbeddingLookupGrad")
 def _add_up(g: Any, where: Any, *rows: Any) -> Any:
     counts = [len(part) for part in rows]
     whole = scatter_rows(g, where, (sum(counts), *rows[0].shape[1:]))
     return tuple(np.split(whole, np.cumsum(counts)[:-1]))
-
-
-computes("EmbeddingLookupGrad", _add_up)
 
 
 @gradient_of("EmbeddingLookupGrad")
@@ -176,13 +170,11 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
     return Node("ClipRowsByNorm", (rows, ids), dtype=rows.dtype, shape=rows.shape, attrs=attrs)
 
 
+@computes("ClipRowsByNorm")
 def _clip_rows(values: Any, numbers: Any, *, max_norm: float) -> Any:
     axes = tuple(range(np.ndim(numbers), np.ndim(values)))
     norms = np.sqrt(np.sum(values * values, axis=axes, keepdims=True))
     return values * max_norm / np.maximum(norms, np.asarray(max_norm, values.dtype))
-
-
-computes("ClipRowsByNorm", _clip_rows)
 
 
 @gradient_of("ClipRowsByNorm")
@@ -243,6 +235,7 @@ def embedding_lookup_sparse(
     )  # fmt: skip
 
 
+@computes("EmbeddingLookupSparse")
 def _combine(rows: Any, places: Any, weights: Any = None, *, combiner: str) -> Any:
     owner = places[:, 0]
     count = int(owner[-1]) + 1 if owner.size else 0
@@ -254,9 +247,6 @@ def _combine(rows: Any, places: Any, weights: Any = None, *, combiner: str) -> A
     if combiner == "mean":
         return total / np.reshape(scatter_rows(weights, owner, (count,)), column)
     return total / np.sqrt(np.reshape(scatter_rows(weights * weights, owner, (count,)), column))
-
-
-computes("EmbeddingLookupSparse", _combine)
 
 
 @gradient_of("EmbeddingLookupSparse")
@@ -337,6 +327,7 @@ def safe_embedding_lookup_sparse(
         return Node("ClearRows", (dense, bare), dtype=dense.dtype, shape=dense.shape)
 
 
+@computes("FillRowsWithoutIds")
 def _fill_rows(places: Any, ids: Any, shape: Any, factors: Any = None, *, combiner: str, default_id: int) -> Any:
     valid = np.asarray(ids) >= 0
     if factors is not None and combiner != "sum":
@@ -355,12 +346,9 @@ def _fill_rows(places: Any, ids: Any, shape: Any, factors: Any = None, *, combin
     return places[order], ids[order], factors[order], bare
 
 
-computes("FillRowsWithoutIds", _fill_rows)
-
-
+@computes("ClearRows")
 def _clear_rows(rows: Any, bare: Any) -> Any:
     return np.where(np.reshape(bare, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), rows.dtype), rows)
 
 
-computes("ClearRows", _clear_rows)
 rearranges("ClearRows")

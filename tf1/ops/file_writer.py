@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/summary/writer/writer.py and writer_cache.py; `SummaryWriter` is the name
 of TensorFlow 0.x.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ from globalstep.tf1.graph.graph_def import graph_def as graph_def_of
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
-
-
-__all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache"]
 
 
 class FileWriter(SummaryFileWriter):

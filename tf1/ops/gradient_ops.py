@@ -17,21 +17,6 @@ from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.primitives import broadcast, sum_to_shape
 
-__all__ = [
-    "add_terms",
-    "again",
-    "broadcast_like",
-    "is_ones",
-    "ones",
-    "passes",
-    "put_back",
-    "rearranges",
-    "sum_like",
-    "sum_of_slices",
-    "unbroadcast",
-    "zeros",
-]
-
 #: Arrays up to so many elements are computed while the graph is built, if that needs no run.
 MAX_CONSTANT = 1 << 16
 

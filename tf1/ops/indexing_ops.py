@@ -1,7 +1,4 @@
-"""Functions that pick elements: slices, gathers, masks, choices, one-hot rows.
-
-Layer: tf1.
-"""
+"""Functions that pick elements: slices, gathers, masks, choices, one-hot rows."""
 
 from __future__ import annotations
 
@@ -45,6 +42,7 @@ __all__ = [
     "strided_slice",
     "where",
 ]
+
 
 _slice = slice
 #: As an index: a new axis.
@@ -320,6 +318,7 @@ def add_rows_like(rows: Node, ids: Node, like: Node, axis: int = 0) -> Node:
     return Node("AddRows", (rows, ids, like), dtype=rows.dtype, shape=like.shape, attrs={"axis": axis})
 
 
+@computes("AddRows")
 def _add_rows(values: Any, at: Any, whole: Any, *, axis: int) -> Any:
     shape = np.shape(whole)
     if axis == 0:
@@ -328,9 +327,6 @@ def _add_rows(values: Any, at: Any, whole: Any, *, axis: int) -> Any:
     moved = (shape[place], *shape[:place], *shape[place + 1 :])
     source, target = tuple(range(place, place + at.ndim)), tuple(range(at.ndim))
     return np.moveaxis(scatter_rows(np.moveaxis(values, source, target), at, moved), 0, place)
-
-
-computes("AddRows", _add_rows)
 
 
 @gradient_of("AddRows")
@@ -351,15 +347,13 @@ def put_along(values: Node, places: Node, like: Node, axis: int) -> Node:
     return Node("PutAlong", (values, places, like), dtype=values.dtype, shape=like.shape, attrs={"axis": axis})
 
 
+@computes("PutAlong")
 def _put_along(given: Any, at: Any, whole: Any, *, axis: int) -> Any:
     sums = np.zeros(np.shape(whole), given.dtype)
     grid = list(np.indices(np.shape(at), sparse=True))
     grid[axis] = at
     np.add.at(sums, tuple(grid), given)
     return sums
-
-
-computes("PutAlong", _put_along)
 
 
 @gradient_of("TakeAlong")
@@ -392,6 +386,7 @@ def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:
     return Node("GatherNd", (table, ids), name=name, dtype=table.dtype, shape=shape)
 
 
+@computes("GatherNd")
 def _gather_nd(value: Any, at: Any) -> Any:
     depth = at.shape[-1]
     sizes = np.shape(value)[:depth]
@@ -399,9 +394,6 @@ def _gather_nd(value: Any, at: Any) -> Any:
         raise InvalidArgumentError(f"gather_nd: an index is out of bounds of the shape {np.shape(value)}")
     flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), sizes) if depth else np.zeros(at.shape[:-1], int)
     return take_rows(np.reshape(value, (int(np.prod(sizes)), *np.shape(value)[depth:])), flat)
-
-
-computes("GatherNd", _gather_nd)
 
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Node:
@@ -420,14 +412,12 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
     return Node("ScatterNd", (ids, values, sizes), name=name, dtype=values.dtype, shape=TensorShape(sizes_of(sizes)))
 
 
+@computes("ScatterNd")
 def _scatter_nd(at: Any, rows: Any, wanted: Any) -> Any:
     full = tuple(int(n) for n in wanted)
     lead, rest = full[: at.shape[-1]], full[at.shape[-1] :]
     flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), lead).reshape(-1)
     return np.reshape(scatter_rows(rows, flat, (int(np.prod(lead)), *rest)), full)
-
-
-computes("ScatterNd", _scatter_nd)
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int | None = None) -> Node:
@@ -456,13 +446,11 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: int |
     return Node("BooleanMask", (node, where_true), name=name, dtype=node.dtype, shape=TensorShape(shape), attrs=attrs)
 
 
+@computes("BooleanMask")
 def _boolean_mask(value: Any, truth: Any, *, axis: int) -> Any:
     full, end = np.shape(value), axis + np.ndim(truth)
     merged = (*full[:axis], int(np.prod(full[axis:end])), *full[end:])
     return take_rows(np.reshape(value, merged), np.flatnonzero(truth), axis)
-
-
-computes("BooleanMask", _boolean_mask)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Node:
@@ -554,12 +542,12 @@ def one_hot(
     return Node("OneHot", inputs, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)
 
 
+@computes("OneHot")
 def _one_hot(at: Any, count: Any, high: Any, low: Any, *, axis: int) -> Any:
     hot = np.asarray(at)[..., None] == np.arange(int(count))
     return np.where(np.moveaxis(hot, -1, axis), high, low)
 
 
-computes("OneHot", _one_hot)
 rearranges("Slice", "StridedSlice", views=True)
 rearranges("BooleanMask", "GatherNd")
 

@@ -2,8 +2,6 @@
 
 Each is called as `initializer(shape, dtype=None, partition_info=None)` and gives a node of that shape.
 Names, arguments and formulas are TensorFlow 1.x's; the random numbers are numpy's.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -19,36 +17,6 @@ from globalstep.tf1.graph.kernels import kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.constant_ops import constant, eye, fill, filled
 from globalstep.tf1.ops.random_ops import random_normal, random_uniform, truncated_normal
-
-__all__ = [
-    "Constant",
-    "Identity",
-    "Initializer",
-    "Ones",
-    "Orthogonal",
-    "RandomNormal",
-    "RandomUniform",
-    "TruncatedNormal",
-    "UniformUnitScaling",
-    "VarianceScaling",
-    "Zeros",
-    "constant_initializer",
-    "glorot_normal_initializer",
-    "glorot_uniform_initializer",
-    "he_normal",
-    "he_uniform",
-    "identity_initializer",
-    "lecun_normal",
-    "lecun_uniform",
-    "ones_initializer",
-    "orthogonal_initializer",
-    "random_normal_initializer",
-    "random_uniform_initializer",
-    "truncated_normal_initializer",
-    "uniform_unit_scaling_initializer",
-    "variance_scaling_initializer",
-    "zeros_initializer",
-]
 
 
 class Initializer(Protocol):

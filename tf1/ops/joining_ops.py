@@ -1,7 +1,4 @@
-"""Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse.
-
-Layer: tf1.
-"""
+"""Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse."""
 
 from __future__ import annotations
 
@@ -27,20 +24,6 @@ from globalstep.tf1.ops.building import (
 from globalstep.tf1.ops.gradient_ops import put_back, rearranges
 from globalstep.tf1.ops.indexing_ops import getitem
 from globalstep.tf1.ops.primitives import broadcast
-
-__all__ = [
-    "concat",
-    "pack",
-    "pad",
-    "parallel_stack",
-    "reverse",
-    "reverse_v2",
-    "split",
-    "stack",
-    "tile",
-    "unpack",
-    "unstack",
-]
 
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Node:

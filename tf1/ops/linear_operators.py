@@ -1,7 +1,4 @@
-"""`tf.linalg.LinearOperator` and those of its kinds that are dense matrices.
-
-Layer: tf1.
-"""
+"""`tf.linalg.LinearOperator` and those of its kinds that are dense matrices."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from globalstep.tf1.ops.matrix_ops import (
     trace,
 )
 from globalstep.tf1.ops.product_ops import matmul
-
-__all__ = ["LinearOperator", "LinearOperatorDiag", "LinearOperatorFullMatrix", "LinearOperatorLowerTriangular"]
 
 
 class LinearOperator:

@@ -1,7 +1,4 @@
-"""Functions of numbers, element by element, and products of matrices, under TensorFlow's names.
-
-Layer: tf1.
-"""
+"""Functions of numbers, element by element, and products of matrices, under TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -402,12 +399,10 @@ def _pow_gradient(node: Node, grad: Node) -> Any:
     return unbroadcast(grad * y * pow(x, y - 1.0), x, y), unbroadcast(grad * node * logs, y, x)
 
 
+@computes("LogIfPositive")
 def _log_if_positive(x: Any) -> Any:
     positive = np.greater(x, 0)
     return np.where(positive, np.log(np.where(positive, x, np.ones_like(x))), np.zeros_like(x))
-
-
-computes("LogIfPositive", _log_if_positive)
 
 
 @gradient_of("LogIfPositive")

@@ -1,7 +1,4 @@
-"""Matrices: their diagonals and bands, and the solution of equations.
-
-Layer: tf1.
-"""
+"""Matrices: their diagonals and bands, and the solution of equations."""
 
 from __future__ import annotations
 
@@ -20,23 +17,6 @@ from globalstep.tf1.ops.building import operands, pairwise, require_float
 from globalstep.tf1.ops.gradient_ops import rearranges, unbroadcast
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.reduction_ops import reduce_sum
-
-__all__ = [
-    "cholesky",
-    "cross",
-    "diag",
-    "diag_part",
-    "matrix_band_part",
-    "matrix_determinant",
-    "matrix_diag",
-    "matrix_diag_part",
-    "matrix_inverse",
-    "matrix_set_diag",
-    "matrix_solve",
-    "self_adjoint_eig",
-    "self_adjoint_eigvals",
-    "trace",
-]
 
 
 def _sizes(node: Node) -> list[int | None] | None:

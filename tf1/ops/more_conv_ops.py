@@ -1,7 +1,4 @@
-"""Further convolutions: transposed, separable, depthwise, dilated, of sequences; pooling of any kind; LRN.
-
-Layer: tf1.
-"""
+"""Further convolutions: transposed, separable, depthwise, dilated, of sequences; pooling of any kind; LRN."""
 
 from __future__ import annotations
 
@@ -19,18 +16,6 @@ from globalstep.tf1.ops.array_ops import expand_dims, reshape, reshape_like, squ
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.product_ops import matmul
-
-__all__ = [
-    "atrous_conv2d",
-    "conv1d",
-    "conv2d_transpose",
-    "convolution",
-    "depthwise_conv2d",
-    "dilated",
-    "local_response_normalization",
-    "pool",
-    "separable_conv2d",
-]
 
 
 @computes("Dilate")

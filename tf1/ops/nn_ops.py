@@ -1,16 +1,15 @@
-"""Layers of a neural network, element by element or row by row: activations, dropout, normalization.
-
-Layer: tf1.
-"""
+"""Layers of a neural network, element by element or row by row: activations, dropout, normalization."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
@@ -24,30 +23,6 @@ from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import random_uniform
 from globalstep.tf1.ops.reduction_ops import reduce_sum
-
-__all__ = [
-    "TopKV2",
-    "bias_add",
-    "crelu",
-    "dropout",
-    "elu",
-    "in_top_k",
-    "l2_loss",
-    "leaky_relu",
-    "log_softmax",
-    "relu",
-    "relu6",
-    "relu_layer",
-    "selu",
-    "softmax",
-    "softplus",
-    "softsign",
-    "swish",
-    "top_k",
-    "xw_plus_b",
-    "zero_fraction",
-]
-
 
 #: numpy takes three times as long to compare with a number as with an array, if it has runs of so many numbers.
 _LONG_RUN = 64
@@ -111,42 +86,59 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Node:
     return relu(concat([node, math_ops.negative(node)], axis), name)
 
 
-def elu(features: Any, name: str | None = None) -> Node:
-    """Give features where positive and exp(features) - 1 elsewhere."""
-    node = require_float("Elu", as_node(features), "features")
-    return elementwise("Elu", node, name or "Elu")
+def _activation(
+    op_type: str, first_line: str, fn: Callable[..., Any], gradient: Callable[[Node, Node, Node], Node]
+) -> Callable[..., Node]:
+    """Make the public function of an activation of floating values; `gradient(grad, x, y)`, where y is its value."""
+
+    @named(op_type.lower(), first_line)
+    def function(features: Any, name: str | None = None) -> Node:
+        return elementwise(op_type, require_float(op_type, as_node(features), "features"), name or op_type)
+
+    computes(op_type, fn)
+    gradient_of(op_type)(lambda node, grad: (gradient(grad, node.inputs[0], node),))
+    return function
 
 
-@computes("Elu")
 def _elu(x: Any) -> Any:
     return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, np.zeros((), x.dtype))))
-
-
-@gradient_of("Elu")
-def _elu_gradient(node: Node, grad: Node) -> Any:
-    return (grad * (math_ops.minimum(node, 0.0) + 1.0),)
 
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def selu(features: Any, name: str | None = None) -> Node:
-    """Give the self-normalizing exponential linear unit (Klambauer et al. 2017)."""
-    node = require_float("Selu", as_node(features), "features")
-    return elementwise("Selu", node, name or "Selu")
-
-
-@computes("Selu")
 def _selu(x: Any) -> Any:
     below = _SELU_ALPHA * np.expm1(np.minimum(x, np.zeros((), x.dtype)))
     return _SELU_SCALE * np.where(np.greater(x, 0), x, below)
 
 
-@gradient_of("Selu")
-def _selu_gradient(node: Node, grad: Node) -> Any:
-    above = math_ops.greater(node, 0.0)
-    below = math_ops.masked(node + _SELU_SCALE * _SELU_ALPHA, above, False)
-    return (math_ops.masked(grad * _SELU_SCALE, above) + grad * below,)
+def _selu_gradient(grad: Node, x: Node, y: Node) -> Node:
+    above = math_ops.greater(y, 0.0)
+    below = math_ops.masked(y + _SELU_SCALE * _SELU_ALPHA, above, False)
+    return math_ops.masked(grad * _SELU_SCALE, above) + grad * below
+
+
+elu = _activation(
+    "Elu",
+    "Give features where positive and exp(features) - 1 elsewhere.",
+    _elu,
+    lambda grad, x, y: grad * (math_ops.minimum(y, 0.0) + 1.0),
+)
+selu = _activation(
+    "Selu", "Give the self-normalizing exponential linear unit (Klambauer et al. 2017).", _selu, _selu_gradient
+)
+softplus = _activation(
+    "Softplus",
+    "Give log(exp(features) + 1).",
+    lambda x: np.logaddexp(x, 0),
+    lambda grad, x, y: grad * math_ops.sigmoid(x),
+)
+softsign = _activation(
+    "Softsign",
+    "Give features / (abs(features) + 1).",
+    lambda x: x / (1 + np.abs(x)),
+    lambda grad, x, y: grad / math_ops.square(1.0 + math_ops.abs(x)),
+)
 
 
 def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
@@ -164,34 +156,6 @@ def _leaky_relu(x: Any, *, alpha: Any) -> Any:
 @composed
 def _leaky_relu_gradient(node: Node) -> Node:
     return math_ops.maximum(node.attrs["alpha"] * node.inputs[0], node.inputs[0])
-
-
-def softplus(features: Any, name: str | None = None) -> Node:
-    """Give log(exp(features) + 1)."""
-    node = require_float("Softplus", as_node(features), "features")
-    return elementwise("Softplus", node, name or "Softplus")
-
-
-computes("Softplus", lambda x: np.logaddexp(x, 0))
-
-
-@gradient_of("Softplus")
-def _softplus_gradient(node: Node, grad: Node) -> Any:
-    return (grad * math_ops.sigmoid(node.inputs[0]),)
-
-
-def softsign(features: Any, name: str | None = None) -> Node:
-    """Give features / (abs(features) + 1)."""
-    node = require_float("Softsign", as_node(features), "features")
-    return elementwise("Softsign", node, name or "Softsign")
-
-
-computes("Softsign", lambda x: x / (1 + np.abs(x)))
-
-
-@gradient_of("Softsign")
-def _softsign_gradient(node: Node, grad: Node) -> Any:
-    return (grad / math_ops.square(1.0 + math_ops.abs(node.inputs[0])),)
 
 
 def swish(features: Any, name: str | None = None) -> Node:

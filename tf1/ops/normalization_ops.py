@@ -1,7 +1,4 @@
-"""Normalization of values over rows or batches.
-
-Layer: tf1.
-"""
+"""Normalization of values over rows or batches."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.array_ops import squeeze, stop_gradient
 from globalstep.tf1.ops.building import normal_axes, operands
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_prod, reduce_sum
-
-__all__ = ["batch_normalization", "fused_batch_norm", "l2_normalize", "moments"]
 
 
 def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None) -> Node:

@@ -1,7 +1,4 @@
-"""Order and repetition: sorted values, distinct ones with counts, differences of sets, rolled and repeated ones.
-
-Layer: tf1.
-"""
+"""Order and repetition: sorted values, distinct ones with counts, differences of sets, rolled and repeated ones."""
 
 from __future__ import annotations
 
@@ -20,22 +17,6 @@ from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, 
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.reduction_ops import cumsum
-
-__all__ = [
-    "ListDiff",
-    "UniqueWithCounts",
-    "argsort",
-    "batch_gather",
-    "cumprod",
-    "meshgrid",
-    "repeat",
-    "roll",
-    "searchsorted",
-    "setdiff1d",
-    "sort",
-    "unique_with_counts",
-    "unravel_index",
-]
 
 
 def _order(value: Any, axis: int, direction: str) -> Any:

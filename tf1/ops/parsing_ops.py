@@ -1,8 +1,6 @@
 """Parsing: from records to numbers and strings (CSV, raw bytes, tf.train.Example).
 
 Follows TensorFlow 1.15, python/ops/parsing_ops.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -28,24 +26,6 @@ from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.building import sizes_of
 from globalstep.tf1.ops.gradient_ops import sum_like
 from globalstep.tf1.ops.indexing_ops import gather_nd
-
-__all__ = [
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "SparseFeature",
-    "VarLenFeature",
-    "check_dtypes",
-    "decode_csv",
-    "decode_raw",
-    "dense_of",
-    "outputs_of",
-    "parse_example",
-    "parse_single_example",
-    "sparse_parts",
-    "sparse_tensor_to_dense",
-    "sparse_to_dense",
-    "values_in",
-]
 
 _LISTS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"}
 

@@ -1,7 +1,4 @@
-"""Functions that sort rows: into lists and back, by first occurrence, by length.
-
-Layer: tf1.
-"""
+"""Functions that sort rows: into lists and back, by first occurrence, by length."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.building import operand_list, static_value
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
-
-__all__ = ["Unique", "dynamic_partition", "dynamic_stitch", "invert_permutation", "sequence_mask", "unique"]
 
 
 def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", name: str | None = None) -> Node:

@@ -12,15 +12,6 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = [
-    "broadcast",
-    "distinct_ids",
-    "product_of_others",
-    "scatter_rows",
-    "sum_to_shape",
-    "take_rows",
-]
-
 #: Smaller arrays are left to numpy, so that a small program need not load a kernel.
 _KERNEL_BYTES = 1 << 15
 _KERNEL_IDS = 1 << 10

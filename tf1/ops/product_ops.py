@@ -1,7 +1,4 @@
-"""Products of matrices and of arrays over several axes.
-
-Layer: tf1.
-"""
+"""Products of matrices and of arrays over several axes."""
 
 from __future__ import annotations
 

@@ -24,20 +24,6 @@ from globalstep.tf1.ops.building import as_shape_node, broadcast_sizes, sizes_of
 from globalstep.tf1.ops.indexing_ops import gather
 from globalstep.tf1.ops.math_ops import add, multiply
 
-__all__ = [
-    "Generator",
-    "get_seed",
-    "categorical",
-    "multinomial",
-    "random_gamma",
-    "random_normal",
-    "random_poisson",
-    "random_shuffle",
-    "random_uniform",
-    "set_random_seed",
-    "truncated_normal",
-]
-
 # What TensorFlow uses for the half of the pair that the program does not give.
 _DEFAULT_GRAPH_SEED = 87654321
 

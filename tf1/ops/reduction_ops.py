@@ -1,7 +1,4 @@
-"""Functions that sum up an axis: reductions, positions of extremes, and running sums.
-
-Layer: tf1.
-"""
+"""Functions that sum up an axis: reductions, positions of extremes, and running sums."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.tf1.gradients.registry import composed, gradient_of
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
@@ -181,22 +179,8 @@ def _reduction(
     name: str, op_type: str, fn: _Reduction, first_line: str, dtype: DTypeLike | None = None
 ) -> Callable[..., Node]:
     """Make the public function `name(input_tensor, axis=None, ...)` of a reduction."""
-
-    def function(
-        input_tensor: Any,
-        axis: Any = None,
-        keepdims: bool | None = None,
-        name: str | None = None,
-        reduction_indices: Any = None,
-        keep_dims: bool | None = None,
-    ) -> Node:
-        axis = _either(reduction_indices, axis, "reduction_indices", "axis")
-        keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-        return _reduce(op_type, as_node(input_tensor, dtype), axis, keeps, name)
-
     kernel_of(op_type)(lambda node: _reducing(node, fn))
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""{first_line}
+    doc = f"""{first_line}
 
     Args:
         input_tensor: Node or array.
@@ -212,6 +196,20 @@ def _reduction(
     Raises:
         ValueError: If an axis is out of range.
     """
+
+    @named(name, doc)
+    def function(
+        input_tensor: Any,
+        axis: Any = None,
+        keepdims: bool | None = None,
+        name: str | None = None,
+        reduction_indices: Any = None,
+        keep_dims: bool | None = None,
+    ) -> Node:
+        axis = _either(reduction_indices, axis, "reduction_indices", "axis")
+        keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+        return _reduce(op_type, as_node(input_tensor, dtype), axis, keeps, name)
+
     return function
 
 
@@ -365,6 +363,21 @@ def _count_nonzero(node: Node) -> Any:
 
 
 def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
+    word = "largest" if op_type == "ArgMax" else "smallest"
+    doc = f"""Give the index of the {word} value along one axis; the first among equals.
+
+    Args:
+        input: Node or array.
+        axis: The axis; default 0.
+        name: Name of the node.
+        dimension: Older name of `axis`.
+        output_type: int32 or int64 (default).
+
+    Returns:
+        An integer node without that axis.
+    """
+
+    @named(op_type.lower(), doc)
     def function(
         input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = "int64"
     ) -> Node:
@@ -378,20 +391,6 @@ def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
     def _found(value: Any, *, axis: int, dtype: Any) -> Any:
         return find(value, axis=axis).astype(dtype)
 
-    word = "largest" if op_type == "ArgMax" else "smallest"
-    function.__name__ = function.__qualname__ = op_type.lower()
-    function.__doc__ = f"""Give the index of the {word} value along one axis; the first among equals.
-
-    Args:
-        input: Node or array.
-        axis: The axis; default 0.
-        name: Name of the node.
-        dimension: Older name of `axis`.
-        output_type: int32 or int64 (default).
-
-    Returns:
-        An integer node without that axis.
-    """
     return function
 
 

@@ -1,7 +1,4 @@
-"""`gs.reverse_sequence`: slices reversed within the length of each.
-
-Layer: tf1.
-"""
+"""`gs.reverse_sequence`: slices reversed within the length of each."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.joining_ops import reverse
-
-__all__ = ["reverse_sequence"]
 
 
 def reverse_sequence(

@@ -1,14 +1,13 @@
-"""Losses over many classes from a sample of them, and the samplers.
-
-Layer: tf1.
-"""
+"""Losses over many classes from a sample of them, and the samplers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops import math_ops
@@ -23,14 +22,6 @@ from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.random_ops import Generator
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "CandidateSampler",
-    "log_uniform_candidate_sampler",
-    "nce_loss",
-    "sampled_softmax_loss",
-    "uniform_candidate_sampler",
-]
-
 
 class CandidateSampler(NamedTuple):
     """The result of a `*_candidate_sampler`.
@@ -44,31 +35,6 @@ class CandidateSampler(NamedTuple):
     sampled_candidates: Node
     true_expected_count: Node
     sampled_expected_count: Node
-
-
-def _sampler(
-    op_type: str,
-    true_classes: Any,
-    num_true: int,
-    num_sampled: int,
-    unique: bool,
-    range_max: int,
-    seed: int | None,
-    name: str | None,
-) -> CandidateSampler:
-    if unique and num_sampled > range_max:
-        raise ValueError(f"Sampler's range is too small: {range_max} classes, {num_sampled} unique samples.")
-    classes = as_node(true_classes)
-    attrs = {
-        "tuple": True, "stops_gradient": True, "generator": Generator(seed), "num_sampled": num_sampled,
-        "unique": unique, "range_max": range_max, "log_uniform": op_type == "LogUniformCandidateSampler",
-    }  # fmt: skip
-    parts = Node(op_type, (classes,), name=name or op_type, stateful=True, attrs=attrs)
-    return CandidateSampler(
-        tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
-        tuple_item(parts, 1, dtype="float32", shape=classes.shape),
-        tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
-    )
 
 
 @computes("LogUniformCandidateSampler")
@@ -107,16 +73,9 @@ def _sample(
     return drawn, expected(true), expected(drawn)
 
 
-def log_uniform_candidate_sampler(
-    true_classes: Any,
-    num_true: int,
-    num_sampled: int,
-    unique: bool,
-    range_max: int,
-    seed: int | None = None,
-    name: str | None = None,
-) -> CandidateSampler:
-    """Draw classes with probability (log(k + 2) - log(k + 1)) / log(range_max + 1): Zipf's law.
+def _sampler(op_type: str, name: str, first_line: str) -> Callable[..., CandidateSampler]:
+    """Make the public function of a sampler."""
+    doc = f"""{first_line}
 
     Args:
         true_classes: int64 node or array [batch, num_true].
@@ -133,36 +92,40 @@ def log_uniform_candidate_sampler(
     Raises:
         ValueError: If fewer classes than unique samples exist.
     """
-    return _sampler("LogUniformCandidateSampler", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+
+    @named(name, doc)
+    def function(
+        true_classes: Any,
+        num_true: int,
+        num_sampled: int,
+        unique: bool,
+        range_max: int,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> CandidateSampler:
+        if unique and num_sampled > range_max:
+            raise ValueError(f"Sampler's range is too small: {range_max} classes, {num_sampled} unique samples.")
+        classes = as_node(true_classes)
+        attrs = {
+            "tuple": True, "stops_gradient": True, "generator": Generator(seed), "num_sampled": num_sampled,
+            "unique": unique, "range_max": range_max, "log_uniform": op_type == "LogUniformCandidateSampler",
+        }  # fmt: skip
+        parts = Node(op_type, (classes,), name=name or op_type, stateful=True, attrs=attrs)
+        return CandidateSampler(
+            tuple_item(parts, 0, dtype="int64", shape=[num_sampled]),
+            tuple_item(parts, 1, dtype="float32", shape=classes.shape),
+            tuple_item(parts, 2, dtype="float32", shape=[num_sampled]),
+        )
+
+    return function
 
 
-def uniform_candidate_sampler(
-    true_classes: Any,
-    num_true: int,
-    num_sampled: int,
-    unique: bool,
-    range_max: int,
-    seed: int | None = None,
-    name: str | None = None,
-) -> CandidateSampler:
-    """Draw classes evenly.
-
-    Args:
-        true_classes: int64 node or array [batch, num_true].
-        num_true: Number of target classes of an example.
-        num_sampled: How many classes to draw for the batch.
-        unique: Whether no class is drawn twice.
-        range_max: Number of classes.
-        seed: Seed of this operation; see `gs.set_random_seed`.
-        name: Name of the node.
-
-    Returns:
-        `sampled_candidates`, `true_expected_count` and `sampled_expected_count`.
-
-    Raises:
-        ValueError: If fewer classes than unique samples exist.
-    """
-    return _sampler("UniformCandidateSampler", true_classes, num_true, num_sampled, unique, range_max, seed, name)
+log_uniform_candidate_sampler = _sampler(
+    "LogUniformCandidateSampler",
+    "log_uniform_candidate_sampler",
+    "Draw classes with probability (log(k + 2) - log(k + 1)) / log(range_max + 1): Zipf's law.",
+)
+uniform_candidate_sampler = _sampler("UniformCandidateSampler", "uniform_candidate_sampler", "Draw classes evenly.")
 
 
 def _sampled_logits(
@@ -236,21 +199,11 @@ def _accidental_hits(targets: Any, sample: Any, *, lowest: Any) -> Any:
     return np.where(hit, lowest, np.zeros((), lowest.dtype))
 
 
-def nce_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
-    num_sampled: int,
-    num_classes: int,
-    num_true: int = 1,
-    sampled_values: Any = None,
-    remove_accidental_hits: bool = False,
-    partition_strategy: str = "mod",
-    name: str = "nce_loss",
-    seed: int | None = None,
-) -> Node:
-    """Give the noise-contrastive estimation loss (Gutmann and Hyvarinen 2010) of each example.
+def _sampled_loss(
+    default_name: str, text: str, remove_hits: bool, loss_of: Callable[[Node, Node], Node]
+) -> Callable[..., Node]:
+    """Make the public function of a loss over a sample: what `loss_of` gives of targets and scores."""
+    doc = f"""{text}
 
     Args:
         weights: Table [num_classes, size], or a list of tables; see `embedding_lookup`.
@@ -269,52 +222,43 @@ def nce_loss(
     Returns:
         A node [batch].
     """
-    with as_node(inputs).graph.name_scope(name):
-        scores, targets = _sampled_logits(
-            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
-            remove_accidental_hits, partition_strategy, seed,
-        )  # fmt: skip
-        return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=scores), 1)
+
+    @named(default_name, doc)
+    def function(
+        weights: Any,
+        biases: Any,
+        labels: Any,
+        inputs: Any,
+        num_sampled: int,
+        num_classes: int,
+        num_true: int = 1,
+        sampled_values: Any = None,
+        remove_accidental_hits: bool = remove_hits,
+        partition_strategy: str = "mod",
+        name: str = default_name,
+        seed: int | None = None,
+    ) -> Node:
+        with as_node(inputs).graph.name_scope(name):
+            scores, targets = _sampled_logits(
+                weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+                remove_accidental_hits, partition_strategy, seed,
+            )  # fmt: skip
+            return loss_of(targets, scores)
+
+    return function
 
 
-def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
-    num_sampled: int,
-    num_classes: int,
-    num_true: int = 1,
-    sampled_values: Any = None,
-    remove_accidental_hits: bool = True,
-    partition_strategy: str = "mod",
-    name: str = "sampled_softmax_loss",
-    seed: int | None = None,
-) -> Node:
+nce_loss = _sampled_loss(
+    "nce_loss",
+    "Give the noise-contrastive estimation loss (Gutmann and Hyvarinen 2010) of each example.",
+    False,
+    lambda targets, scores: reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=scores), 1),
+)
+sampled_softmax_loss = _sampled_loss(
+    "sampled_softmax_loss",
     """Give the softmax loss of each example over its true classes and a sample (Jean et al. 2014).
 
-    For training only: it underestimates the full loss.
-
-    Args:
-        weights: Table [num_classes, size], or a list of tables; see `embedding_lookup`.
-        biases: Vector [num_classes], or a list of vectors.
-        labels: int64 node or array [batch, num_true].
-        inputs: Node [batch, size].
-        num_sampled: How many classes to draw for the batch.
-        num_classes: Number of classes.
-        num_true: Number of target classes of an example.
-        sampled_values: What a `*_candidate_sampler` gave; default log-uniform, unique.
-        remove_accidental_hits: Whether drawn classes that are true ones count for nothing.
-        partition_strategy: "mod" or "div"; see `embedding_lookup`.
-        name: Name scope of the nodes.
-        seed: Seed of the sampler.
-
-    Returns:
-        A node [batch].
-    """
-    with as_node(inputs).graph.name_scope(name):
-        scores, targets = _sampled_logits(
-            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
-            remove_accidental_hits, partition_strategy, seed,
-        )  # fmt: skip
-        return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=scores)
+    For training only: it underestimates the full loss.""",
+    True,
+    lambda targets, scores: softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=scores),
+)

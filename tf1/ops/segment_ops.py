@@ -1,7 +1,4 @@
-"""Functions of segments: sums, means, products and extremes of the rows that have one number.
-
-Layer: tf1.
-"""
+"""Functions of segments: sums, means, products and extremes of the rows that have one number."""
 
 from __future__ import annotations
 
@@ -19,20 +16,6 @@ from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.ops.gradient_ops import again
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
-
-__all__ = [
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_sum",
-    "unsorted_segment_max",
-    "unsorted_segment_mean",
-    "unsorted_segment_min",
-    "unsorted_segment_prod",
-    "unsorted_segment_sqrt_n",
-    "unsorted_segment_sum",
-]
 
 #: Of rows [n, ...], the segment of each [n], and the shape [segments, ...] of the result: the result.
 _Combine = Callable[[Any, Any, tuple[int, ...]], Any]

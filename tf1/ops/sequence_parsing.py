@@ -28,8 +28,6 @@ from globalstep.tf1.ops.parsing_ops import (
     values_in,
 )
 
-__all__ = ["parse_single_sequence_example"]
-
 
 def parse_single_sequence_example(
     serialized: Any,

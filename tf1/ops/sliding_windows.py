@@ -20,11 +20,6 @@ import numpy as np
 
 from globalstep.tf1.execution.products import in_parts, matmul
 
-__all__ = [
-    *("Fit", "collect", "convolve", "largest_of_windows", "overlay", "patches", "share_of_windows", "to_images"),
-    "to_kernels",
-]
-
 #: Windows of so many bytes are multiplied at a time: what stays in a core's cache beside the product.
 _BLOCK_BYTES = 2 << 20
 #: From so many multiplications, or other work of that size, loading numba for compiled loops is worth it.

@@ -26,22 +26,6 @@ from globalstep.tf1.ops.indexing_ops import gather, gather_nd, scatter_nd
 from globalstep.tf1.ops.primitives import scatter_rows, take_rows
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = [
-    "from_dense",
-    "sparse_add",
-    "sparse_concat",
-    "sparse_fill_empty_rows",
-    "sparse_placeholder",
-    "sparse_reduce_sum",
-    "sparse_reorder",
-    "sparse_reshape",
-    "sparse_retain",
-    "sparse_slice",
-    "sparse_tensor_dense_matmul",
-    "sparse_to_indicator",
-    "sparse_transpose",
-]
-
 
 def sparse_placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = None) -> SparseTensor:
     """Make a SparseTensor that is fed.

@@ -1,7 +1,4 @@
-"""Functions that move values between space and channels, or between space and the batch; patches of images.
-
-Layer: tf1.
-"""
+"""Functions that move values between space and channels, or between space and the batch; patches of images."""
 
 from __future__ import annotations
 
@@ -17,16 +14,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import conv_ops
 from globalstep.tf1.ops.building import static_ints
 from globalstep.tf1.ops.gradient_ops import rearranges
-
-__all__ = [
-    "batch_to_space",
-    "batch_to_space_nd",
-    "depth_to_space",
-    "extract_image_patches",
-    "space_to_batch",
-    "space_to_batch_nd",
-    "space_to_depth",
-]
 
 
 def _images(value: Any, op_type: str) -> Node:

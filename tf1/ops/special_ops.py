@@ -20,8 +20,6 @@ from globalstep.tf1.ops.building import binary, require_float, unary
 from globalstep.tf1.ops.gradient_ops import unbroadcast
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 
-__all__ = ["acosh", "asinh", "atanh", "digamma", "erf", "erfc", "lbeta", "lgamma", "xdivy", "xlogy"]
-
 
 def _each(function: Callable[[float], float]) -> Callable[[Any], Any]:
     """Give a function of one number as one of arrays, which keeps their dtype."""

@@ -22,17 +22,6 @@ from globalstep.tf1.ops.array_ops import rank as rank_of
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.control_flow_ops import Assert, no_op
 
-__all__ = [
-    "assert_integer",
-    "assert_near",
-    "assert_rank",
-    "assert_rank_at_least",
-    "assert_rank_in",
-    "assert_type",
-    "ensure_shape",
-    "is_tensor",
-]
-
 
 def assert_rank(
     x: Any,

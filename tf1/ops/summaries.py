@@ -1,7 +1,4 @@
-"""All of `gs.summary` in one place: the summary ops, and the writers that take their values.
-
-Layer: tf1.
-"""
+"""All of `gs.summary` in one place: the summary ops, and the writers that take their values."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Tags are scoped names as in TensorFlow: `scalar("loss", x)` within `name_scope("train")` has the tag
 "train/loss", a second one "train/loss_1". Follows TensorFlow 1.15, python/summary/summary.py and
 python/ops/summary_op_util.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ from globalstep.files.tensorboard_protos import DATA_TYPES, Summary, TensorProto
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collections, as_node, get_collection, name_scope
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.ops.summary_values import histogram_proto, image_values, scalar_values
-
-__all__ = ["histogram", "image", "merge", "merge_all", "scalar", "text"]
 
 _log = logging.getLogger("globalstep")
 

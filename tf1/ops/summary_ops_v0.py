@@ -1,7 +1,4 @@
-"""Summary ops under the names and rules of TensorFlow 0.x: tags are given, not made from names.
-
-Layer: tf1.
-"""
+"""Summary ops under the names and rules of TensorFlow 0.x: tags are given, not made from names."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from typing import Any
 
 from globalstep.tf1.graph.graph import GraphKeys, Node, as_node, get_collection
 from globalstep.tf1.ops.summary_ops import image_input, summary_node
-
-__all__ = ["histogram_summary", "image_summary", "merge_all_summaries", "merge_summary", "scalar_summary"]
 
 
 def scalar_summary(tags: Any, values: Any, collections: Sequence[str] | None = None, name: str | None = None) -> Node:

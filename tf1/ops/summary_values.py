@@ -18,8 +18,6 @@ import numpy.typing as npt
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.tensorboard_protos import HistogramProto, Summary
 
-__all__ = ["bucket_limits", "histogram_proto", "image_values", "normalize_image", "scalar_values"]
-
 Array = npt.NDArray[Any]
 
 #: TensorFlow's color for a pixel whose value is not finite: red, or white in a picture without colors.

@@ -1,8 +1,6 @@
 """Convolution and pooling of volumes, as products of matrices over sliding windows.
 
 Plain numpy: right, and quick enough for small volumes.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from globalstep.tf1.ops.array_ops import reshape, reshape_like
 from globalstep.tf1.ops.building import as_shape_node, operands, require_float, sizes_of
 from globalstep.tf1.ops.product_ops import matmul
 from globalstep.tf1.ops.reduction_ops import reduce_max
-
-__all__ = ["avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"]
 
 _Sizes = tuple[int, int, int]
 

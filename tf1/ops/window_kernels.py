@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from globalstep.runtime.kernels import kernel, read_only
 
-__all__ = ["share"]
-
 Array = npt.NDArray[Any]
 #: Two numbers, down and to the right.
 Two = tuple[int, int]

@@ -24,8 +24,6 @@ import numpy.typing as npt
 from globalstep.runtime.kernels import kernel, read_only
 from globalstep.tf1.execution.products import in_parts
 
-__all__ = ["convolved", "filters_gradient"]
-
 Array = npt.NDArray[Any]
 
 #: The edge of a tile, and the points besides infinity.

@@ -1,4 +1,1 @@
-"""Optimizers of graphs, under TensorFlow's names: schedules, slots, moving averages, synchronous steps.
-
-Layer: tf1.
-"""
+"""Optimizers of graphs, under TensorFlow's names: schedules, slots, moving averages, synchronous steps."""

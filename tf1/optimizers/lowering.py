@@ -3,8 +3,6 @@
 A hyper-parameter that depends only on numbers, steps and scalar Variables need not be computed by a worker
 from values that may be old: its expression crosses the wire once, and the PS evaluates it at the
 authoritative step.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ import numpy as np
 
 from globalstep.tf1.graph.graph import Node
 from globalstep.wire.expressions import OPERATIONS, Expr, constant, step, variable
-
-__all__ = ["lower"]
 
 _ONE = constant(1)
 _ZERO = constant(0)

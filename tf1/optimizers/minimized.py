@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from globalstep.tf1.graph.graph import Graph, Node
 
-__all__ = ["loss_of", "remember_loss"]
-
 
 def remember_loss(train_op: Node, loss: Node | None) -> None:
     """Remember the loss whose gradients a train op applies; None where it is not known.

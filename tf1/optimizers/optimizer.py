@@ -69,6 +69,7 @@ class Optimizer:
         use_locking: Accepted as in TensorFlow. Every push is applied under its PS's lock, so updates
             of one Variable never overlap, whatever this says.
         name: Name of the train op and of the slot Variables.
+        **hypers: What `hypers` gives, in the rule's order; each is checked.
 
     Attributes:
         kind: The update rule's name on the wire.
@@ -78,7 +79,7 @@ class Optimizer:
         GATE_GRAPH: Push all gradients in one atomic push, with the step.
 
     Raises:
-        ValueError: If `name` is empty.
+        ValueError: If `name` is empty, or a hyper-parameter is NaN.
     """
 
     GATE_NONE = 0
@@ -87,16 +88,17 @@ class Optimizer:
 
     kind: ClassVar[str] = ""
 
-    def __init__(self, use_locking: bool, name: str) -> None:
+    def __init__(self, use_locking: bool, name: str, **hypers: Hyper) -> None:
         if not name:
             raise ValueError("Must specify the optimizer name")
         self._use_locking = use_locking
         self._name = name
+        self._hypers = {hyper: check_hyper(name, hyper, value) for hyper, value in hypers.items()}
         self._graphs: dict[Graph, _InGraph] = {}
 
     def hypers(self) -> Mapping[str, Hyper]:
         """Give the rule's hyper-parameters: numbers, nodes, or functions of no arguments."""
-        return {}
+        return self._hypers
 
     def slots(self) -> Sequence[Slot]:
         """Give the slots for each Variable, in the rule's order."""

@@ -16,18 +16,6 @@ from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "Gradient",
-    "as_gradient",
-    "check_hyper",
-    "is_floating_scalar",
-    "require_fit",
-    "require_floating",
-    "require_variable",
-    "unique_optimizer_name",
-    "variables_in",
-]
-
 _VALID_DTYPES = (as_dtype("float16"), as_dtype("float32"), as_dtype("float64"))
 
 #: A gradient as `apply_gradients` takes it.

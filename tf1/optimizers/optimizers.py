@@ -17,17 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from globalstep.tf1.graph.mutations import Hyper
-from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
+from globalstep.tf1.optimizers.optimizer import Optimizer, Slot
 from globalstep.tf1.variables.variables import Variable
-
-__all__ = [
-    "AdadeltaOptimizer",
-    "AdagradOptimizer",
-    "AdamOptimizer",
-    "GradientDescentOptimizer",
-    "MomentumOptimizer",
-    "RMSPropOptimizer",
-]
 
 
 class GradientDescentOptimizer(Optimizer):
@@ -47,12 +38,7 @@ class GradientDescentOptimizer(Optimizer):
     kind: ClassVar[str] = "gradient_descent"
 
     def __init__(self, learning_rate: Hyper, use_locking: bool = False, name: str = "GradientDescent") -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {"learning_rate": self._learning_rate}
+        super().__init__(use_locking, name, learning_rate=learning_rate)
 
 
 class MomentumOptimizer(Optimizer):
@@ -81,18 +67,9 @@ class MomentumOptimizer(Optimizer):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._momentum = check_hyper(name, "momentum", momentum)
-        self._use_nesterov = use_nesterov
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "momentum": self._momentum,
-            "use_nesterov": float(self._use_nesterov),
-        }
+        super().__init__(
+            use_locking, name, learning_rate=learning_rate, momentum=momentum, use_nesterov=float(use_nesterov)
+        )
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
@@ -125,13 +102,8 @@ class AdagradOptimizer(Optimizer):
     ) -> None:
         if not initial_accumulator_value > 0.0:
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
+        super().__init__(use_locking, name, learning_rate=learning_rate)
         self._initial_accumulator_value = initial_accumulator_value
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {"learning_rate": self._learning_rate}
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
@@ -164,14 +136,7 @@ class AdadeltaOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._rho = check_hyper(name, "rho", rho)
-        self._epsilon = check_hyper(name, "epsilon", epsilon)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {"learning_rate": self._learning_rate, "rho": self._rho, "epsilon": self._epsilon}
+        super().__init__(use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon)
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
@@ -209,25 +174,14 @@ class RMSPropOptimizer(Optimizer):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._decay = check_hyper(name, "decay", decay)
-        self._momentum = check_hyper(name, "momentum", momentum)
-        self._epsilon = check_hyper(name, "epsilon", epsilon)
+        super().__init__(
+            use_locking, name, learning_rate=learning_rate, decay=decay, momentum=momentum, epsilon=epsilon
+        )
         self._centered = centered
 
     def rule(self) -> str:
         """See Optimizer."""
         return "centered_rmsprop" if self._centered else self.kind
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "decay": self._decay,
-            "momentum": self._momentum,
-            "epsilon": self._epsilon,
-        }
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
@@ -267,20 +221,7 @@ class AdamOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._beta1 = check_hyper(name, "beta1", beta1)
-        self._beta2 = check_hyper(name, "beta2", beta2)
-        self._epsilon = check_hyper(name, "epsilon", epsilon)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "beta1": self._beta1,
-            "beta2": self._beta2,
-            "epsilon": self._epsilon,
-        }
+        super().__init__(use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
@@ -288,7 +229,7 @@ class AdamOptimizer(Optimizer):
 
     def scalars(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
-        return {"beta1_power": self._beta1, "beta2_power": self._beta2}
+        return {"beta1_power": self._hypers["beta1"], "beta2_power": self._hypers["beta2"]}
 
     def _get_beta_accumulators(self) -> Sequence[Variable | None]:
         """Give both powers in the default graph, under the name by which programs of TensorFlow call it."""

@@ -1,18 +1,13 @@
-"""Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion.
-
-Layer: tf1.
-"""
+"""Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from globalstep.tf1.graph.mutations import Hyper
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.optimizers.optimizers import AdamOptimizer
-
-__all__ = ["AdamWOptimizer", "LambOptimizer", "LazyAdamOptimizer", "LionOptimizer"]
 
 
 class LazyAdamOptimizer(AdamOptimizer):
@@ -62,11 +57,7 @@ class AdamWOptimizer(AdamOptimizer):
         name: str = "AdamW",
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
-        self._weight_decay = check_hyper(name, "weight_decay", weight_decay)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {**super().hypers(), "weight_decay": self._weight_decay}
+        self._hypers["weight_decay"] = check_hyper(name, "weight_decay", weight_decay)
 
 
 class LambOptimizer(AdamWOptimizer):
@@ -135,20 +126,9 @@ class LionOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "Lion",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._beta1 = check_hyper(name, "beta1", beta1)
-        self._beta2 = check_hyper(name, "beta2", beta2)
-        self._weight_decay = check_hyper(name, "weight_decay", weight_decay)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "beta1": self._beta1,
-            "beta2": self._beta2,
-            "weight_decay": self._weight_decay,
-        }
+        super().__init__(
+            use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, weight_decay=weight_decay
+        )
 
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""

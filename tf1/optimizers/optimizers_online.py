@@ -14,8 +14,6 @@ from globalstep.tf1.ops.math_ops import add
 from globalstep.tf1.optimizers.optimizer import Optimizer, Slot, check_hyper
 from globalstep.tf1.variables.training_util import assert_global_step
 
-__all__ = ["AdagradDAOptimizer", "FtrlOptimizer", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer"]
-
 
 class FtrlOptimizer(Optimizer):
     """Ftrl-proximal, for sparse linear models with L1 and L2.
@@ -185,18 +183,13 @@ class ProximalGradientDescentOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
-        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength)
-        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength)
-
-    def hypers(self) -> Mapping[str, Hyper]:
-        """See Optimizer."""
-        return {
-            "learning_rate": self._learning_rate,
-            "l1_regularization_strength": self._l1,
-            "l2_regularization_strength": self._l2,
-        }
+        super().__init__(
+            use_locking,
+            name,
+            learning_rate=learning_rate,
+            l1_regularization_strength=l1_regularization_strength,
+            l2_regularization_strength=l2_regularization_strength,
+        )
 
 
 class ProximalAdagradOptimizer(ProximalGradientDescentOptimizer):

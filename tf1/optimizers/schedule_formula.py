@@ -1,7 +1,4 @@
-"""Operands of schedules that are numbers or nodes.
-
-Layer: tf1.
-"""
+"""Operands of schedules that are numbers or nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.ops.building import static_value
 from globalstep.tf1.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
-
-__all__ = ["Operands"]
 
 
 class Operands:

@@ -7,8 +7,6 @@ at the step that the run reads. TensorFlow computes schedules in the learning ra
 float32 steps above 2^24.
 
 Formulas, names and errors are those of TensorFlow 1.15 `tf.train.*_decay`.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -25,20 +23,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.ops.random_ops import random_normal
 from globalstep.tf1.optimizers.schedule_formula import Operands
-
-__all__ = [
-    "cosine_decay",
-    "cosine_decay_restarts",
-    "exponential_decay",
-    "inverse_time_decay",
-    "linear_cosine_decay",
-    "linear_warmup",
-    "natural_exp_decay",
-    "noisy_linear_cosine_decay",
-    "piecewise_constant",
-    "piecewise_constant_decay",
-    "polynomial_decay",
-]
 
 
 def _start(missing: str, learning_rate: Any, global_step: Any) -> tuple[Operands, Formula, Formula, DType]:

@@ -16,8 +16,6 @@ from globalstep.tf1.ops.constant_ops import filled
 from globalstep.tf1.variables.variable_scope import store_of
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["scalar_variable", "slot_variable"]
-
 
 def slot_variable(
     primary: Variable, name: str, *, initial: float | Node = 0.0, optimizer: str = "", slot: str = ""

@@ -34,7 +34,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.chief.sessions.coordinator import Coordinator
 
-__all__ = ["SyncReplicasOptimizer"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,9 +1,4 @@
-"""Recurrent networks: cells, the functions that run them over sequences, and sequence losses and decoders.
-
-Layer: tf1.
-"""
-
-__all__ = ["CELLS"]
+"""Recurrent networks: cells, the functions that run them over sequences, and sequence losses and decoders."""
 
 #: Where the names of `gs.nn.rnn_cell` are, which are among those of `gs.contrib.rnn`.
 CELLS = {

@@ -32,9 +32,6 @@ from globalstep.tf1.rnn.cells import RNNCell
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["AttentionMechanism", "AttentionWrapper", "AttentionWrapperState", "BahdanauAttention", "LuongAttention",
-           "tile_batch"]  # fmt: skip
-
 
 class AttentionWrapperState(NamedTuple):
     """The state of an AttentionWrapper.

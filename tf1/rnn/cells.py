@@ -28,8 +28,6 @@ from globalstep.tf1.rnn.fused import run_fused
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = ["BasicRNNCell", "GRUCell", "LSTMStateTuple", "RNNCell"]
-
 
 class LSTMStateTuple(NamedTuple):
     """The state of an LSTM.
@@ -275,7 +273,25 @@ def joined_product(parts: Sequence[Any], kernel: Any, bias: Any) -> Node:
     return bias_add(matmul(concat(list(parts), 1), kernel), bias)
 
 
-class BasicRNNCell(RNNCell):
+class _UnitsCell(RNNCell):
+    """Base class of cells whose output is their state, of a number of units."""
+
+    def __init__(
+        self, num_units: int, activation: Any, reuse: Any, name: str | None, dtype: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(name=name, dtype=dtype, _reuse=reuse, **kwargs)
+        self._num_units = int(num_units)
+        self._activation = cell_activation(activation)
+
+    @property
+    def state_size(self) -> int:
+        """The number of units."""
+        return self._num_units
+
+    output_size = state_size
+
+
+class BasicRNNCell(_UnitsCell):
     """tanh([inputs, state] @ kernel + bias), which is output and state.
 
     Args:
@@ -291,19 +307,7 @@ class BasicRNNCell(RNNCell):
         self, num_units: int, activation: Any = None, reuse: Any = None, name: str | None = None, dtype: Any = None,
         **kwargs: Any,
     ) -> None:  # fmt: skip
-        super().__init__(name=name, dtype=dtype, _reuse=reuse, **kwargs)
-        self._num_units = int(num_units)
-        self._activation = cell_activation(activation)
-
-    @property
-    def state_size(self) -> int:
-        """The number of units."""
-        return self._num_units
-
-    @property
-    def output_size(self) -> int:
-        """The number of units."""
-        return self._num_units
+        super().__init__(num_units, activation, reuse, name, dtype, **kwargs)
 
     def build(self, inputs_shape: Any) -> None:
         """Make kernel and bias."""
@@ -331,7 +335,7 @@ class BasicRNNCell(RNNCell):
         return outputs, last
 
 
-class GRUCell(RNNCell):
+class GRUCell(_UnitsCell):
     """Gated recurrent unit: r, u = sigmoid([x, h] Kg + bg); h' = u h + (1 - u) tanh([x, r h] Kc + bc).
 
     Args:
@@ -349,21 +353,9 @@ class GRUCell(RNNCell):
         self, num_units: int, activation: Any = None, reuse: Any = None, kernel_initializer: Any = None,
         bias_initializer: Any = None, name: str | None = None, dtype: Any = None, **kwargs: Any,
     ) -> None:  # fmt: skip
-        super().__init__(name=name, dtype=dtype, _reuse=reuse, **kwargs)
-        self._num_units = int(num_units)
-        self._activation = cell_activation(activation)
+        super().__init__(num_units, activation, reuse, name, dtype, **kwargs)
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
-
-    @property
-    def state_size(self) -> int:
-        """The number of units."""
-        return self._num_units
-
-    @property
-    def output_size(self) -> int:
-        """The number of units."""
-        return self._num_units
 
     def build(self, inputs_shape: Any) -> None:
         """Make kernels and biases."""

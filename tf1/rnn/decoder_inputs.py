@@ -19,8 +19,6 @@ from globalstep.tf1.ops.math_ops import cast, equal, greater_equal, minimum
 from globalstep.tf1.ops.random_ops import multinomial
 from globalstep.tf1.ops.reduction_ops import argmax
 
-__all__ = ["GreedyEmbeddingHelper", "SampleEmbeddingHelper", "TrainingHelper"]
-
 
 class TrainingHelper:
     """Gives a decoder its targets, one step after the other.

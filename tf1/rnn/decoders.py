@@ -20,8 +20,6 @@ from globalstep.tf1.ops.math_ops import greater_equal, logical_not, logical_or
 from globalstep.tf1.ops.reduction_ops import reduce_all
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["BasicDecoder", "BasicDecoderOutput", "Decoder", "dynamic_decode"]
-
 
 class BasicDecoderOutput(NamedTuple):
     """The output of a BasicDecoder at a step.

@@ -3,8 +3,6 @@
 What does not depend on the state is done for all time steps at once: the products with the inputs, and the gradients
 of the weights. A step by step evaluation of the cell (`globalstep.tf1.rnn.sequences`) gives the same numbers, which
 the tests compare.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ from globalstep.tf1.gradients.registry import gradient_of, saved
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of, saving_kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
-
-__all__ = ["SequenceRun", "mask_of", "run_fused", "sigmoid_in_place"]
 
 
 class SequenceRun(Protocol):

@@ -15,8 +15,6 @@ from globalstep.tf1.ops.reversal_ops import reverse_sequence
 from globalstep.tf1.rnn.lstm_cells import LSTMBlockCell
 from globalstep.tf1.rnn.sequences import dynamic_rnn, one_size, static_rnn
 
-__all__ = ["FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN"]
-
 
 class FusedRNNCell(abc.ABC):
     """Base class of cells that run over whole sequences."""

@@ -1,7 +1,4 @@
-"""A whole sequence of an LSTM cell, forward and backward; see `globalstep.tf1.rnn.fused`.
-
-Layer: tf1.
-"""
+"""A whole sequence of an LSTM cell, forward and backward; see `globalstep.tf1.rnn.fused`."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from globalstep.tf1.rnn.fused import flat, kernel_gradient, sigmoid_in_place, with_inputs, zeros_for
-
-__all__ = ["LSTMOptions"]
 
 
 @dataclass(frozen=True)

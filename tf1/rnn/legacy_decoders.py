@@ -18,8 +18,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.rnn.sequences import static_rnn
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["basic_rnn_seq2seq", "rnn_decoder", "sequence_loss", "sequence_loss_by_example"]
-
 
 def rnn_decoder(
     decoder_inputs: Sequence[Any],

@@ -30,8 +30,6 @@ from globalstep.tf1.rnn.fused_lstm import LSTMOptions
 from globalstep.tf1.variables.named_variables import get_variable
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["BasicLSTMCell", "LSTMBlockCell", "LSTMCell", "LayerNormBasicLSTMCell", "NASCell"]
-
 _log = logging.getLogger(__name__)
 
 

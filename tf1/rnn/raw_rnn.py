@@ -22,8 +22,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_all
 from globalstep.tf1.rnn.sequences import require_cell
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["raw_rnn"]
-
 
 def raw_rnn(
     cell: Any,

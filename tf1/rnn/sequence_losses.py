@@ -15,8 +15,6 @@ from globalstep.tf1.ops.cross_entropy_ops import sparse_softmax_cross_entropy_wi
 from globalstep.tf1.ops.math_ops import cast, div_no_nan
 from globalstep.tf1.ops.reduction_ops import count_nonzero, reduce_sum
 
-__all__ = ["sequence_loss"]
-
 
 def sequence_loss(
     logits: Any,

@@ -24,14 +24,6 @@ from globalstep.tf1.ops.reduction_ops import reduce_max
 from globalstep.tf1.ops.reversal_ops import reverse_sequence
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = [
-    "bidirectional_dynamic_rnn",
-    "dynamic_rnn",
-    "stack_bidirectional_dynamic_rnn",
-    "static_bidirectional_rnn",
-    "static_rnn",
-]
-
 
 def dynamic_rnn(
     cell: Any,
@@ -353,6 +345,7 @@ def is_cell(cell: Any) -> bool:
 
 
 def require_cell(name: str, cell: Any) -> None:
+    """Raise TypeError unless `cell` is an RNNCell."""
     if not is_cell(cell):
         raise TypeError(f"The argument {name!r} ({cell!r}) is not an RNNCell.")
 

@@ -27,8 +27,6 @@ from globalstep.tf1.rnn.cells import LSTMStateTuple, RNNCell
 from globalstep.tf1.rnn.fused import mask_of
 from globalstep.tf1.variables.variable_scope import variable_scope
 
-__all__ = ["DeviceWrapper", "DropoutWrapper", "MultiRNNCell", "ResidualWrapper"]
-
 
 class MultiRNNCell(RNNCell):
     """Cells in a row: the output of one is the input of the next.
@@ -342,9 +340,7 @@ def zeroed_past(values: Node, lengths: Node) -> Node:
     return where(counts, values, zeros_like(values))
 
 
+@computes("WithinLengths")
 def _within_lengths(array: Any, counts: Any) -> Any:
     flags = mask_of(counts, len(array))
     return np.broadcast_to(True if flags is None else flags, np.shape(array))
-
-
-computes("WithinLengths", _within_lengths)

@@ -1,4 +1,1 @@
-"""Sessions of a graph, the classes that make and keep them, and what runs beside them.
-
-Layer: tf1.
-"""
+"""Sessions of a graph, the classes that make and keep them, and what runs beside them."""

@@ -1,7 +1,4 @@
-"""A graph as what a run trains: how its sessions are made, and how its Variables get their values.
-
-Layer: tf1.
-"""
+"""A graph as what a run trains: how its sessions are made, and how its Variables get their values."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from globalstep.tf1.variables.graph_program import declarations
 from globalstep.tf1.variables.training_util import integer_step
 from globalstep.tf1.variables.variables import Variable
 from globalstep.wire.known_progress import KnownProgress
-
-__all__ = ["GivenOps", "GraphModel"]
 
 
 @dataclass(frozen=True)

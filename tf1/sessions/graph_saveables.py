@@ -13,8 +13,6 @@ from globalstep.files.shard_file import check_dtype
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, SaveSliceInfo
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["saveables_of"]
-
 
 def saveables_of(var_list: Iterable[Any] | Mapping[str, Any]) -> list[Saveable]:
     """Give what a `var_list` means.

@@ -1,8 +1,6 @@
 """LooperThread: a thread that acts at intervals until its Coordinator stops.
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from typing import Any
 
 from globalstep.chief.sessions.coordinator import Coordinator
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["LooperThread"]
 
 
 class LooperThread(threading.Thread):

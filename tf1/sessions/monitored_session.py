@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/monitored_session.py. What differs: a recovery waits longer each
 time and gives up in the end; a run that is refused because the job is done returns normally.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

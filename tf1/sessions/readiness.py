@@ -1,7 +1,4 @@
-"""Readiness of a session's model, by its ready_op; and what this task itself initializes.
-
-Layer: tf1.
-"""
+"""Readiness of a session's model, by its ready_op; and what this task itself initializes."""
 
 from __future__ import annotations
 
@@ -17,9 +14,6 @@ from globalstep.tf1.variables.variables import Variable, variables_of
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
-
-
-__all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
 
 
 def initialize_own(session: Session) -> str:

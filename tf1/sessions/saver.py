@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
 
-__all__ = ["Saver", "SaverDef"]
-
-
 class SaverDef:
     """TensorFlow's versions of checkpoints, for `Saver(write_version=...)`; here there is one format."""
 

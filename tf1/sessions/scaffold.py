@@ -1,8 +1,6 @@
 """Scaffold: the operations that make a model ready to train, gathered in one place.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from globalstep.tf1.variables.variable_collections import (
     local_variables_initializer,
     report_uninitialized_variables,
 )
-
-__all__ = ["Scaffold"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,7 +1,4 @@
-"""Sessions: where a program runs the nodes of its graph.
-
-Layer: tf1.
-"""
+"""Sessions: where a program runs the nodes of its graph."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ from globalstep.worker.waits.polling_wait import wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
-
-__all__ = ["InteractiveSession", "Session", "get_default_session"]
 
 
 _log = logging.getLogger("globalstep")

@@ -1,8 +1,6 @@
 """Session creators of a MonitoredSession: the chief's, and the other workers'.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/session_manager.py. What differs: a chief that finds its cluster
 running takes over without a restore; waiting polls often, says what it waits for, and ends.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.tf1.graph.graph import Graph, get_default_graph
 from globalstep.tf1.sessions.graph_model import GivenOps, GraphModel
 from globalstep.tf1.sessions.session import Session
-
-__all__ = ["SessionManager"]
 
 
 class SessionManager:

@@ -1,8 +1,6 @@
 """StepContext: the argument of the function of `MonitoredSession.run_step_fn`.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -14,9 +12,6 @@ from globalstep.chief.sessions.train_loop import StopRequested
 
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
-
-
-__all__ = ["StepContext"]
 
 
 class StepContext:

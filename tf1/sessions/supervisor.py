@@ -1,8 +1,6 @@
 """Supervisor: how scripts from before MonitoredTrainingSession train.
 
 Follows TensorFlow 1.15, python/training/supervisor.py; new programs use MonitoredTrainingSession.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
     from globalstep.worker.client.client import ClusterClient
 
-
-__all__ = ["Supervisor", "basic_train_loop"]
 
 _log = logging.getLogger("globalstep")
 

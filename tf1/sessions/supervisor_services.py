@@ -1,8 +1,6 @@
 """The threads of a Supervisor: summaries, steps per second, checkpoints, each at its interval.
 
 Follows TensorFlow 1.15, python/training/supervisor.py.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
     from globalstep.tf1.sessions.supervisor import Supervisor
 
-__all__ = ["SVStepCounterThread", "SVSummaryThread", "SVTimerCheckpointThread"]
 
 _log = logging.getLogger("globalstep")
 

@@ -1,8 +1,6 @@
 """`Timeline`: turns what a traced run has left in its RunMetadata into a Chrome trace.
 
 Follows TensorFlow 1.15, python/client/timeline.py: the JSON has the same fields, so what reads TensorFlow's reads it.
-
-Layer: tf1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Follows TensorFlow 1.15, python/training/monitored_session.py; without a master it reads TF_CONFIG, so that
 one script serves every task of a cluster.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -28,8 +26,6 @@ from globalstep.tf1.sessions.monitored_session import MonitoredSession
 from globalstep.tf1.sessions.scaffold import Scaffold
 from globalstep.tf1.sessions.session import Session
 from globalstep.tf1.variables.training_util import integer_step
-
-__all__ = ["MonitoredTrainingSession"]
 
 #: Stands for "not given" where None means "off", as in TensorFlow.
 USE_DEFAULT: Any = object()

@@ -1,4 +1,1 @@
-"""The training loop of `tf.contrib.slim`, and what restores Variables for it.
-
-Layer: tf1.
-"""
+"""The training loop of `tf.contrib.slim`, and what restores Variables for it."""

@@ -31,7 +31,6 @@ from globalstep.tf1.variables.variable_collections import (
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-__all__ = ["train", "train_step"]
 
 _log = logging.getLogger("globalstep")
 #: Says that an argument was not given, where None means "none".

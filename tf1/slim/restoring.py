@@ -16,8 +16,6 @@ from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.control_flow_ops import group
 from globalstep.tf1.sessions.saver import Saver
 
-__all__ = ["assign_from_checkpoint", "assign_from_checkpoint_fn"]
-
 _log = logging.getLogger("globalstep")
 
 

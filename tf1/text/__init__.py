@@ -1,4 +1,1 @@
-"""Functions of strings, their fingerprints, and lookup tables.
-
-Layer: tf1.
-"""
+"""Functions of strings, their fingerprints, and lookup tables."""

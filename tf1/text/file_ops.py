@@ -1,7 +1,4 @@
-"""Whole files as strings, in a run.
-
-Layer: tf1.
-"""
+"""Whole files as strings, in a run."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from globalstep.tf1.gfile import GFile, Glob, MakeDirs
 from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.text.string_ops import as_bytes
-
-__all__ = ["matching_files", "read_file", "write_file"]
 
 
 def _path(value: Any) -> str:

@@ -25,17 +25,6 @@ from globalstep.tf1.ops.building import is_node
 from globalstep.tf1.text.fingerprints import fingerprint64
 from globalstep.tf1.text.string_ops import as_bytes
 
-__all__ = [
-    "HashTable",
-    "IdTableWithHashBuckets",
-    "KeyValueTensorInitializer",
-    "LookupTable",
-    "MutableHashTable",
-    "StaticVocabularyTable",
-    "TextFileIndex",
-    "TextFileInitializer",
-]
-
 
 def _plain(item: Any) -> Any:
     """Give a key or a value as a dict holds it."""

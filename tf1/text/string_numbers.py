@@ -16,8 +16,6 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.text.string_ops import computes_each, mapped, strings_node
 
-__all__ = ["as_string", "string_to_number"]
-
 _FLOAT = re.compile(rb"\s*[+-]?(0x[\da-f]+|\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.I)
 _INT = re.compile(rb"\s*-?\d+\s*")
 

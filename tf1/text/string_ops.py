@@ -25,29 +25,6 @@ from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.ops.building import normal_axes
 from globalstep.tf1.text.fingerprints import fingerprint64, hash64, strong_hash
 
-__all__ = [
-    "as_bytes",
-    "computes_each",
-    "decode_base64",
-    "encode_base64",
-    "mapped",
-    "reduce_join",
-    "regex_full_match",
-    "regex_replace",
-    "split",
-    "string_join",
-    "string_length",
-    "string_lower",
-    "string_split",
-    "string_strip",
-    "string_to_hash_bucket",
-    "string_to_hash_bucket_fast",
-    "string_to_hash_bucket_strong",
-    "string_upper",
-    "strings_node",
-    "substr",
-]
-
 
 def as_bytes(item: Any) -> bytes:
     """Give a string as bytes."""

@@ -22,15 +22,6 @@ from globalstep.tf1.text.lookup_tables import (
     TextFileInitializer,
 )
 
-__all__ = [
-    "index_table_from_file",
-    "index_table_from_tensor",
-    "index_to_string",
-    "index_to_string_table_from_file",
-    "index_to_string_table_from_tensor",
-    "string_to_index",
-]
-
 
 def _ids(count: Node) -> Node:
     return numbers(cast(count, "int64"))

@@ -1,4 +1,1 @@
-"""Variables as a program sees them: made, found by name, scoped, partitioned, assigned.
-
-Layer: tf1.
-"""
+"""Variables as a program sees them: made, found by name, scoped, partitioned, assigned."""

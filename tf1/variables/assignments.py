@@ -20,20 +20,6 @@ from globalstep.wire.declarations import OpKind
 if TYPE_CHECKING:
     from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "NUMBERS",
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "count_up_to",
-    "indices_of",
-    "operand_of",
-    "require_shape",
-    "scatter_add",
-    "scatter_sub",
-    "scatter_update",
-    "variable_of",
-]
 
 #: What can be added to and subtracted from.
 NUMBERS = (

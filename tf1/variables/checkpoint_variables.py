@@ -21,15 +21,6 @@ from globalstep.tf1.variables.partitioned_variables import PartitionedVariable, 
 from globalstep.tf1.variables.variable_scope import store_of
 from globalstep.tf1.variables.variables import Variable, begin_with
 
-__all__ = [
-    "begin_from_checkpoint",
-    "init_from_checkpoint",
-    "list_variables",
-    "load_checkpoint",
-    "load_variable",
-    "remove_checkpoint",
-]
-
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
     """Open a checkpoint.

@@ -2,8 +2,6 @@
 
 A PS task adds to rows and sets rows. So what is added to elements is sent as rows with zeros beside it, and what sets
 or multiplies elements is computed from the rows that the run has read, and sets them.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -25,16 +23,6 @@ from globalstep.wire.declarations import OpKind
 
 if TYPE_CHECKING:
     from globalstep.tf1.variables.variables import Variable
-
-__all__ = [
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd_add",
-    "scatter_nd_sub",
-    "scatter_nd_update",
-]
 
 
 def scatter_nd_add(

@@ -1,7 +1,4 @@
-"""A graph as a program: the Variables, optimizers and steps that it declares to the PS tasks.
-
-Layer: tf1.
-"""
+"""A graph as a program: the Variables, optimizers and steps that it declares to the PS tasks."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import OpKind, VariableDecl
-
-__all__ = ["as_program", "declarations", "optimizers_of", "program_variable", "steps_of"]
 
 
 def declarations(

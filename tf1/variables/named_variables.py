@@ -24,8 +24,6 @@ from globalstep.tf1.variables.variable_scope import (
 )
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = ["create_partitioned_variables", "get_local_variable", "get_variable"]
-
 
 def get_variable(
     name: str,

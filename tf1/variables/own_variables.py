@@ -4,8 +4,6 @@ TensorFlow keeps such a Variable in the server of its task; programs of the A3C 
 so, often by the same names in every worker. Here a Variable that names the task of the very process that uses it lives
 there, too. It is not shared: a Variable that names another task, and one of the cluster's first task, which others
 may mean as well, is one Variable for all, on the PS. So is one that an optimizer trains, or that counts steps.
-
-Layer: tf1.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from globalstep.tf1.graph.graph import Graph
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import variables_of
 from globalstep.wire.declarations import OpKind
-
-__all__ = ["claim_own_variables", "task_with_own"]
 
 _log = logging.getLogger("globalstep")
 

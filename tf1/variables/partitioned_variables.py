@@ -22,17 +22,6 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "PartitionInfo",
-    "PartitionedVariable",
-    "Partitioner",
-    "SaveSliceInfo",
-    "fixed_size_partitioner",
-    "min_max_variable_partitioner",
-    "slices",
-    "variable_axis_size_partitioner",
-]
-
 #: From the whole shape and dtype to the number of parts along each axis.
 Partitioner = Callable[..., Sequence[int]]
 

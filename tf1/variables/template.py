@@ -12,8 +12,6 @@ from typing import Any
 from globalstep.tf1.graph.graph import GraphKeys, get_collection
 from globalstep.tf1.variables.variable_scope import AUTO_REUSE, VariableScope, variable_scope
 
-__all__ = ["Template", "make_template"]
-
 
 class Template:
     """What `make_template` returns; call it as the function.

@@ -13,15 +13,6 @@ import numpy as np
 from globalstep.tf1.graph.graph import Graph, GraphKeys, Node, get_default_graph
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "assert_global_step",
-    "create_global_step",
-    "get_global_step",
-    "get_or_create_global_step",
-    "global_step",
-    "integer_step",
-]
-
 _log = logging.getLogger(__name__)
 
 

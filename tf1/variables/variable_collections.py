@@ -1,7 +1,4 @@
-"""Functions over the Variables of a graph: lists of them, their initializers, and what has no value yet.
-
-Layer: tf1.
-"""
+"""Functions over the Variables of a graph: lists of them, their initializers, and what has no value yet."""
 
 from __future__ import annotations
 
@@ -16,24 +13,6 @@ from globalstep.tf1.graph.graph import GraphKeys, Node, get_collection, get_defa
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.mutations import Mutation
 from globalstep.tf1.variables.variables import Variable, variables_of
-
-__all__ = [
-    "all_variables",
-    "assert_variables_initialized",
-    "global_variables",
-    "global_variables_initializer",
-    "initialize_all_variables",
-    "initialize_local_variables",
-    "initialize_variables",
-    "is_variable_initialized",
-    "local_variables",
-    "local_variables_initializer",
-    "model_variables",
-    "moving_average_variables",
-    "report_uninitialized_variables",
-    "trainable_variables",
-    "variables_initializer",
-]
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:

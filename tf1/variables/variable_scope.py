@@ -16,18 +16,6 @@ from globalstep.tf1.graph.graph import Graph, GraphKeys, get_default_graph
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variables import Variable
 
-__all__ = [
-    "AUTO_REUSE",
-    "VariableScope",
-    "get_variable_scope",
-    "no_regularizer",
-    "Store",
-    "chained",
-    "store_of",
-    "variable_op_scope",
-    "variable_scope",
-]
-
 
 class _ReuseMode(enum.Enum):
     """Reuse by get_variable: AUTO_REUSE makes Variables that are missing and takes those that exist."""

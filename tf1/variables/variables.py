@@ -45,7 +45,6 @@ from globalstep.wire.draws import Draw
 if TYPE_CHECKING:
     from globalstep.tf1.sessions.session import Session
 
-__all__ = ["Variable", "begin_with", "variables_of"]
 
 #: From this size on the PS fill a Variable that begins as one number: else a worker makes the whole value, to look
 #: whether it is one.

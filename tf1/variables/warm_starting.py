@@ -20,8 +20,6 @@ from globalstep.tf1.variables.checkpoint_variables import begin_from_checkpoint,
 from globalstep.tf1.variables.partitioned_variables import PartitionedVariable
 from globalstep.tf1.variables.variables import Variable, begin_with
 
-__all__ = ["VocabInfo", "warm_start"]
-
 
 class VocabInfo(NamedTuple):
     """The vocabularies of a Variable and of the one that it begins with.

@@ -45,7 +45,7 @@ class JoinedRun:
     #: Of the run; before the client knows one, of those that it begins.
     policy: RunPolicy = field(default_factory=RunPolicy)
     #: Variable -> shard, in order of declaration.
-    where: dict[str, int] = field(default_factory=dict[str, int])
+    where: dict[str, int] = field(default_factory=dict)
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""

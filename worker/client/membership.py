@@ -84,6 +84,7 @@ class Membership:
         ledger: bytes = b"",
         run: RunIdentity = NO_RUN,
         take_over: bool = False,
+        statuses: Sequence[pb.StatusReply] = (),
     ) -> int:
         """Begin a new incarnation on all PS tasks, dropping what they hold.
 
@@ -95,6 +96,8 @@ class Membership:
             run: Which run begins, in which directory; without an id the one of this directory that the PS tasks hold,
                 or a new one.
             take_over: Drop another run all the same that the PS tasks serve.
+            statuses: What the PS tasks hold, by what it was decided to begin: what another client has begun since is
+                not dropped. By default they are asked now.
 
         Returns:
             The incarnation.
@@ -107,7 +110,7 @@ class Membership:
             sequencer=sequencer, expected_tasks=expected_tasks, open=open, ledger=ledger, take_over=take_over
         )
         with self._lock:
-            return self._begin_after(self._run.refresh(), template, run)
+            return self._begin_after(statuses or self._run.refresh(), template, run)
 
     def begin_first(self, sequencer: int, expected_tasks: Sequence[str] = ()) -> None:
         """Begin a run, open to everybody, on PS tasks that hold nothing; join the one that another client began first.

@@ -51,9 +51,8 @@ class NumpyTraining:
         self.tables: Mapping[str, TableParameter] = {}
         self._wanted = [path for path, parameter in self.parameters.items() if parameter.trained]
         self._forms = [_form_of(self.parameters[path].value) for path in self._wanted]
-        # An array, or a dict of arrays, the usual cases, is taken apart and put together without a walk through it.
+        # A dict of arrays, the usual case, is taken apart and put together without a walk through it.
         self._is_flat = type(params) is dict and list(params) == list(self.parameters)
-        self._only = next(iter(self.parameters)) if type(params) is np.ndarray else None
         if not self._wanted:
             raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
 
@@ -68,20 +67,19 @@ class NumpyTraining:
     def step(self, values: Values, batches: Sequence[Any], seeds: Sequence[int]) -> StepResult:
         """See Model."""
         dense = values.dense
-        if self._only is not None:
-            params: Any = dense[self._only]
-        else:
-            params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
+        params = dict(dense) if self._is_flat else _filled(self._params, iter(dense.values()))
         losses, gradients, logged = [], [], []
         for batch, seed in zip(batches, seeds, strict=True):
             loss, found, beside = self._call(params, batch, seed)
             if beside:
                 logged.append({name: part_number(name, part) for name, part in beside.items()})
             losses.append(loss)
-            gradients.append(self._gradients(self._by_path(found), dense))
-        mean = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
+            gradients.append(self._gradients(found, dense))
         parts = mean_of_parts(logged) if logged else {}
-        return StepResult(mean, dict(zip(self._wanted, mean_of(gradients), strict=True)), parts=parts)
+        if len(losses) == 1:
+            return StepResult(losses[0], gradients[0], parts=parts)
+        means = mean_of([list(of_batch.values()) for of_batch in gradients])
+        return StepResult(sum(losses) / len(losses), dict(zip(self._wanted, means, strict=True)), parts=parts)
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any, Mapping[str, Any]]:
         given_batch = arguments(batch)
@@ -112,12 +110,10 @@ class NumpyTraining:
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
         return checked_loss(float(loss)), given[1], beside
 
-    def _by_path(self, found: Any) -> Mapping[str, Any]:
+    def _by_path(self, found: Any) -> dict[str, Any]:
         """Give the gradients of a structure by the paths of their parameters."""
         if self._is_flat and type(found) is dict and found.keys() == self.parameters.keys():
             return found
-        if self._only is not None and type(found) is np.ndarray:
-            return {self._only: found}
         given = dict(leaves_of(found))
         if unknown := sorted(set(given) - set(self.parameters)):
             raise InvalidArgumentError(
@@ -126,13 +122,17 @@ class NumpyTraining:
             )
         return given
 
-    def _gradients(self, given: Mapping[str, Any], values: Mapping[str, Array]) -> list[Array]:
-        """Give those of the parameters that are trained."""
-        gradients: list[Any] = list(map(given.get, self._wanted))
+    def _gradients(self, found: Any, values: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Give the gradients of the parameters that are trained, in their order."""
+        if type(found) is dict and list(found) == self._wanted:
+            given = gradients = dict(found)
+        else:
+            given = self._by_path(found)
+            gradients = {path: given.get(path) for path in self._wanted}
         # The usual case is seen at once: arrays as the parameters are.
-        if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == self._forms:
+        if set(map(type, gradients.values())) == _PLAIN and list(map(_form_of, gradients.values())) == self._forms:
             return gradients
-        return [self._gradient(given, path, values[path]) for path in self._wanted]
+        return {path: self._gradient(given, path, values[path]) for path in self._wanted}
 
     def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
         if path not in given:

@@ -252,8 +252,8 @@ class PushMessages:
 class Part:
     """What one shard gets of a push: positions of its ops, and of its reads."""
 
-    ops: list[int] = field(default_factory=list[int])
-    reads: list[int] = field(default_factory=list[int])
+    ops: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
 
 
 #: From so many arrays on to make them as rows is quicker.
@@ -352,7 +352,7 @@ class Split:
     #: Of each read, in order, the place of its value among the answers of all shards, one shard behind the other.
     read_at: list[int]
     #: Shard -> the layout that it has been sent.
-    known: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
+    known: dict[int, KnownLayout] = field(default_factory=dict)
     #: Of pushes of rows: which Variables they change and read, in order; None for others.
     named: tuple[list[str], list[str]] | None = None
     #: Shard -> the layout of rows that it has been sent, in place of `known`.

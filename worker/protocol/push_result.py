@@ -41,8 +41,8 @@ class PushResult:
     """
 
     outcome: Outcome
-    values: list[Array] = field(default_factory=list[Array])
-    applied: list[Applied] = field(default_factory=list[Applied])
+    values: list[Array] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
 
 
 _log = logging.getLogger("globalstep")

@@ -78,7 +78,7 @@ class Lookups:
         of_batches: What the model has seen of each batch, for its `step`.
     """
 
-    ids: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    ids: Mapping[str, Array] = field(default_factory=dict)
     of_batches: Sequence[Any] = ()
 
 
@@ -93,7 +93,7 @@ class Values:
     """
 
     dense: Mapping[str, Array]
-    rows: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    rows: Mapping[str, Array] = field(default_factory=dict)
     lookups: Lookups = field(default_factory=Lookups)
 
 
@@ -110,10 +110,10 @@ class StepResult:
     """
 
     loss: float
-    gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    rows: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    updates: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+    rows: Mapping[str, Array] = field(default_factory=dict)
+    updates: Mapping[str, Array] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Model(Protocol):

@@ -57,7 +57,7 @@ class TrainedModel:
     declared: DeclaredModel
     scope: str
     rules: GradientRules = field(default_factory=GradientRules)
-    decays: Mapping[str, float] = field(default_factory=dict[str, float])
+    decays: Mapping[str, float] = field(default_factory=dict)
     increment: Increment | None = None
 
     @property
@@ -110,6 +110,9 @@ class Stepper:
         # In the model's order, in which a norm over all of them is added up too.
         self._dense = tuple(key for key, parameter in model.parameters.items() if parameter.trained)
         self._sparse = [key for key, table in model.tables.items() if table.trained]
+        rules = trained.rules
+        # Whether gradients are pushed as they were computed.
+        self._pushes_as_is = not (self._sparse or trained.decays or rules.clip_value or rules.clip_norm)
         self._reads = [name(key) for key in self._names]
         self._loss_type = trained.loss_dtype.type
         # By the parameters that a step changes: a loss need not depend on all.
@@ -234,15 +237,13 @@ class Stepper:
     def _prepared(self, values: Values, found: StepResult, dense: tuple[str, ...]) -> tuple[list[Array], list[Rows]]:
         """Give the gradients as they are pushed."""
         gradients = list(map(found.gradients.__getitem__, dense))
-        gradients += map(found.rows.__getitem__, self._sparse)
-        rules, decays = self._trained.rules, self._trained.decays
-        if rules.clip_value is not None or rules.clip_norm is not None:
-            gradients = [np.asarray(one) for one in clipped(gradients, rules)]
-        for at, key in enumerate(dense if decays else ()):
-            if decay := decays.get(key):
-                gradients[at] = np.asarray(decayed(gradients[at], values.dense[key], decay))
-        if not self._sparse:
+        if self._pushes_as_is:
             return gradients, []
+        gradients += map(found.rows.__getitem__, self._sparse)
+        gradients = [np.asarray(one) for one in clipped(gradients, self._trained.rules)]
+        for at, key in enumerate(dense):
+            if decay := self._trained.decays.get(key):
+                gradients[at] = np.asarray(decayed(gradients[at], values.dense[key], decay))
         ids, count = values.lookups.ids, len(dense)
         rows = [Rows(ids[key], one) for key, one in zip(self._sparse, gradients[count:], strict=True)]
         return gradients[:count], rows

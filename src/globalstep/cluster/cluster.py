@@ -23,14 +23,14 @@ class JobDef:
     """One job of a `ClusterDef`: its name, and the address of each of its tasks."""
 
     name: str = ""
-    tasks: dict[int, str] = field(default_factory=dict[int, str])
+    tasks: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass
 class ClusterDef:
     """A cluster as plain data, shaped like TensorFlow's protocol buffer of that name."""
 
-    job: list[JobDef] = field(default_factory=list[JobDef])
+    job: list[JobDef] = field(default_factory=list)
 
 
 @dataclass

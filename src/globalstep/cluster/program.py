@@ -113,7 +113,7 @@ class Program:
 
     variables: Sequence[ProgramVariable]
     optimizers: Sequence[OptimizerDecl] = ()
-    increments: Mapping[str, Set[int]] = field(default_factory=dict[str, Set[int]])
+    increments: Mapping[str, Set[int]] = field(default_factory=dict)
     copied: Sequence[tuple[str, str]] = ()
 
 

@@ -166,7 +166,7 @@ class OptimizerRule:
     kind: str
     hypers: Mapping[str, RuleHyper]
     slots: tuple[Slot, ...] = ()
-    scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+    scalars: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ class TensorWriter:
         size: Bytes so far, padding included.
     """
 
-    pieces: list[memoryview] = dataclasses.field(default_factory=list[memoryview])
-    dtypes: list[str] = dataclasses.field(default_factory=list[str])
+    pieces: list[memoryview] = dataclasses.field(default_factory=list)
+    dtypes: list[str] = dataclasses.field(default_factory=list)
     size: int = 0
 
     def add(self, array: Array, into: pb.TensorRef) -> None:

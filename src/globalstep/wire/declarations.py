@@ -84,9 +84,9 @@ class OptimizerDecl:
     kind: str
     #: Hyper-parameters: constants, or expressions over steps and scalar Variables that the sequencer
     #: evaluates for each push.
-    hypers: Mapping[str, Expr] = field(default_factory=dict[str, Expr])
+    hypers: Mapping[str, Expr] = field(default_factory=dict)
     #: Variable name -> names of its slot Variables, in the rule's order.
-    slots: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    slots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: Names of the rule's scalar state Variables (Adam's beta powers), in the rule's order; they live on
     #: the sequencer.
     scalars: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class OptimizerUse:
     #: Whether the optimizer's scalar state (beta powers) moves on with this push.
     finish: bool = True
     #: Hyper-parameters that the worker computed itself (callables).
-    overrides: Mapping[str, float] = field(default_factory=dict[str, float])
+    overrides: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +184,12 @@ class PushId(NamedTuple):
 class Push:
     """All that one push changes, over all shards, and what it wants to read right after itself."""
 
-    ops: Sequence[Op] = field(default_factory=list[Op])
-    increments: list[Increment] = field(default_factory=list[Increment])
-    uses: list[OptimizerUse] = field(default_factory=list[OptimizerUse])
-    reads: Sequence[Read] = field(default_factory=list[Read])
+    ops: Sequence[Op] = field(default_factory=list)
+    increments: list[Increment] = field(default_factory=list)
+    uses: list[OptimizerUse] = field(default_factory=list)
+    reads: Sequence[Read] = field(default_factory=list)
     #: Step name -> value that the worker computed from, for staleness.
-    seen_steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    seen_steps: Mapping[str, int] = field(default_factory=dict)
     #: Any hashable: pushes of the same one have the same ops, increments, uses and reads, and values of the
     #: same dtypes and shapes in them, but for how many rows and which, so that they are described once. None where that
     #: is not so.
@@ -333,7 +333,7 @@ class Outcome:
     #: Its place in the run's mutation sequence, from 1; 0 when refused.
     index: int = 0
     #: Steps right after it (for a refused push: at the refusal).
-    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    steps: Mapping[str, int] = field(default_factory=dict)
     #: Largest number of increments of a carried step between the worker's read and this push.
     staleness: int = 0
     #: Whether this is the answer to a retry.

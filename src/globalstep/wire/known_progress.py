@@ -24,7 +24,7 @@ class Known:
     #: An entry that was decided.
     index: int = 0
     #: The steps right after an entry, and which that is: `index`, or one before it where the steps there are unknown.
-    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    steps: Mapping[str, int] = field(default_factory=dict)
     steps_index: int = 0
     #: The sequencer itself said so when the incarnation ended: there is no later entry.
     last: bool = False

@@ -12,9 +12,7 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    ResourceExhaustedError,
 )
-from globalstep.files.storage import LocalStorage
 from globalstep.runtime.clock import ManualClock
 from globalstep.tf1.graph.graph import Graph, as_node
 from globalstep.tf1.sessions.saver import Saver
@@ -386,31 +384,6 @@ def test_a_url(model, make_session):
     session.cluster.values["w"] += 1
     saver.restore(session, paths[2])
     np.testing.assert_array_equal(session.cluster.values["w"], before)
-
-
-def test_a_full_disk_leaves_the_last_checkpoint_and_a_later_save_works(model, make_session, tmp_path):
-    class Full(LocalStorage):
-        full = False
-
-        def sync_file(self, file):
-            if self.full:
-                raise OSError(28, "No space left on device")
-            super().sync_file(file)
-
-    storage = Full()
-    session = make_session(shards=2, storage=storage)
-    session.initialize()
-    saver = Saver(storage=storage)
-    first = saver.save(session, str(tmp_path / "m"), global_step=1)
-    before = files_in(tmp_path)
-    storage.full = True
-    with pytest.raises(ResourceExhaustedError, match=r"m-2\.shard.*No space left on device"):
-        saver.save(session, str(tmp_path / "m"), global_step=2)
-    assert files_in(tmp_path) == before
-    assert latest_checkpoint(str(tmp_path)) == first
-    storage.full = False
-    assert latest_checkpoint(str(tmp_path)) == first
-    assert saver.save(session, str(tmp_path / "m"), global_step=2) == latest_checkpoint(str(tmp_path))
 
 
 def partitioned(parts, rows=7):

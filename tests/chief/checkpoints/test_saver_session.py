@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.errors import NotFoundError
 from globalstep.tf1.sessions.saver import Saver
 
@@ -18,35 +18,6 @@ def build(trained_steps=0):
     loss = gs.reduce_sum(w * w)
     train = gs.train.MomentumOptimizer(0.125, 0.5).minimize(loss, global_step=step)
     return w, step, train
-
-
-def test_train_save_restore_in_a_new_session_and_go_on(tmp_path):
-    w, step, train = build()
-    with gs.Session() as sess:
-        sess.run(gs.global_variables_initializer())
-        for _ in range(5):
-            sess.run(train)
-        path = Saver().save(sess, str(tmp_path / "m"), global_step=step)
-        for _ in range(3):
-            sess.run(train)
-        expected = sess.run(w)
-    assert path.endswith("m-5")
-    index = verify(path)
-    assert index.steps == {"global_step": 5}
-    assert {name: saved.kind for name, saved in index.variables.items()} == {
-        "w": "variable",
-        "w/Momentum": "slot",
-        "global_step": "step",
-    }
-    with gs.Graph().as_default():
-        w, step, train = build()
-        with gs.Session() as sess:
-            Saver().restore(sess, path)
-            assert sess.run(step) == 5
-            for _ in range(3):
-                sess.run(train)
-            assert sess.run(step) == 8
-            np.testing.assert_array_equal(sess.run(w), expected)
 
 
 def test_a_moving_average_restores_as_the_variable(tmp_path):

@@ -189,17 +189,6 @@ def test_a_worker_initializes_its_own_again_when_the_ps_tasks_have_lost_all(task
     first.close()
 
 
-def test_with_a_failover_time_too_the_others_initialize_their_own(tasks, tmp_path):
-    arguments = {"checkpoint_dir": str(tmp_path), "save_checkpoint_steps": 1000, "failover_secs": 600.0}
-    first, second = Task(tasks, 0, monitored, **arguments), Task(tasks, 1, monitored, **arguments, max_wait_secs=20)
-    assert [first.acts_as_chief, second.acts_as_chief] == [True, False]
-    assert second.run(second.own).tolist() == [1.0, 1.0]
-    second.step()
-    second.close()
-    first.step()
-    first.close()
-
-
 def test_who_takes_the_place_of_a_chief_that_died_at_the_last_step_saves_it(tasks, tmp_path):
     arguments = {"checkpoint_dir": str(tmp_path), "save_checkpoint_steps": 4, "failover_secs": 600.0}
     first, second = (

@@ -109,18 +109,6 @@ def test_a_step_that_rises_by_eight_ends_at_the_first_value_at_or_beyond_the_lim
     assert (tmp_path / "model.ckpt-24.index.json").exists()
 
 
-def test_the_limit_is_in_force_before_any_worker_is_let_in(cluster):
-    chief = Task(cluster, last_step=1)
-    worker = Task(cluster, is_chief=False)
-    assert cluster.sequencer.limits == {"global_step": 1}
-    worker.step()
-    worker.step()
-    assert worker.session.should_stop()
-    assert cluster.sequencer.steps == {"global_step": 1}
-    worker.close()
-    chief.close()
-
-
 def test_num_steps_counts_from_the_chiefs_start(cluster, tmp_path):
     chief = Task(cluster, hooks=[StopAtStepHook(num_steps=3)], checkpoint_dir=str(tmp_path))
     assert cluster.sequencer.limits == {"global_step": 3}
@@ -151,32 +139,6 @@ def test_num_steps_counts_in_a_session_that_a_program_makes_by_itself(cluster):
                 session.run(train.train, {train.by: 1.0})
     assert cluster.sequencer.steps == {"global_step": 3}
     chief.close()
-
-
-def test_the_final_checkpoint_is_the_last_step(cluster, tmp_path):
-    chief = Task(cluster, last_step=4, checkpoint_dir=str(tmp_path))
-    worker = Task(cluster, is_chief=False)
-    chief.step()
-    for _ in range(5):
-        worker.step()
-    chief.step()
-    worker.close()
-    chief.close()
-    assert (tmp_path / "model.ckpt-4.index.json").exists()
-    assert f'model_checkpoint_path: "{tmp_path}/model.ckpt-4"' in (tmp_path / "checkpoint").read_text()
-
-
-def test_training_goes_on_where_it_stopped(cluster, tmp_path):
-    for last_step in (10, 20):
-        run = LocalCluster(shards=last_step // 10)
-        chief = Task(run, last_step=last_step, checkpoint_dir=str(tmp_path))
-        seen = []
-        while not chief.session.should_stop():
-            seen.append(chief.step())
-        assert chief.w() == [float(last_step)] * 2
-        chief.close()
-        run.close()
-        assert seen == list(range(last_step - 10, last_step))
 
 
 def test_a_chief_that_comes_back_takes_over_without_a_restore(cluster, tmp_path, caplog):
@@ -235,18 +197,6 @@ def test_after_all_ps_lost_their_state_nothing_of_the_old_life_is_taken(cluster,
         asleep.pull([Read("w")])
     assert worker.step() in (steps, steps + 1)
     assert chief.w() == [steps + 2.0, steps + 2.0]
-    worker.close()
-    chief.close()
-
-
-def test_a_worker_joins_the_new_life(cluster, tmp_path):
-    chief = Task(cluster, last_step=50, checkpoint_dir=str(tmp_path))
-    worker = Task(cluster, is_chief=False)
-    worker.step()
-    cluster.lose(0)
-    assert chief.step() == 0
-    assert worker.step() == 1
-    assert chief.w() == [2.0, 2.0]
     worker.close()
     chief.close()
 

@@ -291,6 +291,8 @@ def test_what_a_restore_discards_is_counted_as_lost(job, tmp_path):
     assert found.proven, found.findings
     assert (found.steps["global_step"].value, found.steps["global_step"].pushes) == (6, 6)
     assert [item.lost for item in found.incarnations] == [3, 0]
+    first = found.incarnations[0]
+    assert (first.unrecorded, first.lost_at_least) == (0, False), "a sequencer that is there knows all"
     assert found.workers["/job:chief/task:0"].lost == 3
     # A restart without a checkpoint discards all.
     third = job.begin()
@@ -359,29 +361,6 @@ def test_what_nobody_knows_is_not_said_to_be_nothing(job, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "lost        not known" in printed
     assert re.search(rf"^{audit(str(tmp_path)).incarnations[0].number} .* \?$", printed, re.MULTILINE)
-
-
-def test_a_run_that_came_to_its_end_has_lost_nothing(tmp_path, capsys):
-    train(tmp_path, 20)
-    train(tmp_path, 30)
-    assert main(["audit", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert not any(item.lost_at_least for item in audit(str(tmp_path)).incarnations)
-    assert "\nlost" not in printed
-    assert "?" not in printed
-
-
-def test_a_sequencer_that_is_there_knows_all_that_a_restore_discards(job, tmp_path):
-    chief = job.begin()
-    push(chief, 2)
-    ledger = job.ps.controls[0].handler.shard.now.ledger.dumped_later()()
-    push(chief, 3)
-    chief.journal.catch_up()
-    again = job.begin(ledger)
-    push(again, 1)
-    again.journal.catch_up()
-    first = audit(str(tmp_path)).incarnations[0]
-    assert (first.lost, first.unrecorded, first.lost_at_least) == (3, 0, False)
 
 
 def test_a_step_that_the_program_assigns_begins_anew(job, tmp_path):
@@ -728,20 +707,6 @@ def killed_and_back(job, chief, monkeypatch):
     push(chief)
     monkeypatch.undo()
     assert chief.journal.catch_up()
-
-
-def test_a_journal_that_could_not_be_fetched_is_whole_after_a_kill_of_the_sequencer(job, tmp_path, monkeypatch):
-    """With durability="log": what nobody had stored comes back with the log."""
-    chief = job.begin(policy=RunPolicy(durability="log"))
-    push(chief, 5)
-    assert chief.journal.catch_up()
-    fail_to_fetch(chief, monkeypatch)
-    push(chief, 3)
-    killed_and_back(job, chief, monkeypatch)
-    found = audit(str(tmp_path))
-    assert found.proven, found.findings
-    assert found.steps["global_step"].pushes == 9
-    assert len(found.incarnations) == 1
 
 
 @pytest.mark.parametrize("shards", [1, 2])

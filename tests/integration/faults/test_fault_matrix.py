@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from branches import branches_of, taken
 from fault_cluster import LAST_STEP, WAIT_SECS, FaultCluster, Killed, Watcher
 from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page, table
 from pairwise import pairwise
@@ -16,9 +15,7 @@ from pairwise import pairwise
 from globalstep.errors import AbortedError, UnavailableError
 from globalstep.runtime.faults import SEND
 from globalstep.wire.declarations import OutcomeKind
-from globalstep.worker.client import calls
-from globalstep.worker.protocol import push_messages, push_protocol
-from globalstep.worker.transport import shm_transport
+from globalstep.worker.protocol import push_messages
 
 #: Pushes before the first checkpoint, and from there to the fault.
 BEFORE_SAVE, BEFORE_FAULT = 3, 2
@@ -258,89 +255,6 @@ def ends_exactly(scene):
     assert told in ((0, 1) if scene.cell.fault == "kill" else (0,)), told
     scene.chief.client.finish()
     assert all(shard.over() for shard in cluster.shards)
-
-
-#: Cells whose programs together take every way that a push can take; what has two points is played at the first.
-WAYS = (
-    "ps:0-cut-before", "ps:0-kill-before", "ps:1-cut-before", "worker-stop-before", "worker-stop-restore",
-    "worker-lost-between",
-)  # fmt: skip
-_LITTLE_MEMORY = "no fault here is a lack of memory"
-_ONE_PARTICIPANT = (
-    "every push here has two participants; PUSH is a message of its own: tests/worker/protocol/test_push_protocol.py"
-)
-_PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.py"
-#: Classes that are not looked at: see tests/worker/transport/test_block_pool.py.
-_NOT_LOOKED_AT = ("BlockPool",)
-#: Branch -> why no cell takes it, over any transport.
-NOT_TAKEN = {
-    "push: except ResourceExhaustedError": _LITTLE_MEMORY,
-    "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
-    "_push_together: no_memory is not None and outcome.kind is OutcomeKind.ABANDONED": _LITTLE_MEMORY,
-    "_push_together: except (*_REFUSALS, ResourceExhaustedError)": "no part is wrong: test_push_protocol.py",
-    "push: self._packing.active": _PACKED,
-    "push: rest and result.outcome.kind is OutcomeKind.ACCEPTED": _PACKED,
-    "call: packs": _PACKED,
-    "push: not (not parts.keys() <= {shard})": _ONE_PARTICIPANT,
-    "push: except LayoutUnknownError": _ONE_PARTICIPANT,
-    "push: accepted and len(values) < len(part.reads) and (not push.patience_ms)": _ONE_PARTICIPANT,
-    "_applied_of: not answer.apply_micros": "every participant here has changes to make",
-    "_whole: self._packing.active": _ONE_PARTICIPANT,
-    "_whole: not message.known_layout": _ONE_PARTICIPANT,
-    "_whole: push.patience_ms and (not others)": _ONE_PARTICIPANT,
-    "_staging: item.contributions and (not item.closes)":
-        "no push here is a contribution: tests/worker/waits/test_contributing.py, tests/ps/aggregates",
-    "_push_together: except _REFUSALS": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
-    "_gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
-        "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
-    "_are_consistent: shard != sequencer and decided.pull.last.get(shard) != reply.pull.applied":
-        "no push comes into a read here: tests/transcripts, the simulation",
-    "_not_finite_in: message.reply is not None and message.reply.stage.not_finite":
-        "all gradients here are finite: tests/ps/shard, tests/chief/training",
-    "pull: not parts": "a read of nothing sends nothing",
-    "pull: except LayoutUnknownError": "no read here has a layout: test_push_protocol.py, the simulation",
-    "_take: except UnavailableError": "no connection breaks just when a block is asked for",
-    "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
-    "_take: not self._pool.blocks": "no memory to share: tests/worker/transport/test_shm_transport.py",
-    "_put: taken is None": "no memory to share: tests/worker/transport/test_shm_transport.py",
-    "buffer: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
-    "_placed: not place.block": "a PS task names a place only where it has put something",
-    "_answered: load is None": "no task answers a call twice",
-    "_placed: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
-        "no PS task here says what cannot be: tests/worker/transport/test_shm_transport.py",
-}  # fmt: skip
-#: Transport -> branch -> why no cell takes it there.
-NOT_TAKEN_OVER = {
-    "local": {
-        f"{where}: except LayoutUnknownError": "no stream ends, so no layout is forgotten"
-        for where in ("_push_together", "_decide")
-    }
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
-    """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
-    modules = [calls, push_protocol] + [shm_transport] * (transport == "auto")
-    ways = {name for module in modules for name in branches_of(module, without=_NOT_LOOKED_AT).values()}
-    # Control calls, and how long a call is tried: tests/worker/client/test_retry.py.
-    ways = {name for name in ways if not name.startswith(("each: ", "wait: ", "answered: "))}
-    allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
-    with taken(*modules) as found:
-        for cell in cells():
-            if cell.name in WAYS:
-                test_a_cell(clusters, transport, cell, *cell.points[0])
-    assert not sorted(ways - found - set(allowed))
-
-
-def test_the_ways_that_the_matrix_does_not_take_are_there():
-    known = {
-        name
-        for module in (calls, push_protocol, shm_transport)
-        for name in branches_of(module, without=_NOT_LOOKED_AT).values()
-    }
-    assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
 
 
 def test_every_cell_is_tested_or_says_why_there_is_none():

@@ -53,17 +53,6 @@ def test_with_sync_replicas_every_worker_makes_every_step(processes, tmp_path):
     np.testing.assert_allclose(checkpoint.get_tensor("weights"), [[1.0], [-2.0], [3.0]], atol=0.05)
 
 
-def test_a_stopped_training_goes_on_where_it_was(processes, tmp_path):
-    tasks = ["ps:0", "ps:1", "worker:0", "worker:1"]
-    for last_step in (100, 200):
-        addresses = free_addresses(4)
-        start_trainer(processes, tasks, tmp_path, last_step, addresses)
-        assert processes.wait() == dict.fromkeys(tasks, 0)
-        prefix = latest_checkpoint(str(tmp_path / "run"))
-        assert prefix.endswith(f"model.ckpt-{last_step}")
-        assert load_checkpoint(prefix).get_tensor("global_step") == last_step
-
-
 def test_a_ps_that_is_terminated_before_the_end_asks_to_be_started_again(processes):
     ps = processes.start("ps", "-m", "globalstep.ps", "--port", "0")
     while "serving on" not in processes.output("ps"):

@@ -52,13 +52,3 @@ def test_workers_that_crash_leave_ps_that_say_so_and_end_with_an_error(processes
     assert codes == {"ps:0": 3, "ps:1": 3, "worker:0": 1, "worker:1": 1}
     for ps in ("ps:0", "ps:1"):
         assert "/job:worker/task:1 left before the end of the job" in processes.output(ps)
-
-
-def test_a_worker_that_waits_for_what_nobody_initializes_ends_with_the_job(processes, start):
-    start_workers(processes, start, "--ending=stop", "--own_variable")
-    codes = processes.wait(TIMEOUT_SECS)
-    outputs = "\n".join(map(processes.output, codes))
-    assert set(codes.values()) == {0}, outputs
-    assert "Waiting for session" in processes.output("worker:1")
-    assert "the job was declared done" in processes.output("worker:1")
-    assert "of_worker_1" in processes.output("worker:1")

@@ -53,20 +53,3 @@ def test_four_workers_play_with_nets_in_local_variables(processes, tmp_path):
         first, last = map(float, re.search(r"^rewards (\S+) (\S+)$", printed, re.MULTILINE).groups())
         assert last > 0.6, (first, last)
     assert load_variable(str(run), "global_step") == 200
-
-
-@pytest.mark.parametrize("session", ["monitored", "creator", "supervisor"])
-def test_programs_in_which_every_worker_says_that_it_is_the_chief(processes, tmp_path, session):
-    run = tmp_path / "run"
-    saves = () if session == "monitored" else (f"--run_dir={run}",)
-    tasks = start(processes, "a3c_all_chiefs.py", f"--session={session}", *saves)
-    assert processes.wait(100.0) == dict.fromkeys(tasks, 0), "\n".join(map(processes.output, tasks))
-    printed = [processes.output(f"worker:{index}") for index in range(WORKERS)]
-    # Exactly one is the chief; each of the others says once where one's own Variables belong.
-    assert sorted(text.count("says is_chief=True too") for text in printed) == [0, 1, 1]
-    assert all("LOCAL_VARIABLES" in text for text in printed if "is_chief=True" in text)
-    for text in printed:
-        first, last = map(float, re.search(r"^rewards (\S+) (\S+)$", text, re.MULTILINE).groups())
-        assert last > 0.6, (first, last)
-    if session == "supervisor":
-        assert [path.name for path in run.glob("graph.pbtxt")] == ["graph.pbtxt"]

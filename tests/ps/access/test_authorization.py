@@ -6,7 +6,6 @@ import ast
 import contextlib
 import itertools
 import logging
-import random
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from counting_run import SHAPES, declarations, expected, initialize, state, step_push
+from served_tasks import TOKENS, joining, starting
 
 from globalstep.errors import (
     AbortedError,
@@ -40,7 +40,6 @@ from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
-TOKENS = {role.value: f"{role.value}-0123456789abcdef" for role in Role}
 WRONG = "wrong-0123456789abcdef"
 CARRIES = {"grpc": "grpc", "auto": "shm", "unix": "unix", "tcp": "tcp"}
 CHIEFS = {Role.CHIEF, Role.STANDBY}
@@ -57,35 +56,19 @@ def tokens_file(tmp_path):
 @pytest.fixture
 def serving(tokens_file):
     """Start PS tasks that ask for tokens."""
-    with contextlib.ExitStack() as stack:
-
-        def start(shards=1, **more):
-            found = []
-            for _ in range(shards):
-                security = SecurityOptions(tokens_file=str(tokens_file), **more)
-                found.append(PSServer(PSOptions(grace_secs=0.2, security=security)))
-                stack.callback(found[-1].close)
-                found[-1].start()
-            return found
-
-        yield start
+    with starting() as start:
+        yield lambda shards=1, **more: start(shards, security=SecurityOptions(tokens_file=str(tokens_file), **more))
 
 
 @pytest.fixture
 def joined():
     """Make clients that show a token."""
-    with contextlib.ExitStack() as stack:
+    with joining() as join:
 
-        def join(servers, token, transport="auto", **more):
-            shown = Credentials(token=TOKENS.get(token, token))
-            transports = [
-                GrpcTransport(server.address, at, transport, credentials=shown) for at, server in enumerate(servers)
-            ]
-            client = ClusterClient(transports, rng=random.Random(5), **more)
-            stack.callback(client.close)
-            return client
+        def joined(servers, token, transport="auto", **more):
+            return join(servers, transport, Credentials(token=TOKENS.get(token, token)), **more)
 
-        yield join
+        yield joined
 
 
 def unary(server, method, request, token):

@@ -24,47 +24,12 @@ def test_a_push_is_a_contribution_by_its_one_increment():
         check_contribution(many := Increment("step", contributions=1 << 20), [many], {"step": 0})
 
 
-def test_contributions_are_counted_and_the_last_one_is_known():
-    book = Aggregates()
-    assert book.count(STEP, "a", 4, (0, 1)) == 1
-    assert not book.is_last(STEP, 4)
-    assert book.count(STEP, "b", 4, (0, 1)) == 2
-    assert book.is_last(STEP, 4)
-    assert book.close("step") == 2
-    assert book.open("step", 4) is None
-
-
-def test_late_is_what_was_computed_from_another_step_or_comes_twice():
-    book = Aggregates()
-    book.count(STEP, "a", 4, (0,))
-    assert book.is_late(STEP, "b", 3, 4)
-    assert book.is_late(STEP, "b", 5, 4)
-    assert book.is_late(STEP, "a", 4, 4)
-    assert not book.is_late(STEP, "b", 4, 4)
-
-
-def test_several_of_a_client_count_where_that_is_asked_for():
-    twice = Increment("step", contributions=4, most_of_client=2)
-    book = Aggregates()
-    book.count(twice, "a", 0, (0,))
-    assert not book.is_late(twice, "a", 0, 0)
-    book.count(twice, "a", 0, (0,))
-    assert book.is_late(twice, "a", 0, 0)
-
-
 def test_what_closes_needs_an_aggregate_of_its_step():
     book, closing = Aggregates(), Increment("step", contributions=3, closes=True)
     assert book.is_late(closing, "a", 4, 4)
     book.count(STEP, "a", 4, (0,))
     assert not book.is_late(closing, "a", 4, 4)
     assert book.is_late(closing, "a", 4, 5)
-
-
-def test_the_first_contribution_for_another_value_takes_the_place_of_the_others():
-    book = Aggregates()
-    book.count(STEP, "a", 4, (0,))
-    assert book.count(STEP, "b", 9, (0,)) == 1
-    assert book.open("step", 4) is None
 
 
 def test_contributions_that_do_not_fit_are_refused():

@@ -48,20 +48,6 @@ def test_every_decision_is_written_down(ledger):
     assert part.clients == [(0, "c", "/job:worker/task:0")]
 
 
-def test_a_client_whose_task_is_heard_of_after_its_first_push_gets_a_number_with_it():
-    book, tasks = Ledger(1, 0), {}
-    book.declare_step("global_step")
-    book.journal = Journal("a life", book, lambda client: tasks.get(client, ""))
-    push(book, 1)
-    push(book, 2)
-    tasks["c"] = "/job:worker/task:0"
-    push(book, 3)
-    push(book, 4)
-    part = book.journal.read("", 0, 0, 0, 0)
-    assert part.clients == [(0, "c", ""), (1, "c", "/job:worker/task:0")]
-    assert rows(part)["client"].tolist() == [0, 0, 1, 1]
-
-
 def test_a_step_that_two_increments_move_has_one_record(ledger):
     ledger.declare_step("other")
     push(ledger, 1, [Increment("global_step"), Increment("other", 5), Increment("global_step", 2)])

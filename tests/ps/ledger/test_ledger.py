@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
+from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.push_table import WINDOW
 from globalstep.wire.declarations import Increment, PushId, StopLimit
@@ -44,37 +44,6 @@ def test_a_limit_counts_from_the_present_step_and_the_push_that_steps_over_it_is
     assert ledger.steps == {"global_step": 24}
     assert ledger.limit_reached()
     assert ledger.over_limit(STEP), "nothing moves the step any more, however little"
-
-
-def test_unknown_steps_are_refused():
-    ledger = make()
-    with pytest.raises(NotFoundError, match="G_global_step"):
-        ledger.set_limit(StopLimit("G_global_step", last_step=1))
-    with pytest.raises(InvalidArgumentError, match="not a step of this run"):
-        ledger.check_increments([Increment("w")])
-
-
-def test_an_increment_is_visible_only_when_every_participant_has_applied_it():
-    ledger = make(3)
-    admit(ledger, "a", 1, (0, 1, 2))
-    admit(ledger, "b", 1, (0, 2))
-    assert ledger.visible == {"global_step": 0}
-    ledger.raise_floor(2, 2)
-    assert ledger.visible == {"global_step": 0}
-    ledger.raise_floor(1, 1)
-    assert ledger.visible == {"global_step": 2}
-
-
-def test_entries_form_a_chain_for_each_participant():
-    ledger = make(3)
-    admit(ledger, "a", 1, (1, 2))
-    admit(ledger, "b", 1, (2,))
-    admit(ledger, "c", 1, (1,))
-    assert [(e.index, e.previous) for e in ledger.pending(1, 3)] == [(1, 0), (3, 1)]
-    assert [(e.index, e.previous) for e in ledger.pending(2, 3)] == [(1, 0), (2, 1)]
-    assert [e.index for e in ledger.pending(2, 1)] == [1]
-    ledger.raise_floor(2, 1)
-    assert [e.index for e in ledger.pending(2, 3)] == [2]
 
 
 def test_old_and_impossible_floors():

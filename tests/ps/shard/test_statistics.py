@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, initialize, step_push
-from served_tasks import joining, starting
 
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard.statistics import STALENESS_BUCKETS
@@ -81,20 +80,6 @@ def test_a_read_with_a_place_in_the_order_is_no_push(connected, shards):
     # The assigns of the beginning, and each time a push and an assign, which has no part on the sequencer.
     assert (now.accepted, now.ordered_reads) == (5, 2)
     assert sum(item.ordered_reads for item in counted(client)) == 2
-
-
-def test_the_same_bytes_over_grpc():
-    with starting() as serving, joining() as join:
-        client = join(serving(2), "grpc")
-        initialize(client)
-        for _ in range(3):
-            client.push(step_push(reads=("w", "b")))
-        first, second = counted(client)
-    # w and e are on the first, b and the step on the second.
-    assert (first.bytes_in, second.bytes_in) == (3 * (PADDED["w"] + PADDED["e"]), 3 * PADDED["b"])
-    assert (first.bytes_out, second.bytes_out) == (3 * PADDED["w"], 3 * PADDED["b"])
-    assert (first.applied, second.applied, first.accepted, second.accepted) == (4, 4, 0, 4)
-    assert 0 < first.apply_secs < first.secs
 
 
 def test_retries_are_counted_as_duplicates_and_their_bytes_as_bytes(connected):

@@ -7,7 +7,6 @@ from stand_ins import LossyTransport, StandingStill
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
-from globalstep.ps.members.presence import UNMET_SECS
 from globalstep.runtime.clock import ManualClock
 
 WORKER = "/job:worker/task:1"
@@ -59,19 +58,6 @@ def test_a_task_that_cannot_be_told_is_named(joined):
     with pytest.raises(UnavailableError, match=r"^Finish failed for \d+ s .*/job:ps/task:1"):
         client.finish()
     assert done(ps)[0]
-
-
-def test_a_task_that_lost_its_state_ends_with_the_job(joined):
-    ps, client = joined(times=0)
-    initialize(client)
-    clock = ManualClock()
-    lost = LocalPS(2, clock=clock).controls[1].handler.shard
-    ps.controls[1].handler.shard = lost
-    client.finish()
-    assert done(ps) == [True, True]
-    assert not lost.over()  # who has not found it yet hears of the end from it
-    clock.advance(UNMET_SECS + 1.0)
-    assert lost.over()
 
 
 @pytest.fixture

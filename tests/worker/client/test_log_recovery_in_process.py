@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from stand_ins import Stored
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
-    AbortedError,
-    DataLossError,
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
@@ -32,10 +29,8 @@ from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader
 from globalstep.runtime.clock import SYSTEM_CLOCK
-from globalstep.runtime.faults import AFTER
 from globalstep.wire.declarations import (
     Increment,
     Op,
@@ -214,74 +209,6 @@ def test_every_kind_of_change_comes_back_bit_for_bit(begin, connect, shards, cut
     assert "never" in statuses[0].uninitialized
 
 
-@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("base", [False, True], ids=["from the beginning", "from a base"])
-def test_a_task_that_is_killed_during_a_save_comes_back(begin, connect, victims, base):
-    """The segment that began with the cut has no base yet; the log is played through it."""
-    (tasks, client), rng = begin(2), np.random.default_rng(6)
-    other = connect(tasks)
-    for push in change(rng):
-        other.push(push)
-    if base:
-        with client.snapshot():
-            pass
-    with client.snapshot():
-        for push in change(rng):
-            other.push(push)
-        before, steps, incarnation = everything(other), other.global_steps(), client.incarnation
-        tasks.kill(*victims)
-        assert everything(other) == before
-        assert other.global_steps() == steps
-    assert {status.incarnation for status in client.refresh()} == {incarnation}
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(begin, calm, tmp_path, shards):
-    class DieAfter:
-        method = ""
-
-        def at(self, point, method):
-            if (point, method) == (AFTER, self.method):
-                self.method = ""
-                tasks.kill(*self.victims)
-                raise LostStateError("killed")
-
-    for method in ["push"] if shards == 1 else ["stage", "push", "commit"]:
-        for victims in [(0,), (shards - 1,), tuple(range(shards))]:
-            faults = DieAfter()
-            tasks, client = begin(shards, tmp_path / f"{method}{victims}", faults=faults)
-            rng = np.random.default_rng(4)
-            push = next(change(rng))
-            client.push(push)
-            faults.method, faults.victims = method, victims
-            result = client.push(push)
-            assert not faults.method
-            assert client.global_steps() == {"step": 2}
-            assert [value.tobytes() for value in result.values] == [
-                value.tobytes() for value in client.pull([Read("a"), Read("b"), Read("step")])
-            ]
-            twin = calm(shards)
-            twin.push(push)
-            twin.push(push)
-            assert everything(client) == everything(twin)
-
-
-def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(begin, connect):
-    tasks, client = begin(1)
-    other = connect(tasks)
-    push = next(change(np.random.default_rng(4)))
-    other.push(push)
-    with client.snapshot():
-        pass
-    before = everything(client)
-    tasks.kill(0)
-    other._protocol._sequence -= 1
-    again = other.push(push)
-    assert again.outcome.duplicate
-    assert [value.tobytes() for value in again.values] == [before[name] for name in ("a", "b", "step")]
-    assert everything(client) == before
-
-
 def test_a_refusal_comes_back_too(begin):
     tasks, client = begin(1)
     client.open([StopLimit("step", last_step=1)])
@@ -314,31 +241,6 @@ def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(begin, connec
     twin = calm(2)
     twin.push(push)
     assert everything(client) == everything(twin)
-
-
-def test_a_full_disk_loses_nothing_and_lets_nothing_through(begin, calm, monkeypatch):
-    _, client = begin(1)
-    push = next(change(np.random.default_rng(4)))
-    client.push(push)
-    before = everything(client)
-    real, left = os.writev, [3]
-
-    def full(file, buffers):
-        if left[0] > 0:
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(file, buffers)
-
-    monkeypatch.setattr(log_file.os, "writev", full)
-    # The task drops its state; it cannot come back while there is no room; then it does, and the push is done, once.
-    client.push(push)
-    assert left == [0]
-    assert client.global_steps() == {"step": 2}
-    twin = calm(1)
-    twin.push(push)
-    assert everything(twin) == before
-    twin.push(push)
-    assert everything(twin) == everything(client)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -385,20 +287,6 @@ def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(begin, 
     other.refresh()
     assert other.push(push).outcome.kind is OutcomeKind.ACCEPTED
     assert client.global_steps() == {"step": 2}
-
-
-def test_a_damaged_log_is_refused_as_a_whole_and_says_where(begin):
-    tasks, client = begin(1)
-    for push in change(np.random.default_rng(4)):
-        client.push(push)
-    path = tasks.folder(0) / "segment-00000001.log"
-    tasks.kill(0)
-    data = bytearray(path.read_bytes())
-    data[300] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(LostStateError, match=r"cannot come back from a log: .*segment-00000001.log is damaged at byte"):
-        client.pull([Read("a")])
-    assert tasks.controls[0].handler.shard.view().incarnation == 0
 
 
 def shorten(folder, records):
@@ -467,28 +355,6 @@ def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_need
     with client.snapshot():
         pass
     assert not (tasks.folder(0) / "segment-00000001.log").exists()
-
-
-def test_a_base_that_is_damaged_is_refused(begin, tmp_path):
-    tasks, client = begin(1)
-    with client.snapshot():
-        pass
-    path = tasks.folder(0) / "base-00000002.safetensors"
-    tasks.kill(0)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    request = pb.LogRequest(incarnation=client.incarnation, directory=str(tmp_path), shard=0, shards=1)
-    with pytest.raises(DataLossError, match="base-00000002.safetensors is damaged"):
-        tasks.controls[0].call("Recover", request)
-
-
-def test_without_a_log_all_is_lost_as_before(begin, tmp_path):
-    tasks, client = begin(1, policy=RunPolicy())
-    assert not (tmp_path / "log").exists()
-    tasks.kill(0)
-    with pytest.raises(AbortedError, match="holds no state"):
-        client.pull([Read("a")])
 
 
 def test_a_run_without_a_place_for_its_log_does_not_begin(begin, connect, tmp_path):

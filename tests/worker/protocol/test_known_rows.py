@@ -6,11 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from counting_run import RATE, STEP, USES, FaultPlan, initialize, state
+from counting_run import RATE, STEP, USES, initialize, state
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.local import LocalPS
-from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import (
     Op,
     OpKind,
@@ -91,21 +90,6 @@ def test_pushes_of_any_rows_are_told_once(shards, connected):
     assert state(client)["e"] == expected.e.tolist()
     assert state(client)["w"] == [RATE * len(ROWS)] * 3
     assert client.global_steps() == {"global_step": len(ROWS)}
-
-
-@pytest.mark.parametrize("point", [BEFORE, AFTER])
-def test_lost_requests_and_lost_replies_change_no_row_twice(shards, connected, point):
-    ps, expected = LocalPS(shards), Expected()
-    client = connected(ps)
-    initialize(client)
-    for control in ps.controls:
-        control.handler.faults = FaultPlan(point, METHODS)
-    for ids in ROWS * 4:
-        expected.push(ids)
-        (rows, _) = client.push(rows_push(ids, read=[0, 1])).values
-        np.testing.assert_array_equal(rows, expected.e[:2])
-    assert sum(control.handler.faults.fired for control in ps.controls) > 10
-    assert state(client)["e"] == expected.e.tolist()
 
 
 def test_a_layout_that_a_shard_has_forgotten_is_told_again(shards, connected):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from served_tasks import joining, starting
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
-    AbortedError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -146,17 +144,6 @@ def kinds_of(sent):
     return [request.WhichOneof("kind") for request in sent]
 
 
-def test_a_push_brings_back_the_values_right_after_it(shards, connected):
-    client = connected(LocalPS(shards))
-    initialize(client)
-    for count in range(1, 4):
-        result = client.push(step_push(reads=("e", "global_step", "w")))
-        want = expected(count)
-        assert [value.tolist() for value in result.values] == [want["e"], count, want["w"]]
-        assert result.outcome.steps == client.global_steps() == {"global_step": count}
-    assert state(client) == expected(3)
-
-
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 def test_lost_requests_and_lost_replies_change_nothing_twice(shards, connected, point):
     faults = FaultPlan(point, ALL_METHODS)
@@ -221,95 +208,6 @@ def test_a_push_that_is_dropped_takes_nothing_of_what_was_kept_with_it(shards, c
     np.testing.assert_allclose(found, -RATE * np.array([100, 0.3, 0.0]), rtol=0, atol=RATE / 64)
 
 
-@pytest.mark.parametrize(
-    "shards", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3))], indirect=True
-)
-def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(shards, connected):
-    """The proof of part 1: each push adds 1 to a sum; step and sum agree to the last bit."""
-    faults = FaultPlan(AFTER, frozenset({"push", "commit"}))
-    ps = LocalPS(shards, faults=faults)
-    clients = [connected(ps, clock=ManualClock(), member=False, retry_secs=1e9) for _ in range(3)]
-    initialize(clients[0])
-    failures: list[BaseException] = []
-
-    def work(client: ClusterClient, count: int) -> None:
-        try:
-            for _ in range(count):
-                client.push(step_push(scale=-2.0))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [
-        threading.Thread(target=work, args=(client, count), name=f"pusher-{count}")
-        for client, count in zip(clients, (667, 667, 666), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert clients[0].global_steps() == {"global_step": 2000}
-    want = expected(2000)
-    want.update({name: np.full(shape, 2000.0).tolist() for name, shape in SHAPES.items()})
-    assert state(clients[1]) == want
-    assert faults.fired >= 2000 // 2
-
-
-def test_values_that_come_back_are_one_cut_over_all_shards(connected):
-    """Each push adds the same everywhere, so in any consistent cut all elements are equal."""
-    ps = LocalPS(3)
-    clients = [connected(ps) for _ in range(3)]
-    initialize(clients[0])
-    torn: list[list[float]] = []
-    barrier = threading.Barrier(3)
-
-    def work(client: ClusterClient) -> None:
-        barrier.wait()
-        for _ in range(100):
-            values = client.push(step_push(reads=tuple(SHAPES))).values
-            pulled = client.pull([Read(name) for name in SHAPES])
-            for cut in (values, pulled):
-                seen = {float(value.flat[0]) for value in cut}
-                if len(seen) != 1:
-                    torn.append(sorted(seen))
-
-    threads = [threading.Thread(target=work, args=(client,), name="cutter") for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert torn == []
-    assert state(clients[0]) == expected(300)
-
-
-@pytest.mark.parametrize("method", ["push", "commit"])
-def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_between(connected, method):
-    """The simulation found it: a shard that is asked again gives the values of now, the others those of the push."""
-
-    class PushBetween:
-        def __init__(self) -> None:
-            self.struck = False
-
-        def at(self, point: str, called: str) -> None:
-            if armed and point == AFTER and called == method and not self.struck:
-                self.struck = True
-                other.push(step_push())
-                raise UnavailableError("injected")
-
-    armed: list[bool] = []
-    faults = PushBetween()
-    ps = LocalPS(3, faults=faults)
-    client, other = (connected(ps, clock=ManualClock(), member=False) for _ in range(2))
-    initialize(client)
-    other.pull([Read("w")])
-    armed.append(True)
-    result = client.push(step_push(reads=tuple(SHAPES)))
-    assert faults.struck
-    assert result.outcome.steps == {"global_step": 1}
-    assert {float(value.flat[0]) for value in result.values} == {2 * RATE}
-    assert state(client) == expected(2)
-
-
 @pytest.mark.parametrize(("count", "method"), [(1, "push"), (2, "push"), (2, "commit")])
 def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_same(connected, count, method):
     """The simulation found it: a worker that slept past its lease woke up in the middle of a push."""
@@ -334,17 +232,6 @@ def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_s
     result = client.push(step_push(reads=tuple(SHAPES)))
     assert faults.struck
     assert [value.tolist() for value in result.values] == [expected(1)[name] for name in SHAPES]
-
-
-def test_no_push_is_accepted_beyond_the_limit(shards, connected):
-    ps = LocalPS(shards)
-    clients = [connected(ps) for _ in range(2)]
-    initialize(clients[0])
-    clients[0].open([StopLimit("global_step", last_step=7)])
-    kinds = [client.push(step_push()).outcome.kind for _ in range(5) for client in clients]
-    assert kinds.count(OutcomeKind.ACCEPTED) == 7
-    assert kinds[7:] == [OutcomeKind.REFUSED_DONE] * 3
-    assert state(clients[1]) == expected(7)
 
 
 def test_a_push_without_a_step_is_accepted_at_the_limit(shards, connected):
@@ -394,49 +281,6 @@ def test_a_vacant_ps_serves_nothing(connected):
         client.pull([Read("w")])
 
 
-def test_a_task_that_lost_its_state_refuses_until_all_are_restored(connected):
-    ps = LocalPS(2)
-    client = connected(ps)
-    initialize(client)
-    client.push(step_push())
-    empty = LocalPS(2)
-    # Task 0 restarts: the same address, nothing in it.
-    client.run.transports[0]._control = empty.controls[0]
-    with pytest.raises(AbortedError, match="holds no state"):
-        client.push(step_push())
-    with pytest.raises(AbortedError):
-        client.pull([Read("w"), Read("b")])
-    client.begin(sequencer=1, open=True)
-    initialize(client)
-    assert state(client) == expected(0)
-
-
-def test_a_client_of_an_old_incarnation_is_refused_and_changes_nothing(shards, connected):
-    ps = LocalPS(shards)
-    old, chief = connected(ps), connected(ps)
-    initialize(old)
-    chief.begin(sequencer=shards - 1, open=True)
-    initialize(chief)
-    with pytest.raises(AbortedError, match="incarnation"):
-        old.push(step_push())
-    assert state(chief) == expected(0)
-    old.refresh()
-    old.push(step_push())
-    assert state(chief) == expected(1)
-
-
-def test_during_initialization_only_the_owner_is_served(shards, connected):
-    ps = LocalPS(shards)
-    chief, worker = connected(ps), connected(ps)
-    chief.begin(sequencer=shards - 1, open=False)
-    initialize(chief)
-    with pytest.raises(AbortedError, match="is being initialized"):
-        worker.pull([Read("w")])
-    chief.open([StopLimit("global_step", num_steps=1)])
-    assert worker.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
-    assert worker.push(step_push()).outcome.kind is OutcomeKind.REFUSED_DONE
-
-
 def test_rates_are_evaluated_at_the_step_before_the_push(shards, connected):
     client = connected(LocalPS(shards))
     variables, _ = declarations(shards)
@@ -457,35 +301,6 @@ def test_overrides_beat_the_declared_rate(shards, connected):
     assert client.push(push).values[0].tolist() == [3.0] * 3
 
 
-def test_staleness_is_reported(shards, connected):
-    ps = LocalPS(shards)
-    slow, fast = connected(ps), connected(ps)
-    initialize(slow)
-    for _ in range(4):
-        fast.push(step_push())
-    push = step_push()
-    push.seen_steps = {"global_step": 1}
-    assert slow.push(push).outcome.staleness == 3
-
-
-def test_a_snapshot_is_a_cut_that_training_does_not_move(shards, connected):
-    client, other = (ps := LocalPS(shards)) and connected(ps), connected(ps)
-    initialize(client)
-    for _ in range(3):
-        client.push(step_push())
-    with client.snapshot() as snapshot:
-        other.push(step_push())
-        assert snapshot.steps == {"global_step": 3}
-        values = dict(zip(("global_step", *SHAPES), snapshot.read(["global_step", *SHAPES]), strict=True))
-        assert {name: value.tolist() for name, value in values.items()} == expected(3)
-        ledger = snapshot.ledger
-    assert state(client) == expected(4)
-    client.begin(sequencer=shards - 1, open=True, ledger=ledger)
-    client.declare(*declarations(shards))
-    client.push(Push(ops=[Op(OpKind.ASSIGN, name, value) for name, value in values.items()]))
-    assert state(client) == expected(3)
-
-
 def test_a_snapshot_that_is_closed_twice_is_closed(connected):
     client = connected(LocalPS(2))
     initialize(client)
@@ -493,26 +308,6 @@ def test_a_snapshot_that_is_closed_twice_is_closed(connected):
     assert [value.tolist() for value in snapshot.read(["w"])] == [expected(0)["w"]]
     snapshot.close()
     snapshot.close()
-
-
-def test_a_retry_across_a_restore_is_recognized_by_the_restored_table(connected):
-    client = connected(LocalPS(1))
-    initialize(client)
-    client.push(step_push())
-    with client.snapshot() as snapshot:
-        ledger, value = snapshot.ledger, snapshot.read(["w"])[0]
-    client.begin(sequencer=0, open=True, ledger=ledger)
-    client.declare(*declarations(1))
-    client.push(
-        Push(
-            ops=[Op(OpKind.ASSIGN, n, fill=float(value[0])) for n in SHAPES]
-            + [Op(OpKind.ASSIGN, "global_step", fill=1.0)]
-        )
-    )
-    client._protocol._sequence = 1
-    again = client.push(step_push())
-    assert again.outcome.duplicate
-    assert client.global_steps() == {"global_step": 1}
 
 
 def test_unreachable_tasks_are_given_up_after_the_limit(connected):

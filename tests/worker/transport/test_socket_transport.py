@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import socket
 import threading
 import tracemalloc
@@ -15,7 +14,7 @@ from counting_run import SHAPES, expected, initialize, state, step_push
 from served_tasks import kinds
 from stand_ins import Cut, Held
 
-from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from globalstep.errors import InvalidArgumentError, LostStateError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
 from globalstep.runtime.faults import AFTER, BEFORE
@@ -25,7 +24,6 @@ from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
-from globalstep.worker.transport.socket_choice import SOCKETS
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
@@ -151,37 +149,6 @@ def test_a_push_whose_connection_breaks_is_done_once(serving, joined, transport,
         assert state(client) == want
         assert kinds(client)[task] == "grpc"
     assert cut.cuts == 5
-
-
-def test_workers_whose_connections_break_all_the_time_make_exactly_their_steps(serving, joined, transport):
-    servers = serving(2)
-    initialize(joined(servers, "grpc"))
-    clients = [joined(servers, transport) for _ in range(3)]
-    failures = []
-
-    def work(client):
-        try:
-            client.refresh()
-            for count in range(60):
-                if count % 7 == 0:
-                    for connection in client.run.transports:
-                        connection._socket_kinds = SOCKETS[transport]
-                client.push(step_push())
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
-    for thread in threads:
-        thread.start()
-    rng = random.Random(8)
-    while any(thread.is_alive() for thread in threads):
-        for server in servers:
-            for connection in list(server._sockets._connections):
-                if rng.random() < 0.1:
-                    connection.end(socket.SHUT_RDWR)
-        rng.choice(threads).join(0.02)
-    assert failures == []
-    assert state(clients[0]) == expected(180)
 
 
 # ---- How it works --------------------------------------------------------------------------------------
@@ -327,6 +294,20 @@ def test_a_closed_transport_fails_the_calls_under_way(serving, transport):
     with pytest.raises(UnavailableError, match="was closed here"):
         ticket.result()
     held.go_on.set()
+
+
+def test_what_is_told_to_a_server_that_has_ended_raises_nothing(serving, transport):
+    """It needs no answer, and the call that it follows has been answered: the next call finds out."""
+    (server,) = serving()
+    asking = pb.Request(pull=pb.PullRequest())
+    with contextlib.closing(GrpcTransport(server.address, 0, transport)) as connection:
+        with pytest.raises(LostStateError):  # it is connected
+            connection.send(asking, ()).result()
+        server.close()
+        for _ in range(3):
+            connection.tell(asking)
+        with pytest.raises(UnavailableError):
+            connection.send(asking, ()).result()
 
 
 def test_a_server_that_ends_is_unavailable(serving, joined, transport):

@@ -18,7 +18,7 @@ from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.runtime.faults import AFTER, BEFORE
+from globalstep.runtime.faults import BEFORE
 from globalstep.wire.declarations import OutcomeKind, Push, StopLimit
 from globalstep.worker.client.client import ClusterClient
 
@@ -123,44 +123,6 @@ def test_a_worker_that_is_too_far_ahead_waits_for_the_slowest(run):
     assert np.array_equal(w, np.full(3, 5 * RATE))
 
 
-def test_clocks_never_differ_by_more_than_the_bound_and_one(run):
-    one, two = run.clients
-    first, _ = run.pushing(one, 40)
-    second, _ = run.pushing(two, 40)
-    first.join()
-    second.join()
-    assert state(one) == expected(80)
-    table = run.sequencer.now.leads
-    assert table._clocks == {one.client_id: 40, two.client_id: 40}
-
-
-@pytest.mark.parametrize("point", [BEFORE, AFTER])
-def test_retries_move_no_clock_and_wait_no_less(run, point):
-    one, two = run.clients
-    plan = FaultPlan(point, frozenset({"push", "stage", "commit", "pull", "await_slower"}))
-    for control in run.ps.controls:
-        control.handler.faults = plan
-    for _ in range(6):
-        for client in (one, two):
-            assert client.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
-    assert plan.fired
-    assert run.sequencer.now.leads._clocks == {one.client_id: 6, two.client_id: 6}
-    assert state(one) == expected(12)
-
-
-def test_a_dead_worker_holds_nobody_up_for_longer_than_its_lease(waiting):
-    one, _ = waiting.clients
-    began = waiting.clock.monotonic()
-    one.push(step_push())
-    waited = waiting.clock.monotonic() - began
-    assert LEASE_SECS - 1.0 < waited < LEASE_SECS + 2.0
-    waiting.heard(one)
-    for _ in range(5):
-        one.push(step_push())
-    assert waiting.clock.monotonic() - began == waited
-    assert state(one) == expected(9)
-
-
 def test_the_log_says_for_whom_a_worker_waits(waiting, caplog):
     one, two = waiting.clients
     waiting.heard(two, 100.0)
@@ -168,14 +130,6 @@ def test_the_log_says_for_whom_a_worker_waits(waiting, caplog):
         one.push(step_push())
     assert "Waiting for 30 s now for slower workers (max_staleness). Most likely it is 2 pushes ahead" in caplog.text
     assert "waits for /job:worker/task:1, which is behind by 2, pushed 30 s ago, and was heard of" in caplog.text
-
-
-def test_who_has_left_is_not_waited_for(waiting):
-    one, two = waiting.clients
-    two.close()
-    for _ in range(5):
-        one.push(step_push())
-    assert waiting.clock.monotonic() < 1.0
 
 
 def test_nobody_waits_at_the_last_step(waiting):

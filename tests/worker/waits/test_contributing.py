@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from counting_run import RATE, USES, FaultPlan, initialize, state
+from counting_run import RATE, USES, initialize, state
 from served_tasks import joining, starting
 
 from globalstep.cluster.run_policy import RunPolicy
@@ -22,7 +21,6 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
-from globalstep.runtime.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.wire.message import Message
 from globalstep.worker.client.client import ClusterClient
@@ -83,30 +81,6 @@ def sequencer(ps):
     return ps.controls[shard].handler.shard
 
 
-def test_two_contributions_make_one_step_of_their_mean(begun, connected):
-    ps, clock, one = begun
-    two = connected(ps, clock=clock)
-    for step in range(3):
-        first = one.push(contribution(step, -1.0), at_once=True).outcome
-        assert (first.kind, first.steps) == (OutcomeKind.ACCEPTED, {"global_step": step})
-        assert state(two) == everywhere(step, 2.0 * step * RATE)
-        last = two.push(contribution(step, -3.0), at_once=True).outcome
-        assert (last.kind, last.steps) == (OutcomeKind.ACCEPTED, {"global_step": step + 1})
-        assert state(one) == everywhere(step + 1, 2.0 * (step + 1) * RATE)
-
-
-def test_a_late_contribution_changes_nothing_and_is_told_so(begun, connected):
-    ps, clock, one = begun
-    two, three = connected(ps, clock=clock), connected(ps, clock=clock)
-    for client in (one, two):
-        client.push(contribution(0, -1.0), at_once=True)
-    late = three.push(contribution(0, -100.0), at_once=True).outcome
-    assert (late.kind, late.index, late.steps, late.staleness) == (OutcomeKind.LATE, 0, {"global_step": 1}, 1)
-    assert state(one) == everywhere(1, RATE)
-    assert not any(control.handler.shard.now.staged for control in ps.controls)
-    assert three.push(contribution(1, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
-
-
 def test_one_client_counts_once_for_a_step_unless_more_is_asked_for(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
@@ -117,25 +91,6 @@ def test_one_client_counts_once_for_a_step_unless_more_is_asked_for(begun, conne
     for scale, client in ((-1.0, one), (-2.0, one), (-3.0, two)):
         client.push(contribution(1, scale, wanted=3, most=2), at_once=True)
     assert state(one) == everywhere(2, RATE + 2.0 * RATE)
-
-
-@pytest.mark.parametrize("point", [BEFORE, AFTER])
-def test_a_retry_counts_once(shards, connected, point):
-    methods = frozenset({"push", "stage", "commit", "pull"})
-    clock = ManualClock()
-    ps = LocalPS(shards, clock=clock)
-    one = connected(ps, clock=clock)
-    one.begin(sequencer=shards - 1, open=True)
-    initialize(one)
-    two = connected(ps, clock=clock)
-    plan = FaultPlan(point, methods)
-    for control in ps.controls:
-        control.handler.faults = plan
-    for step in range(4):
-        assert one.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
-        assert two.push(contribution(step, -1.0), at_once=True).outcome.kind is OutcomeKind.ACCEPTED
-    assert plan.fired
-    assert state(one) == everywhere(4, 4 * RATE)
 
 
 @pytest.mark.parametrize("given", [(3, 3), (5, 1), (6, 0)], ids=str)
@@ -182,29 +137,6 @@ def test_sparse_gradients_make_the_mean_that_dense_ones_would(begun, connected):
     expected = np.zeros((5, 2), np.float32)
     expected[1], expected[3], expected[4] = 6 * RATE, 16 * RATE, 25 * RATE
     assert np.array_equal(one.pull([Read("e")])[0], expected)
-
-
-def test_who_contributes_waits_for_the_step_and_reads_its_values(begun, connected):
-    ps, _, _ = begun
-    one, two = connected(ps), connected(ps)
-    found = {}
-
-    def work(name, client):
-        found[name] = [client.push(contribution(step, -1.0, reads=("w", "global_step"))) for step in range(5)]
-
-    workers = [threading.Thread(target=work, args=item) for item in (("one", one), ("two", two))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    for results in found.values():
-        for step, result in enumerate(results):
-            assert result.outcome.kind is OutcomeKind.ACCEPTED
-            assert result.outcome.steps["global_step"] >= step + 1
-            w, now = result.values
-            assert now >= step + 1
-            assert np.array_equal(w, np.full(3, now * RATE))
-    assert state(one) == everywhere(5, 5 * RATE)
 
 
 class Waiting:
@@ -341,36 +273,6 @@ def heartbeat(ps, client, task):
         control.handler.shard.handle(events.Heartbeat(client.client_id, task, 15.0, Standing(takes_task=True)))
 
 
-def test_where_a_worker_dies_the_step_is_made_of_the_live_ones_once_its_lease_is_over(begun, connected, caplog):
-    ps, clock, one = begun
-    two = connected(ps, clock=clock)
-    for client in (one, two):
-        heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
-        client.push(contribution(0, -1.0), at_once=True)
-    waited = one.push(contribution(1, -1.0), at_once=True).outcome
-    assert waited.steps == {"global_step": 1}
-    wait = sequencer(ps).handle(events.AwaitStep(one.incarnation, one.client_id, "global_step", 1))
-    assert (wait.over, wait.contributions, wait.wanted, wait.due) == (False, 1, 2, False)
-    assert wait.waits_for == ["/job:worker/task:1, which was heard of 0 s ago"]
-    closes = Push(
-        increments=[Increment("global_step", 1, 2, closes=True)], uses=list(USES), seen_steps={"global_step": 1},
-        beside=tuple(sorted(set(range(len(ps.controls))))),
-    )  # fmt: skip
-    assert one.push(closes, at_once=True).outcome.kind is OutcomeKind.LATE  # not yet: the other one lives
-    clock.advance(10.0)
-    heartbeat(ps, one, "/job:worker/task:0")
-    clock.advance(6.0)
-    with caplog.at_level(logging.WARNING, "globalstep"):
-        assert one.push(closes, at_once=True).outcome.steps == {"global_step": 2}
-    assert "Step 2 of global_step is made of 1 instead of 2 contributions" in caplog.text
-    assert state(one) == everywhere(2, 2 * RATE)
-    # From there on by itself: each step at once.
-    assert one.push(contribution(2, -1.0)).outcome.steps == {"global_step": 3}
-    # The dead one was only asleep.
-    late = two.push(contribution(1, -100.0)).outcome
-    assert (late.kind, late.steps) == (OutcomeKind.LATE, {"global_step": 3})
-
-
 class BeatingClock(ManualClock):
     """A clock whose waits are as long as a heartbeat's pause at most: what beats does so meanwhile."""
 
@@ -460,17 +362,6 @@ def test_who_has_left_is_not_waited_for(begun, connected):
     assert one.push(contribution(1, -1.0)).outcome.steps == {"global_step": 2}
 
 
-def test_no_step_is_made_beyond_the_limit(begun, connected):
-    ps, clock, one = begun
-    two = connected(ps, clock=clock)
-    one.open([StopLimit("global_step", last_step=1)])
-    for client in (one, two):
-        client.push(contribution(0, -1.0), at_once=True)
-    for client in (one, two):
-        assert client.push(contribution(1, -1.0)).outcome.kind is OutcomeKind.REFUSED_DONE
-    assert state(one) == everywhere(1, RATE)
-
-
 def test_an_assigned_step_drops_what_was_for_another_value_of_it(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
@@ -545,26 +436,6 @@ def unit(work, scale, reads=()):
     return replace(push, increments=[Increment("global_step", 1, 3, unit=CLAIMED)])
 
 
-def bits_after(begun, connected, turns):
-    """The bits of the model after steps of units whose clients push in the order of `turns`."""
-    ps, clock, chief = begun
-    clients = [connected(ps, clock=clock) for _ in range(3)]
-    for base in range(2):
-        works = [client.contributing.take_unit("global_step", 3, base) for client in clients]
-        assert sorted(work.unit for work in works) == [1, 2, 3]
-        for at in turns:
-            scale = (1e8, 1.0, -1e8)[works[at].unit - 1] * (1 + base)
-            result = clients[at].push(unit(works[at], scale))
-            assert result.outcome.kind is OutcomeKind.ACCEPTED
-    return state(chief)
-
-
-def test_units_make_the_same_bits_in_any_order(begun, connected):
-    ps = begun[0]
-    assert bits_after(begun, connected, (2, 0, 1)) == everywhere(2, 0.0)  # 1e8 + 1 is 1e8
-    assert sequencer(ps).now.ledger.aggregates.open("global_step", 2) is None
-
-
 def test_a_unit_that_is_in_changes_nothing_and_is_told_so(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
@@ -579,17 +450,6 @@ def test_a_unit_that_is_in_changes_nothing_and_is_told_so(begun, connected):
     assert two.push(unit(work, -100.0)).outcome.kind is OutcomeKind.LATE
     assert sequencer(ps).now.ledger.aggregates.open("global_step", 0).units == {1}
     assert state(one) == everywhere(0, 0.0)
-
-
-def test_one_client_brings_all_units_of_a_step(begun):
-    _, _, one = begun
-    for base in range(2):
-        for number in range(1, 4):
-            work = one.contributing.take_unit("global_step", 3, base)
-            assert work == (base, number)
-            outcome = one.push(unit(work, -3.0 * number)).outcome
-            assert (outcome.kind, outcome.steps["global_step"]) == (OutcomeKind.ACCEPTED, base + (number == 3))
-    assert state(one) == everywhere(2, 12.0 * RATE)
 
 
 def test_a_unit_whose_values_are_of_another_step_is_not_pushed(begun, connected):

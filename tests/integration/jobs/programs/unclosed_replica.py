@@ -11,8 +11,7 @@ flags.DEFINE_string("worker_hosts", "", "Comma-separated host:port of the worker
 flags.DEFINE_string("job_name", "", "ps or worker")
 flags.DEFINE_integer("task_index", 0, "Index within the job")
 flags.DEFINE_integer("train_steps", 200, "Global step after which a worker breaks its loop")
-flags.DEFINE_string("ending", "return", "How a worker ends: return, stop or crash")
-flags.DEFINE_boolean("own_variable", False, "Workers but the first make a Variable that the chief does not have")
+flags.DEFINE_string("ending", "return", "How a worker ends: return or crash")
 
 
 def main(_):
@@ -28,8 +27,6 @@ def main(_):
         global_step = tf.Variable(0, name="global_step", trainable=False)
         weights = tf.Variable(tf.truncated_normal([8, 3], stddev=0.1, seed=1), name="weights")
         bias = tf.Variable(tf.zeros([3]), name="bias")
-        if FLAGS.own_variable and not is_chief:
-            tf.Variable(tf.zeros([3]), name=f"of_worker_{FLAGS.task_index}")
         x = tf.placeholder(tf.float32, [None, 8])
         y_ = tf.placeholder(tf.float32, [None, 3])
         y = tf.nn.softmax(tf.nn.xw_plus_b(x, weights, bias))
@@ -54,8 +51,6 @@ def main(_):
         if step >= FLAGS.train_steps:
             break
     print(f"Worker {FLAGS.task_index}: training ends after {local_step} local steps (global step: {step})")
-    if FLAGS.ending == "stop":
-        sv.stop()
 
 
 if __name__ == "__main__":
