@@ -108,9 +108,9 @@ class AuditedIncarnation:
     lost_at_least: bool = False
     #: Of those lost, the ones that the journal has not: whose they were is unknown.
     unrecorded: int = 0
-    policy: dict[str, Any] = field(default_factory=dict[str, Any])
+    policy: dict[str, Any] = field(default_factory=dict)
     #: Its steps at the end.
-    steps: dict[str, int] = field(default_factory=dict[str, int])
+    steps: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,13 +130,13 @@ class Audit:
     """
 
     findings: Findings = field(default_factory=Findings)
-    steps: dict[str, StepProof] = field(default_factory=dict[str, StepProof])
-    made: dict[str, StepsMade] = field(default_factory=dict[str, StepsMade])
-    incarnations: list[AuditedIncarnation] = field(default_factory=list[AuditedIncarnation])
-    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    steps: dict[str, StepProof] = field(default_factory=dict)
+    made: dict[str, StepsMade] = field(default_factory=dict)
+    incarnations: list[AuditedIncarnation] = field(default_factory=list)
+    workers: dict[str, Worker] = field(default_factory=dict)
     checkpoint: str = ""
-    checkpoint_steps: dict[str, int] = field(default_factory=dict[str, int])
-    history: dict[str, int] = field(default_factory=dict[str, int])
+    checkpoint_steps: dict[str, int] = field(default_factory=dict)
+    history: dict[str, int] = field(default_factory=dict)
 
     @property
     def lost_at_least(self) -> bool:
