@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from globalstep.tf1.graph.graph import GraphKeys, get_collection
-from globalstep.tf1.variables.variable_scope import AUTO_REUSE, VariableScope, variable_scope
+from globalstep.tf1.variables.variable_scope import VariableScope, variable_scope
 
 
 class Template:
     """What `make_template` returns; call it as the function.
 
     Attributes:
+        name: The name that it was given.
+        func: The function.
         variable_scope: The scope of its Variables; None before there is one.
     """
 
@@ -25,12 +27,25 @@ class Template:
     ) -> None:
         if name is None:
             raise ValueError("name cannot be None.")
-        self._func, self._called = func, False
+        self.name, self.func, self._called = name, func, False
         self._first = functools.partial(variable_scope, unique_name, name, custom_getter=custom_getter)
         self.variable_scope: VariableScope | None = None
         if create_scope_now:
             with self._first(auxiliary_name_scope=False) as self.variable_scope:
                 pass
+
+    def _made(self, collection: str) -> list[Any]:
+        return self.variable_scope.get_collection(collection) if self.variable_scope and self._called else []
+
+    var_scope = property(lambda self: self.variable_scope, doc="The scope of its Variables.")
+    variable_scope_name = property(lambda self: self.variable_scope and f"{self.variable_scope.name}/")
+    global_variables = property(lambda self: self._made(GraphKeys.GLOBAL_VARIABLES))
+    local_variables = property(lambda self: self._made(GraphKeys.LOCAL_VARIABLES))
+    trainable_variables = trainable_weights = property(lambda self: self._made(GraphKeys.TRAINABLE_VARIABLES))
+    variables = weights = property(lambda self: self.global_variables + self.local_variables)
+    non_trainable_variables = non_trainable_weights = property(
+        lambda self: [one for one in self.global_variables if one not in self.trainable_variables]
+    )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in its scope.
@@ -39,9 +54,9 @@ class Template:
             ValueError: If a later call makes a trainable Variable.
         """
         before = len(get_collection(GraphKeys.TRAINABLE_VARIABLES))
-        known, reuse = self.variable_scope, True if self._called else AUTO_REUSE
-        with variable_scope(known, reuse=reuse) if known else self._first() as scope:
-            result = self._func(*args, **kwargs)
+        known = self.variable_scope
+        with variable_scope(known, reuse=self._called) if known else self._first() as scope:
+            result = self.func(*args, **kwargs)
         if self._called and (new := get_collection(GraphKeys.TRAINABLE_VARIABLES)[before:]):
             raise ValueError(
                 "Trainable variable created when calling a template after the first time, perhaps you used tf.Variable "
@@ -69,4 +84,5 @@ def make_template(
         custom_getter_: As for `variable_scope`.
         **kwargs: Passed to `func_` at each call.
     """
-    return Template(name_, functools.partial(func_, **kwargs), create_scope_now_, unique_name_, custom_getter_)
+    func = functools.wraps(func_)(functools.partial(func_, **kwargs)) if kwargs else func_
+    return Template(name_, func, create_scope_now_, unique_name_, custom_getter_)

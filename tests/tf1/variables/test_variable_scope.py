@@ -210,6 +210,17 @@ def test_what_a_scope_goes_by_can_be_set_within_it():
             assert gs.get_variable("w", [2]).dtype == gs.float64
 
 
+#: What a template of TensorFlow's gives, asked of its 2.21.
+_KINDS_OF_A_TEMPLATE = {
+    **{"variables": "abc", "trainable_variables": "a", "non_trainable_variables": "b", "global_variables": "ab"},
+    **{"local_variables": "c", "weights": "abc", "trainable_weights": "a", "non_trainable_weights": "b"},
+}
+
+
+def _variables_of_each_kind():
+    return gs.get_variable("a", [2]), gs.get_variable("b", [2], trainable=False), gs.get_local_variable("c", [2])
+
+
 class TestTemplates:
     def test_calls_share_variables_and_templates_do_not(self):
         def line(x, rate):
@@ -222,10 +233,20 @@ class TestTemplates:
         with gs.Session() as session:
             session.run(gs.global_variables_initializer())
             assert session.run(made) == [6.0, 8.0, 10.0]
-        shared = [gs.make_template("other", line, True, "line", rate=1.0) for _ in range(2)]
-        with gs.variable_scope("elsewhere", reuse=gs.AUTO_REUSE):
-            shared[0](1.0)
-        assert len(gs.global_variables()) == 2
+        taken = gs.make_template("other", line, True, "line", rate=1.0)
+        with pytest.raises(ValueError, match="Variable line/w already exists"):
+            taken(1.0)
+
+    def test_a_template_says_what_it_has_made(self):
+        template = gs.make_template("made", _variables_of_each_kind)
+        assert (template.name, template.func, template.variable_scope_name) == ("made", _variables_of_each_kind, None)
+        assert template.var_scope is None
+        assert template.variables == []
+        with gs.variable_scope("outer"):
+            template()
+        named = {name: "".join(one.op.name[-1] for one in getattr(template, name)) for name in _KINDS_OF_A_TEMPLATE}
+        assert named == _KINDS_OF_A_TEMPLATE
+        assert (template.var_scope, template.variable_scope_name) == (template.variable_scope, "outer/made/")
 
     def test_a_later_call_makes_nothing_to_train(self):
         template = gs.make_template("counts", lambda: gs.Variable(1.0))
