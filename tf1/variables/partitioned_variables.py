@@ -19,6 +19,7 @@ from globalstep.cluster.program import WholePart
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.tf1.graph.graph import Graph, Node
 from globalstep.tf1.graph.shapes import TensorShape
+from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.joining_ops import concat
 from globalstep.tf1.variables.variables import Variable
 
@@ -96,10 +97,12 @@ class PartitionedVariable:
         return next((i for i, count in enumerate(self._partitions) if count > 1), 0)
 
     def as_tensor(self) -> Node:
-        """Give the whole as a node."""
+        """Give the whole as a node of its name."""
         if self._whole is None:
             with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.name_scope(None):
-                self._whole = concat(self._variable_list, self.axis, f"{self._name}/ConcatPartitions/concat")
+                parts = self._variable_list
+                joined = concat(parts, self.axis, f"{self._name}/ConcatPartitions/concat") if parts[1:] else parts[0]
+                self._whole = identity(joined, self._name)
         return self._whole
 
     def __node__(self) -> Node:

@@ -59,6 +59,8 @@ class TestPartitionedVariable:
         assert [part.name for part in table] == ["table/part_0:0", "table/part_1:0"]
         assert gs.trainable_variables() == list(table)
         assert (table.shape.as_list(), table.dtype, len(table)) == ([5, 2], gs.float32, 2)
+        one = gs.get_variable("one", [2, 1], partitioner=gs.fixed_size_partitioner(1))
+        assert (gs.convert_to_tensor(table).name, one.as_tensor().name) == ("table:0", "one:0")
         with gs.Session() as sess:
             sess.run(gs.global_variables_initializer())
             np.testing.assert_array_equal(sess.run(table), whole)
