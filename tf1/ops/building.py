@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.graph.graph import Node, as_node, constant_array
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
@@ -285,16 +286,18 @@ def normal_axes(axis: Any, node: Node, what: str = "axis") -> tuple[int, ...]:
     Raises:
         ValueError: If one is out of range.
     """
-    rank = node.shape.ndims
-    if axis is None:
-        return tuple(range(rank)) if rank is not None else ()
-    axes = static_ints(axis, what)
-    if rank is None:
-        return axes
-    for item in axes:
-        if not -rank <= item < rank:
-            raise ValueError(f"Invalid reduction dimension {item} for input with {rank} dimensions: {node.name!r}.")
-    return tuple(dict.fromkeys(item % rank for item in axes))
+    rank, axes = node.shape.ndims, None if axis is None else static_ints(axis, what)
+    return axes or () if rank is None else from_front(axes, rank, ValueError, f": {node.name!r}")
+
+
+def from_front(
+    axes: Iterable[int] | None, rank: int, error: type[Exception] = InvalidArgumentError, of: str = ""
+) -> tuple[int, ...]:
+    """Count axes (None for all) from the front; `of` ends the text of the error where one is out of range."""
+    for axis in axes or ():
+        if not -rank <= axis < rank:
+            raise error(f"Invalid reduction dimension {axis} for input with {rank} dimensions{of}.")
+    return tuple(dict.fromkeys(range(rank) if axes is None else (axis % rank for axis in axes)))
 
 
 def sizes_of(node: Node) -> list[int | None] | None:

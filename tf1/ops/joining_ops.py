@@ -158,7 +158,7 @@ def split(
         value: Node or array.
         num_or_size_splits: Number of equal parts, or the list of their sizes (one may be -1).
         axis: The axis.
-        num: Accepted as in TensorFlow.
+        num: Number of sizes, which must be theirs.
         name: Name of the nodes.
 
     Returns:
@@ -182,6 +182,8 @@ def split(
     if spec is None:
         raise ValueError("num_or_size_splits must be known when the graph is built.")
     equal = spec.ndim == 0
+    if not equal and num not in (None, len(spec)):
+        raise ValueError(f"Length of size_splits should be equal to num_outputs: {len(spec)} is not {num}.")
     count = int(spec) if equal else len(spec)
     sizes = [-1] * count if equal else [int(n) for n in spec]
     if equal and total is not None:

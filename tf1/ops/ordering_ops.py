@@ -13,7 +13,7 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
-from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
+from globalstep.tf1.ops.building import elementwise, from_front, normal_axes, operand_list, operands, static_ints
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.reduction_ops import cumsum
@@ -208,7 +208,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 @computes("Repeat")
 def _repeat(value: Any, often: Any, *, axis: int | None) -> Any:
     flat = np.reshape(value, (-1,)) if axis is None else value
-    along = 0 if axis is None else axis % np.ndim(value)
+    (along,) = (0,) if axis is None else from_front([axis], np.ndim(value))
     places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
     return flat[(slice(None),) * along + (places,)]
 

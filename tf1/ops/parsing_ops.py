@@ -5,8 +5,9 @@ Follows TensorFlow 1.15, python/ops/parsing_ops.py.
 
 from __future__ import annotations
 
-import csv
+import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from globalstep.tf1.ops.array_ops import reshape
 from globalstep.tf1.ops.building import sizes_of
 from globalstep.tf1.ops.gradient_ops import sum_like
 from globalstep.tf1.ops.indexing_ops import gather_nd
+from globalstep.tf1.text.string_numbers import read_number
+from globalstep.tf1.text.string_ops import as_bytes
 
 _LISTS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"}
 
@@ -134,8 +137,20 @@ def decode_csv(
     lines = as_node(records, "string", name="records")
     defaults = [as_node(default, name="default") for default in record_defaults]
     dtypes = [default.dtype for default in defaults]
-    if select_cols is not None and (len(select_cols) != len(defaults) or list(select_cols) != sorted(set(select_cols))):
-        raise ValueError("Length of select_cols and record_defaults do not match, or it is not ascending.")
+    for default in defaults:
+        if (rank := default.shape.ndims or 0) > 1:
+            raise ValueError(f"Shape must be at most rank 1 but is rank {rank}")
+        if default.shape.num_elements() not in (None, 0, 1):
+            raise ValueError("Shape of a default must be a length-0 or length-1 vector, or a scalar.")
+    if len(field_delim) != 1:
+        raise InvalidArgumentError("field_delim should be only 1 char")
+    if select_cols is not None:
+        if list(select_cols) != sorted(set(select_cols)):
+            raise ValueError("select_cols is not strictly increasing.")
+        if min(select_cols, default=0) < 0:
+            raise ValueError("select_cols contains negative values.")
+        if len(select_cols) != len(defaults):
+            raise ValueError("Length of select_cols and record_defaults do not match.")
     attrs = {
         "out_type": dtypes, "field_delim": field_delim, "use_quote_delim": use_quote_delim, "na_value": na_value,
         "select_cols": None if select_cols is None else list(select_cols),
@@ -154,44 +169,52 @@ def _decode_csv(
     select_cols: list[int] | None,
 ) -> Any:  # fmt: skip
     array = np.asarray(values, dtype=object)
-    flat = [_as_text(line) for line in array.reshape(-1)]
-    rows = [_fields(line, field_delim, use_quote_delim) for line in flat]
-    columns = []
+    rows = [_fields(as_bytes(line), as_bytes(field_delim), use_quote_delim) for line in array.reshape(-1)]
+    if select_cols is not None:
+        rows = [[row[column] for column in select_cols if column < len(row)] for row in rows]
+    for record, row in enumerate(rows):
+        if len(row) != len(out_type):
+            raise InvalidArgumentError(f"Expect {len(out_type)} fields but have {len(row)} in record {record}")
+    empty, columns = (b"", as_bytes(na_value)), []
     for number, (dtype, default) in enumerate(zip(out_type, defaults, strict=True)):
-        column = number if select_cols is None else select_cols[number]
-        fields = []
-        for index, row in enumerate(rows):
-            if select_cols is None and len(row) != len(out_type):
-                raise InvalidArgumentError(f"Expect {len(out_type)} fields but have {len(row)} in record {index}")
-            if column >= len(row):
-                raise InvalidArgumentError(f"Expect field {column} but have {len(row)} in record {index}")
-            fields.append(_field(row[column], dtype, default, column, index, na_value))
+        fields = [_field(row[number], dtype, default, number, at, empty) for at, row in enumerate(rows)]
         columns.append(np.array(fields, dtype=dtype.as_numpy_dtype).reshape(array.shape))
     return tuple(columns)
 
 
-def _as_text(line: Any) -> str:
-    # Bytes that are no UTF-8 go through unchanged.
-    return line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else str(line)
+@functools.cache
+def _csv_field(delim: bytes) -> re.Pattern[bytes]:
+    """Give the pattern of a field and what ends it: within quotes, where a quote is written twice, or without."""
+    end = re.escape(delim)
+    return re.compile(rb'[\r\n]*(?:"((?:[^"]|"")*)"|([^"\r\n%b]*))(?:%b|(\Z))' % (end, end))
 
 
-def _fields(line: str, field_delim: str, use_quote_delim: bool) -> list[str]:
-    if not use_quote_delim:
-        return line.split(field_delim)
-    return next(csv.reader([line], delimiter=field_delim), [""])
+def _fields(line: bytes, delim: bytes, use_quote_delim: bool) -> list[bytes]:
+    if not use_quote_delim or not any(mark in line for mark in b'"\r\n'):
+        return line.split(delim) if line else []
+    fields, at, ends = [], 0, False
+    while not ends:
+        if (match := _csv_field(delim).match(line, at)) is None:
+            if line.startswith(b'"', at):
+                raise InvalidArgumentError("Quoted field has to end with quote followed by delim or end")
+            raise InvalidArgumentError("Unquoted fields cannot have quotes/CRLFs inside")
+        fields.append(match[2] if match[1] is None else match[1].replace(b'""', b'"'))
+        at, ends = match.end(), match[3] is not None
+    return fields
 
 
-def _field(text: str, dtype: DType, default: Any, column: int, record: int, na_value: str) -> Any:
-    if text in ("", na_value):
+def _field(text: bytes, dtype: DType, default: Any, column: int, record: int, empty: Sequence[bytes]) -> Any:
+    if text in empty:
         if np.size(default) == 0:
             raise InvalidArgumentError(f"Field {column} is required but missing in record {record}!")
         return np.asarray(default).reshape(-1)[0]
     if dtype.name == "string":
-        return text.encode("utf-8", "surrogateescape")
-    try:
-        return int(text) if dtype.is_integer else float(text)
-    except ValueError:
-        raise InvalidArgumentError(f"Field {column} in record {record} is not a valid {dtype.name}: {text}") from None
+        return text
+    if (number := read_number(text, dtype)) is None:
+        kind = {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
+        shown = text.decode("utf-8", "replace")
+        raise InvalidArgumentError(f"Field {column} in record {record} is not a valid {kind}: {shown}")
+    return number
 
 
 def decode_raw(bytes: Any, out_type: Any, little_endian: bool = True, name: str | None = None) -> Node:

@@ -17,7 +17,7 @@ from globalstep.tf1.graph.graph import Node, as_node
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
-from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, static_ints
+from globalstep.tf1.ops.building import elementwise, from_front, is_node, normal_axes, static_ints
 from globalstep.tf1.ops.gradient_ops import MAX_CONSTANT
 from globalstep.tf1.ops.primitives import product_of_others
 
@@ -69,14 +69,10 @@ class _Summation(NamedTuple):
     repeats: bool
 
 
-def _axes_of(rank: int, axes: tuple[int, ...] | None) -> tuple[int, ...]:
-    return tuple(range(rank)) if axes is None else tuple(axis % rank for axis in axes)
-
-
 @functools.lru_cache
 def _summation_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> _Summation:
     rank = len(shape)
-    wanted = _axes_of(rank, axes) if rank else ()
+    wanted = from_front(axes, rank)
     repeats = len(wanted) == 1 and wanted[0] < rank - 1
     subscripts = None
     if repeats and rank <= len(ascii_letters) and 1 < math.prod(shape[wanted[0] + 1 :]) < _SHORT_RUN:
@@ -114,7 +110,7 @@ def _reducing(node: Node, fn: _Reduction) -> Callable[[Any], Any]:
     axes, keepdims, mean = node.attrs["axis"], node.attrs["keepdims"], fn is _mean
 
     def reduce(value: Any) -> Any:
-        wanted = _axes_of(np.ndim(value), axes)
+        wanted = from_front(axes, np.ndim(value))
         reduced = fn(value, wanted) if wanted else fn(np.reshape(value, (1, *np.shape(value))), (0,))[0]
         if keepdims or not wanted:
             return reduced
@@ -313,7 +309,7 @@ def _product_gradient(node: Node, grad: Node) -> Any:
 
 @computes("ProductOfOthers")
 def _product_of_others(value: Any, *, of: Node) -> Any:
-    axes = _axes_of(np.ndim(value), of.attrs["axis"])
+    axes = from_front(of.attrs["axis"], np.ndim(value))
     return product_of_others(value, axes) if axes else np.ones_like(value)
 
 

@@ -19,7 +19,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.tf1.ops.array_ops import matrix_transpose
 from globalstep.tf1.ops.array_ops import shape as shape_of
-from globalstep.tf1.ops.building import operands, sizes_of, static_value
+from globalstep.tf1.ops.building import from_front, operands, sizes_of, static_value
 from globalstep.tf1.ops.constant_ops import placeholder
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import gather, gather_nd, scatter_nd
@@ -171,19 +171,15 @@ def _sparse_sum(places: Any, filled: Any, shape: Any, *, axes: Any, keeps: Any) 
     return np.reshape(scatter_rows(filled, flat, (count,)), _sizes_left(sizes, axes, keeps))
 
 
-def _gone(rank: int, axes: Sequence[int] | None) -> set[int]:
-    return set(range(rank)) if axes is None else {axis % rank for axis in axes}
-
-
 def _sizes_left(sizes: Sequence[Any], axes: Sequence[int] | None, keeps: bool) -> list[Any]:
     """Give the sizes of what is summed over axes, all for None."""
-    gone = _gone(len(sizes), axes)
+    gone = from_front(axes, len(sizes))
     return [1 if axis in gone else size for axis, size in enumerate(sizes) if keeps or axis not in gone]
 
 
 def _flat_places(places: Any, sizes: Sequence[int], axes: Sequence[int] | None) -> tuple[Any, int]:
     """Give the place in what is summed over axes to which each value goes, and how many places there are."""
-    gone = _gone(len(sizes), axes)
+    gone = from_front(axes, len(sizes))
     rest = [axis for axis in range(len(sizes)) if axis not in gone]
     left = [sizes[axis] for axis in rest]
     flat = np.ravel_multi_index(tuple(places[:, axis] for axis in rest), left) if rest else np.zeros(len(places), int)
@@ -324,7 +320,7 @@ def sparse_concat(axis: int, sp_inputs: Sequence[SparseTensor], name: str | None
 def _concat(*parts: Any, axis: Any) -> Any:
     groups = [parts[at : at + 3] for at in range(0, len(parts), 3)]
     sizes = np.array(groups[0][2])
-    along = axis % len(sizes)
+    (along,) = from_front([axis], len(sizes))
     moved, start = [], 0
     for places, _, shape in groups:
         if np.any(np.delete(shape, along) != np.delete(sizes, along)):

@@ -18,6 +18,7 @@ from globalstep.tf1.text.string_ops import computes_each, mapped, strings_node
 
 _FLOAT = re.compile(rb"\s*[+-]?(0x[\da-f]+|\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.I)
 _INT = re.compile(rb"\s*-?\d+\s*")
+_LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
 
 
 def string_to_number(
@@ -46,12 +47,18 @@ def string_to_number(
 
 @computes_each("StringToNumber")
 def _read(text: bytes, *, out_type: DType) -> Any:
-    if (_INT if out_type.is_integer else _FLOAT).fullmatch(text):
-        number = int(text) if out_type.is_integer else float(int(text, 16) if b"x" in text.lower() else text)
-        if not out_type.is_integer or out_type.min <= number <= out_type.max:
-            return number
+    if (number := read_number(text, out_type)) is not None:
+        return number
     shown = text.decode("utf-8", "replace")
     raise InvalidArgumentError(f"StringToNumberOp could not correctly convert string: {shown}")
+
+
+def read_number(text: bytes, dtype: DType) -> int | float | None:
+    """Read a string as a number of a dtype; None where it is none."""
+    if (limit := _LIMITS.get(dtype.name)) is None:
+        return float(int(text, 16) if b"x" in text.lower() else text) if _FLOAT.fullmatch(text) else None
+    number = int(text) if text.isdigit() or _INT.fullmatch(text) else limit
+    return number if -limit <= number < limit else None
 
 
 def as_string(

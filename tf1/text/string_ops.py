@@ -22,7 +22,7 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of, with_attributes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
-from globalstep.tf1.ops.building import normal_axes
+from globalstep.tf1.ops.building import from_front, normal_axes, static_ints
 from globalstep.tf1.text.fingerprints import fingerprint64, hash64, strong_hash
 
 
@@ -280,7 +280,8 @@ def reduce_join(
     axes, dims = normal_axes(chosen, node), None
     if node.shape.dims is not None:
         dims = [1 if i in axes else n for i, n in enumerate(node.shape.as_list()) if keeps or i not in axes]
-    options = {"order": None if chosen is None else axes, "keep_dims": keeps, "separator": as_bytes(separator)}
+    order = None if chosen is None else static_ints(chosen, "axis")
+    options = {"order": order, "keep_dims": keeps, "separator": as_bytes(separator)}
     return _strings("ReduceJoin", [node], name, TensorShape(dims), "string", **options)
 
 
@@ -288,7 +289,9 @@ def reduce_join(
 def _reduce_join(values: Any, *, order: Any, keep_dims: Any, separator: Any) -> Any:
     array = np.asarray(values, dtype=object)
     # Without axes TensorFlow joins from the last one on.
-    by = tuple(reversed(range(array.ndim))) if order is None else [axis % array.ndim for axis in order]
+    by = from_front(order, array.ndim)[:: -1 if order is None else 1]
+    if order and len(by) < len(order):
+        raise InvalidArgumentError(f"Duplicate reduction dimension among {list(order)}")
     rest = [axis for axis in range(array.ndim) if axis not in by]
     moved = np.transpose(array, [*rest, *reversed(by)])
     shape, joins = moved.shape[: len(rest)], math.prod(moved.shape[len(rest) :])

@@ -128,6 +128,8 @@ def test_axes_are_checked_when_the_graph_is_built():
         j.split(x, 2, 1)
     with pytest.raises(ValueError, match="do not add up"):
         j.split(x, [1, 1], 1)
+    with pytest.raises(ValueError, match="should be equal to num_outputs: 2 is not 3"):
+        j.split(x, [1, 2], 1, num=3)
     with pytest.raises(ValueError, match="ConcatV2"):
         j.concat([x, c.zeros([2, 4])], 0)
     with pytest.raises(ValueError, match="Shapes must be equal"):

@@ -17,6 +17,7 @@ from globalstep.tf1.ops import partition_ops as pt
 from globalstep.tf1.ops import product_ops as pr
 from globalstep.tf1.ops import reduction_ops as r
 from globalstep.tf1.ops import segment_ops as sg
+from globalstep.tf1.text.string_ops import reduce_join
 
 INTS = np.array([[7, -7, 3], [2, 0, -5]], np.int32)
 
@@ -115,6 +116,18 @@ def test_reductions_check_their_axes():
         r.reduce_sum(c.zeros([2, 3]), 2)
     with pytest.raises(ValueError, match="Cannot specify both"):
         r.reduce_sum(c.zeros([2, 3]), 0, reduction_indices=1)
+
+
+@pytest.mark.parametrize("reduce", [r.reduce_sum, r.reduce_max, reduce_join])
+@pytest.mark.parametrize("axis", [2, -3])
+def test_axes_of_what_has_no_known_rank_are_checked_in_the_run(reduce, axis):
+    x = c.placeholder("string" if reduce is reduce_join else "float32")
+    fed = np.full((2, 3), b"a" if reduce is reduce_join else 1)
+    with pytest.raises(InvalidArgumentError, match=f"Invalid reduction dimension {axis} for input with 2 dimensions"):
+        evaluate(reduce(x, axis), {x: fed})
+    if reduce is reduce_join:
+        with pytest.raises(InvalidArgumentError, match="Duplicate reduction dimension"):
+            evaluate(reduce(x, [1, -1]), {x: fed})
 
 
 def test_reductions_of_nothing():

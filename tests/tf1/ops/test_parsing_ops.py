@@ -30,20 +30,32 @@ def test_csv_columns_have_the_dtypes_of_their_defaults():
     assert [int(value(column)) for column in single] == [4, 8]
     assert [value(column).item() for column in parsing.decode_csv('"a', [[""]], use_quote_delim=False)] == [b'"a']
     assert value(parsing.decode_csv("1,2,3", [[0]], select_cols=[2])[0]) == 3
+    assert value(parsing.decode_csv(['"a""b\n"', '""'], [["c"]])[0]).tolist() == [b'a"b\n', b"c"]
+    assert value(parsing.decode_csv(["0x10", " 2.5", "-inf"], [[0.0]])[0]).tolist() == [16.0, 2.5, -np.inf]
 
 
-def test_csv_that_does_not_fit_names_record_and_field():
-    with pytest.raises(InvalidArgumentError, match="Expect 2 fields but have 3 in record 1"):
-        value(parsing.decode_csv(["1,2", "1,2,3"], [[0], [0]])[0])
-    with pytest.raises(InvalidArgumentError, match="Field 1 in record 0 is not a valid int32: b"):
-        value(parsing.decode_csv("1,b", [[0], [0]])[0])
-    required = as_node(np.zeros(0, np.float32))
-    with pytest.raises(InvalidArgumentError, match="Field 0 is required but missing in record 0!"):
-        value(parsing.decode_csv(",1", [required, [0]])[0])
-    with pytest.raises(InvalidArgumentError, match="Expect field 4 but have 2 in record 0"):
-        value(parsing.decode_csv("1,2", [[0]], select_cols=[4])[0])
-    with pytest.raises(ValueError, match="Length of select_cols and record_defaults do not match"):
-        parsing.decode_csv("1,2", [[0]], select_cols=[0, 1])
+@pytest.mark.parametrize(
+    ("records", "defaults", "columns", "error"),
+    [
+        (["1,2", "1,2,3"], [[0], [0]], None, "Expect 2 fields but have 3 in record 1"),
+        (["1,b"], [[0], [0]], None, "Field 1 in record 0 is not a valid int32: b"),
+        (["1", "2147483648"], [[0]], None, "Field 0 in record 1 is not a valid int32: 2147483648"),
+        (["9" * 25], [np.zeros(1, np.int64)], None, "Field 0 in record 0 is not a valid int64: 9999"),
+        (["1_0"], [[0.0]], None, "Field 0 in record 0 is not a valid float: 1_0"),
+        ([",1"], [np.zeros(0, np.float32), [0]], None, "Field 0 is required but missing in record 0!"),
+        (["1,2"], [[0], [0]], [0, 4], "Expect 2 fields but have 1 in record 0"),
+        (['a"b'], [["a"]], None, "Unquoted fields cannot have quotes/CRLFs inside"),
+        (['1,"a'], [[0], ["a"]], None, "Quoted field has to end with quote followed by delim or end"),
+        (["1"], [[[0]]], None, "Shape must be at most rank 1 but is rank 2"),
+        (["1"], [[0, 1]], None, "Shape of a default must be a length-0 or length-1 vector"),
+        (["1,2"], [[0]], [0, 1], "Length of select_cols and record_defaults do not match"),
+        (["1,2"], [[0], [1]], [1, 0], "select_cols is not strictly increasing"),
+        (["1,2"], [[0], [1]], [-1, 0], "select_cols contains negative values"),
+    ],
+)
+def test_csv_that_does_not_fit_is_refused(records, defaults, columns, error):
+    with pytest.raises((InvalidArgumentError, ValueError), match=error):
+        value(parsing.decode_csv(records, defaults, select_cols=columns)[0])
 
 
 def test_raw_bytes_are_numbers():

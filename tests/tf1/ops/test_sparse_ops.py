@@ -35,6 +35,8 @@ def test_what_does_not_fit_is_refused(session):
         session.run(gs.sparse_tensor_dense_matmul(VALUE, gs.ones([2, 2])))
     with pytest.raises(ValueError, match=r"Cannot reshape a tensor with 6 elements to shape \[2, 4\]"):
         gs.sparse_reshape(VALUE, [2, 4])
+    with pytest.raises(gs.errors.InvalidArgumentError, match="Invalid reduction dimension -3"):
+        session.run(gs.sparse_reduce_sum(VALUE, -3))
     with pytest.raises(TypeError, match="At least one input should be SparseTensor"):
         gs.sparse_add([1.0], [2.0])
     with pytest.raises(gs.errors.InvalidArgumentError, match="out of bound"):
