@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_collection
+from globalstep.tf1.metrics.totals import fitting
 from globalstep.tf1.ops import cross_entropy_ops, math_ops
-from globalstep.tf1.ops.array_ops import broadcast_to, squeeze, stop_gradient
+from globalstep.tf1.ops.array_ops import broadcast_to, stop_gradient
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.constant_ops import zeros
+from globalstep.tf1.ops.counting_ops import of_rank
 from globalstep.tf1.ops.nn_ops import relu
 from globalstep.tf1.ops.reduction_ops import reduce_mean, reduce_sum
 
@@ -96,8 +98,7 @@ def compute_weighted_loss(
     Reduction.validate(reduction)
     values = as_node(losses)
     with values.graph.name_scope(scope or "weighted_loss"):
-        factors = math_ops.cast(weights, values.dtype)
-        _check_weights(factors, values)
+        factors = fitting(weights, values)
         weighted = math_ops.multiply(values, factors)
         if reduction == Reduction.NONE:
             loss = weighted
@@ -115,17 +116,6 @@ def compute_weighted_loss(
     return loss
 
 
-def _check_weights(weights: Node, values: Node) -> None:
-    a, b = weights.shape, values.shape
-    if a.ndims in (0, None) or b.ndims is None:
-        return
-    fits = a.ndims == b.ndims and all(
-        n in (1, None, m) or m is None for n, m in zip(a.as_list(), b.as_list(), strict=True)
-    )
-    if not fits:
-        raise ValueError(f"weights can not be broadcast to values. values shape={b}, weights shape={a}.")
-
-
 def _pair(labels: Any, predictions: Any, name: str) -> tuple[Node, Node]:
     if labels is None:
         raise ValueError("labels must not be None.")
@@ -134,8 +124,7 @@ def _pair(labels: Any, predictions: Any, name: str) -> tuple[Node, Node]:
     predicted = as_node(predictions)
     predicted = predicted if predicted.dtype.is_floating else math_ops.to_float(predicted)
     wanted = math_ops.cast(labels, predicted.dtype)
-    if not predicted.shape.is_compatible_with(wanted.shape):
-        raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
+    predicted.shape.assert_is_compatible_with(wanted.shape)
     return wanted, predicted
 
 
@@ -328,12 +317,9 @@ def sparse_softmax_cross_entropy(
     if logits is None:
         raise ValueError("logits must not be None.")
     x, y = as_node(logits), as_node(labels)
-    extra = x.shape.ndims is not None and y.shape.ndims == x.shape.ndims
-    y = squeeze(y, [-1]) if extra else y
+    x, y = of_rank(x, y, 1), of_rank(y, x, -1)
     losses = cross_entropy_ops.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x)
-    factors = as_node(weights)
-    if factors.shape.ndims not in (0, None) and factors.shape.ndims == (losses.shape.ndims or 0) + 1:
-        factors = squeeze(factors, [-1])
+    factors = of_rank(as_node(weights), y)
     name = scope or "sparse_softmax_cross_entropy_loss"
     return compute_weighted_loss(losses, factors, name, loss_collection, reduction)
 

@@ -132,12 +132,12 @@ def _mean_iou(matrix: Any) -> Any:
 def _flat(labels: Any, predictions: Any, weights: Any) -> tuple[Node, Node, Node]:
     """Give labels and predictions as int64 vectors, and weights as a float64 one."""
     so, guess = math_ops.cast(labels, "int64"), math_ops.cast(predictions, "int64")
-    if not so.shape.is_compatible_with(guess.shape):
-        raise ValueError(f"Shapes {guess.shape} and {so.shape} are incompatible")
+    guess.shape.assert_is_compatible_with(so.shape)
     so, guess = reshape(so, [-1]), reshape(guess, [-1])
-    if weights is None:
-        return so, guess, math_ops.cast(math_ops.equal(so, so), "float64")
-    return so, guess, reshape(math_ops.cast(weights, "float64"), [-1])
+    factors = math_ops.cast(math_ops.equal(so, so) if weights is None else weights, "float64")
+    factors = reshape(factors, [-1])
+    guess.shape.assert_is_compatible_with(factors.shape)
+    return so, guess, factors
 
 
 def _require_classes(name: str, classes: Any, count: int) -> None:

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from globalstep.dtypes import DTypeLike
+from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import GraphKeys, Node, add_to_collections, as_node
+from globalstep.tf1.graph.kernels import computes
+from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
-from globalstep.tf1.ops.array_ops import broadcast_to, expand_dims, squeeze
+from globalstep.tf1.ops.array_ops import broadcast_to
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.constant_ops import zeros
+from globalstep.tf1.ops.counting_ops import of_rank
 from globalstep.tf1.variables.variables import Variable
 
 #: The value of a metric made of its totals: function of the totals and of the name of its node.
@@ -88,34 +95,27 @@ def aligned(predictions: Any, labels: Any, weights: Any) -> tuple[Node, Any, Nod
     predicted = as_node(predictions)
     wanted = None if labels is None else as_node(labels)
     if wanted is not None:
-        predicted, wanted = _of_one_rank(predicted, wanted)
-        if not predicted.shape.is_compatible_with(wanted.shape):
-            raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
-    if weights is None:
-        return predicted, wanted, None
-    factors = as_node(weights)
-    rank, own = predicted.shape.ndims, factors.shape.ndims
-    if rank is not None and own:
-        if own - rank == 1:
-            factors = squeeze(factors, [-1])
-        elif rank - own == 1:
-            factors = expand_dims(factors, -1)
-    return predicted, wanted, factors
+        predicted, wanted = of_rank(predicted, wanted), of_rank(wanted, predicted)
+        predicted.shape.assert_is_compatible_with(wanted.shape)
+    return predicted, wanted, None if weights is None else of_rank(as_node(weights), predicted, expands=True)
 
 
-def _of_one_rank(one: Node, other: Node) -> tuple[Node, Node]:
-    if one.shape.ndims is None or other.shape.ndims is None:
-        return one, other
-    longer = one.shape.ndims - other.shape.ndims
-    if longer == 1 and one.shape.as_list()[-1] in (1, None):
-        return squeeze(one, [-1]), other
-    if longer == -1 and other.shape.as_list()[-1] in (1, None):
-        return one, squeeze(other, [-1])
-    return one, other
+def _misfit(own: TensorShape, shape: TensorShape) -> str:
+    """Say why weights of one shape cannot weigh what has another; "" where they can."""
+    if not own.ndims or shape.ndims is None:
+        return ""
+    why = f"values.rank={shape.ndims}. weights.rank={own.ndims}."
+    if own.ndims == shape.ndims:
+        pairs = zip(own.as_list(), shape.as_list(), strict=True)
+        misfits = [i for i, (n, m) in enumerate(pairs) if n not in (1, None, m) and m is not None]
+        if not misfits:
+            return ""
+        why = f"Mismatch at dim {misfits[0]}."
+    return f"weights can not be broadcast to values. {why} values.shape={shape}. weights.shape={own}."
 
 
-def broadcast_weights(weights: Any, values: Node) -> Node:
-    """Give weights as a node like `values`.
+def fitting(weights: Any, values: Node) -> Node:
+    """Give weights as a node of the dtype of `values`.
 
     Args:
         weights: A number, or of the rank of `values` with each size that of `values` or 1.
@@ -123,19 +123,29 @@ def broadcast_weights(weights: Any, values: Node) -> Node:
 
     Raises:
         ValueError: If they do not fit.
+        InvalidArgumentError: The same, in the run.
     """
     factors = math_ops.cast(weights, values.dtype)
     own, shape = factors.shape, values.shape
-    if own.ndims and shape.ndims is not None:
-        prefix = "weights can not be broadcast to values."
-        if own.ndims != shape.ndims:
-            raise ValueError(
-                f"{prefix} values.rank={shape.ndims}. weights.rank={own.ndims}. values.shape={shape}. "
-                f"weights.shape={own}."
-            )
-        for i, (n, m) in enumerate(zip(own.as_list(), shape.as_list(), strict=True)):
-            if n not in (None, 1) and m is not None and n != m:
-                raise ValueError(f"{prefix} Mismatch at dim {i}. values.shape={shape}. weights.shape={own}.")
-        if own.is_fully_defined() and shape.is_fully_defined() and own.as_list() == shape.as_list():
-            return factors
-    return broadcast_to(factors, shape_of(values))
+    if misfit := _misfit(own, shape):
+        raise ValueError(misfit)
+    if own.ndims == 0 or (own.is_fully_defined() and shape.is_fully_defined()):
+        return factors
+    return Node("FittingWeights", (factors, values), dtype=factors.dtype, shape=own)
+
+
+@computes("FittingWeights")
+def _fitting(weights: Any, values: Any) -> Any:
+    if misfit := _misfit(TensorShape(np.shape(weights)), TensorShape(np.shape(values))):
+        raise InvalidArgumentError(misfit)
+    return weights
+
+
+gradient_of("FittingWeights")(lambda node, grad: (grad, None))
+
+
+def broadcast_weights(weights: Any, values: Node) -> Node:
+    """Give weights, which must be `fitting`, as a node like `values`."""
+    factors = fitting(weights, values)
+    same = values.shape.is_fully_defined() and factors.shape.dims == values.shape.dims
+    return factors if same else broadcast_to(factors, shape_of(values))

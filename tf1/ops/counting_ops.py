@@ -11,9 +11,11 @@ import numpy as np
 
 from globalstep.dtypes import DTypeLike
 from globalstep.errors import InvalidArgumentError
+from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node
-from globalstep.tf1.graph.kernels import kernel_of
-from globalstep.tf1.ops.array_ops import squeeze
+from globalstep.tf1.graph.kernels import computes, kernel_of
+from globalstep.tf1.ops.array_ops import expand_dims, reshape, squeeze
+from globalstep.tf1.ops.array_ops import shape as shape_of
 
 
 def confusion_matrix(
@@ -41,14 +43,11 @@ def confusion_matrix(
         InvalidArgumentError: In the run, if a class is negative, or not below `num_classes`.
     """
     truth, guessed = as_node(labels), as_node(predictions)
-    if truth.shape.ndims == 2 and truth.shape.as_list()[1] == 1 and guessed.shape.ndims == 1:
-        truth = squeeze(truth, [1])
-    if guessed.shape.ndims == 2 and guessed.shape.as_list()[1] == 1 and truth.shape.ndims == 1:
-        guessed = squeeze(guessed, [1])
-    if not truth.shape.is_compatible_with(guessed.shape):
-        raise ValueError(f"Shapes {truth.shape} and {guessed.shape} are incompatible")
+    truth, guessed = of_rank(truth, guessed), of_rank(guessed, truth)
     counted = [] if num_classes is None else [as_node(num_classes)]
     weighed = [] if weights is None else [as_node(weights)]
+    for one in (guessed, *weighed):
+        truth.shape.assert_is_compatible_with(one.shape)
     static = None if not counted else counted[0].attrs.get("value")
     size = None if static is None else int(static)
     return Node(
@@ -56,6 +55,35 @@ def confusion_matrix(
         shape=[size, size],
         attrs={"stops_gradient": True, "counted": num_classes is not None, "weighed": weights is not None},
     )  # fmt: skip
+
+
+def of_rank(value: Node, like: Node, more: int = 0, expands: bool = False) -> Node:
+    """Drop a last dimension of size 1 where a value has one more than another and `more`.
+
+    Args:
+        value: The value.
+        like: The other.
+        more: How many more dimensions it is to have.
+        expands: Whether one is added where it has one less, and is no scalar.
+    """
+    own, other = value.shape.ndims, like.shape.ndims
+    if own is None or other is None:
+        if own == 0 or (own and not expands and value.shape.as_list()[-1] not in (1, None)):
+            return value
+        return Node("OfRank", (value, like), dtype=value.dtype, attrs={"more": more, "expands": expands})
+    longer = own and own - other - more
+    return squeeze(value, [-1]) if longer == 1 else expand_dims(value, -1) if expands and longer == -1 else value
+
+
+@computes("OfRank")
+def _of_rank(value: Any, like: Any, *, more: int, expands: bool) -> Any:
+    longer = np.ndim(value) and np.ndim(value) - np.ndim(like) - more
+    return np.squeeze(value, -1) if longer == 1 else value[..., None] if expands and longer == -1 else value
+
+
+@gradient_of("OfRank")
+def _of_rank_gradient(node: Node, grad: Node) -> Any:
+    return reshape(grad, shape_of(node.inputs[0])), None
 
 
 @kernel_of("ConfusionMatrix")

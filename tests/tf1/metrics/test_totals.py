@@ -34,6 +34,35 @@ def test_collections(session):
     assert (gs.get_collection("r"), gs.get_collection("s")) == ([root], [step])
 
 
+@pytest.mark.parametrize(
+    "weigh", [lambda v, w: gs.losses.compute_weighted_loss(v, w), lambda v, w: gs.metrics.mean(v, w)[1]]
+)
+@pytest.mark.parametrize(("weights", "why"), [([1.0], "rank"), (np.ones((2, 2, 2)), "Mismatch at dim 1")])
+def test_weights_whose_shape_is_known_in_the_run_are_checked_there(session, weigh, weights, why):
+    values, given = gs.placeholder(gs.float32), gs.placeholder(gs.float32)
+    loss = weigh(values, given)
+    session.run(gs.local_variables_initializer())
+    assert session.run(loss, {values: np.ones((2, 3, 2)), given: np.ones((2, 1, 2))}) == 1
+    with pytest.raises(gs.errors.InvalidArgumentError, match=f"weights can not be broadcast to values.*{why}"):
+        session.run(loss, {values: np.ones((2, 3, 2)), given: weights})
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_last_dimension_of_one_too_many_is_dropped(session, known):
+    labels = gs.placeholder(gs.int64, [3, 1] if known else None)
+    weights = gs.placeholder(gs.float32, [3, 1] if known else None)
+    logits = gs.constant(100 * np.eye(3), gs.float32)
+    found = [
+        gs.metrics.accuracy(labels, gs.argmax(logits, 1), weights)[1],
+        gs.reduce_sum(gs.confusion_matrix(labels, gs.argmax(logits, 1), 3)),
+        gs.losses.sparse_softmax_cross_entropy(labels, logits, weights),
+    ]
+    slope = gs.gradients(found[-1], weights)[0]
+    session.run(gs.local_variables_initializer())
+    values = session.run([*found, slope], {labels: [[0], [1], [0]], weights: [[1], [1], [0]]})
+    np.testing.assert_allclose(np.concatenate([np.ravel(one) for one in values]), [1, 3, 0, 0, 0, 50], atol=1e-6)
+
+
 def test_weights_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"weights can not be broadcast to values\. Mismatch at dim 0\."):
         gs.metrics.mean(gs.ones([4]), weights=gs.ones([3]))

@@ -212,8 +212,14 @@ def test_what_a_scope_goes_by_can_be_set_within_it():
 
 #: What a template of TensorFlow's gives, asked of its 2.21.
 _KINDS_OF_A_TEMPLATE = {
-    **{"variables": "abc", "trainable_variables": "a", "non_trainable_variables": "b", "global_variables": "ab"},
-    **{"local_variables": "c", "weights": "abc", "trainable_weights": "a", "non_trainable_weights": "b"},
+    "variables": "abc",
+    "trainable_variables": "a",
+    "non_trainable_variables": "b",
+    "global_variables": "ab",
+    "local_variables": "c",
+    "weights": "abc",
+    "trainable_weights": "a",
+    "non_trainable_weights": "b",
 }
 
 
