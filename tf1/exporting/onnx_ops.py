@@ -387,13 +387,6 @@ def _clip(t: Translation, node: Node) -> str:
     return str(t.add("Max", [t.add("Min", [x, high]), low]))
 
 
-def _norm(t: Translation, node: Node, x: str) -> str:
-    kinds = {1: "ReduceL1", 2: "ReduceL2"}
-    if node.attrs["ord"] in kinds:
-        return _reduced(t, kinds[node.attrs["ord"]], node, x)
-    return _reduced(t, "ReduceMax", node, t.add("Abs", [x]))
-
-
 def _count_nonzero(t: Translation, node: Node, x: str) -> str:
     zero = t.constant(0, _numbers(node.inputs[0]))
     return t.cast(
@@ -485,7 +478,7 @@ TRANSLATORS: dict[str, Translator] = {
     "Any": _of_truths("ReduceMax"),
     "L2Loss": _of_one(_l2_loss),
     "ClipByValue": _clip,
-    "Norm": _of_one(_norm),
+    "EuclideanNorm": _of_one(lambda t, n, x: _reduced(t, "ReduceL2", n, x)),
     "CountNonzero": _of_one(_count_nonzero),
     "EmbeddingLookupSparse": _embedding_lookup_sparse,
     "ArgMax": _position("ArgMax"),

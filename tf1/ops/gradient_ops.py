@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.gradients.registry import gradient_of
 from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.indexed_slices import IndexedSlices
@@ -128,11 +129,20 @@ def add_terms(terms: Sequence[Node], like: Node, name: str | None = None) -> Nod
 
 @kernel_of("AddN")
 def _add_n(node: Node) -> Any:
+    if not all(part.shape.is_fully_defined() for part in node.inputs):
+        return _sum_of_equals
     return np.add if len(node.inputs) == 2 else _sum
 
 
 def _sum(*values: Any) -> Any:
     return sum(values[1:], values[0])
+
+
+def _sum_of_equals(*values: Any) -> Any:
+    shapes = [np.shape(value) for value in values]
+    if shapes.count(shapes[0]) < len(shapes):
+        raise InvalidArgumentError(f"Inputs to AddN must have the same size and shape, not {shapes}")
+    return _sum(*values)
 
 
 @gradient_of("AddN")

@@ -82,7 +82,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
         A node.
 
     Raises:
-        ValueError: If the shapes differ.
+        ValueError: If the shapes differ, or the axis is none.
     """
     nodes = operand_list("Pack", list(values))
     shapes = [node.shape.as_list() for node in nodes if node.shape.dims is not None]
@@ -91,6 +91,8 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Node:
         if any(not node.shape.is_compatible_with(shapes[0]) for node in nodes):
             raise ValueError(f"Shapes must be equal to be packed: {', '.join(str(n.shape) for n in nodes)}.")
         merged = [next((n for n in sizes if n is not None), None) for sizes in zip(*shapes, strict=True)]
+        if not -len(merged) - 1 <= axis <= len(merged):
+            raise ValueError(f"axis = {axis} not in [{-len(merged) - 1}, {len(merged) + 1})")
         merged.insert(axis if axis >= 0 else len(merged) + 1 + axis, len(nodes))
 
     return Node("Pack", nodes, name=name, dtype=nodes[0].dtype, shape=TensorShape(merged), attrs={"axis": axis})

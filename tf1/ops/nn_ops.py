@@ -16,6 +16,7 @@ from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import shape as shape_of
 from globalstep.tf1.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
+from globalstep.tf1.ops.constant_ops import zeros_like
 from globalstep.tf1.ops.cross_entropy_ops import log_softmax_of
 from globalstep.tf1.ops.gradient_ops import sum_like, unbroadcast
 from globalstep.tf1.ops.indexing_ops import put_along
@@ -61,7 +62,7 @@ computes("ReluGrad", lambda g, value: products.elementwise(_where_above_zero, g,
 
 @gradient_of("ReluGrad")
 def _relu_grad_gradient(node: Node, grad: Node) -> Any:
-    return _relu_grad(grad, node.inputs[1]), None
+    return _relu_grad(grad, node.inputs[1]), zeros_like(node.inputs[1])
 
 
 def relu6(features: Any, name: str | None = None) -> Node:

@@ -308,22 +308,41 @@ def sparse_tensor_to_dense(
     Args:
         sp_input: The SparseTensor.
         default_value: What the other elements have.
-        validate_indices: Accepted as in TensorFlow.
+        validate_indices: Whether the places must be in order, none of them twice.
         name: Name of the node; default "SparseToDense".
     """
-    return _dense([sp_input.indices, sp_input.dense_shape, sp_input.values], default_value, sp_input.shape, name)
+    inputs = [sp_input.indices, sp_input.dense_shape, sp_input.values]
+    return _dense(inputs, default_value, sp_input.shape, name, validate_indices)
 
 
-def _dense(inputs: list[Node], default: Any, shape: TensorShape, name: str | None) -> Node:
-    attrs = {"default_value": _default(inputs[2].dtype, default)}
+def _dense(inputs: list[Node], default: Any, shape: TensorShape, name: str | None, validate: bool) -> Node:
+    if np.ndim(default):
+        raise ValueError("default_value should be a scalar.")
+    attrs = {"default_value": _default(inputs[2].dtype, default), "validate_indices": validate}
     return Node("SparseToDense", inputs, name=name or "SparseToDense", dtype=inputs[2].dtype, shape=shape, attrs=attrs)
 
 
 @computes("SparseToDense")
-def _sparse_to_dense(indices: Any, shape: Any, values: Any, *, default_value: Any, dtype: Any) -> Any:
+def _sparse_to_dense(
+    indices: Any, shape: Any, values: Any, *, default_value: Any, validate_indices: bool, dtype: Any
+) -> Any:
     places = np.asarray(indices)
+    places = places.reshape(-1, 1) if places.ndim < 2 else places
     dense = np.full([int(size) for size in shape], default_value, dtype=dtype)
-    dense[tuple(places.reshape(-1, 1).T if places.ndim < 2 else places.T)] = values
+    if places.shape[1] != dense.ndim:
+        raise InvalidArgumentError(f"output_shape has {dense.ndim} elements; indices have {places.shape[1]}")
+    if np.shape(values) not in ((), places.shape[:1]):
+        raise InvalidArgumentError(f"sparse_values has incorrect shape {np.shape(values)}; {len(places)} are indexed")
+    for at in np.flatnonzero(np.any((places < 0) | (places >= dense.shape), axis=1))[:1]:
+        raise InvalidArgumentError(
+            f"indices[{at}] = {places[at].tolist()} is out of bounds: need 0 <= index < {list(dense.shape)}"
+        )
+    if validate_indices:
+        order = np.diff(np.ravel_multi_index(tuple(places.T), dense.shape))
+        for at in np.flatnonzero(order <= 0)[:1]:
+            fault = "is out of order" if order[at] else "is repeated"
+            raise InvalidArgumentError(f"indices[{at + 1}] = {places[at + 1].tolist()} {fault}")
+    dense[tuple(places.T)] = values
     return dense
 
 
@@ -353,7 +372,7 @@ def sparse_to_dense(
         output_shape: Int vector [rank]: the shape of the result.
         sparse_values: Vector [n], or a scalar for all places.
         default_value: What the other elements have.
-        validate_indices: Accepted as in TensorFlow.
+        validate_indices: Whether the places must be in order, none of them twice.
         name: Name of the node; default "SparseToDense".
 
     >>> import globalstep as gs
@@ -363,7 +382,8 @@ def sparse_to_dense(
      [1. 0.]]
     """
     values, sizes = as_node(sparse_values), as_node(output_shape)
-    return _dense([as_node(sparse_indices), sizes, values], default_value, TensorShape(sizes_of(sizes)), name)
+    inputs = [as_node(sparse_indices), sizes, values]
+    return _dense(inputs, default_value, TensorShape(sizes_of(sizes)), name, validate_indices)
 
 
 def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batched: bool) -> dict[str, Any]:

@@ -434,34 +434,40 @@ def norm(
     name: str | None = None,
     keep_dims: bool | None = None,
 ) -> Node:
-    """Give the norm of vectors: "euclidean" (2), 1, or infinity, over `axis` or all elements.
+    """Give a norm over `axis` or all elements: a vector's, or with two axes a matrix's.
+
+    Args:
+        tensor: Node or array.
+        ord: "euclidean", infinity or a positive number; of a matrix "fro" too, and no numbers but 1 and 2.
+        axis: An axis, two of them for matrices, or None.
+        keepdims: Whether the axes stay, with size 1.
+        name: Name of the node.
+        keep_dims: Older name of `keepdims`.
 
     Raises:
-        ValueError: For another `ord`.
+        ValueError: For another `ord`, or other axes.
     """
-    keeps = bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-    order = 2 if ord in ("euclidean", "fro") else ord
-    if order not in _NORMS:
-        raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
-    return _reduce("Norm", as_node(tensor), axis, keeps, name or "norm", ord=order)
+    x, keeps = as_node(tensor), bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
+    matrix, name = isinstance(axis, (list, tuple)) and len(axis) == 2, name or "norm"
+    if isinstance(axis, (list, tuple)) and not (matrix and axis[0] != axis[1]):
+        raise ValueError(f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis}")
+    if ord not in (("euclidean", "fro", 1, 2, np.inf) if matrix else ("euclidean",)) and (
+        matrix or not isinstance(ord, (int, float)) or ord <= 0
+    ):
+        raise ValueError(f"'ord' must be a supported {'matrix' if matrix else 'vector'} norm, got {ord}")
+    if ord in ("euclidean", "fro") or (ord == 2 and not matrix):
+        return reduce_euclidean_norm(x, axis, keeps, name)
+    if ord == 2:
+        return _reduce("SpectralNorm", x, axis, keeps, name)
+    size = math_ops.abs(x)
+    if matrix:
+        return reduce_max(reduce_sum(size, axis[int(ord != 1)], True), axis, keeps, name)
+    if ord in (1, np.inf):
+        return (reduce_sum if ord == 1 else reduce_max)(size, axis, keeps, name)
+    return math_ops.pow(reduce_sum(size**ord, axis, keeps), 1.0 / ord, name)
 
 
-_NORMS: dict[Any, _Reduction] = {
-    1: lambda v, axes: np.sum(np.abs(v), axis=axes, keepdims=True),
-    2: lambda v, axes: np.sqrt(np.sum(v * v, axis=axes, keepdims=True)),
-    np.inf: lambda v, axes: _largest(np.abs(v), axes),
-}
-kernel_of("Norm")(lambda node: _reducing(node, _NORMS[node.attrs["ord"]]))
-
-
-@gradient_of("Norm")
-def _norm_gradient(node: Node, grad: Node) -> Any:
-    (x,), order = node.inputs, node.attrs["ord"]
-    if order == 2:
-        return _euclidean_norm_gradient(node, grad)
-    if order == 1:
-        return (_spread(node, grad) * math_ops.sign(x),)
-    return (_to_extremes(node, grad, math_ops.abs(x)) * math_ops.sign(x),)
+kernel_of("SpectralNorm")(lambda node: _reducing(node, lambda v, axes: np.linalg.norm(v, 2, axes, keepdims=True)))
 
 
 def bincount(

@@ -240,12 +240,15 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     nodes = [strings_node(item, "inputs") for item in inputs]
     if not nodes:
         raise ValueError("string_join needs at least one input.")
-    shape = next((node.shape for node in nodes if node.shape.ndims != 0), nodes[0].shape)
+    shapes = [node.shape for node in nodes if node.shape.ndims != 0] or [TensorShape([])]
+    shape = functools.reduce(TensorShape.merge_with, shapes)
     return _strings("StringJoin", nodes, name, shape, "string", separator=as_bytes(separator))
 
 
 @computes("StringJoin")
 def _join(*values: Any, separator: Any) -> Any:
+    if len({np.shape(value) for value in values} - {()}) > 1:
+        raise InvalidArgumentError("Input shapes of StringJoin do not match, but for scalars.")
     arrays = np.broadcast_arrays(*(np.asarray(value, dtype=object) for value in values))
     rows = zip(*(array.reshape(-1) for array in arrays), strict=True)
     return _objects([separator.join(map(as_bytes, row)) for row in rows], arrays[0].shape)

@@ -134,6 +134,8 @@ def test_axes_are_checked_when_the_graph_is_built():
         j.concat([x, c.zeros([2, 4])], 0)
     with pytest.raises(ValueError, match="Shapes must be equal"):
         j.stack([x, c.zeros([2, 4])])
+    with pytest.raises(ValueError, match=r"axis = -3 not in \[-2, 2\)"):
+        j.stack([[1], [2]], -3)
     with pytest.raises(ValueError, match="Cannot infer num"):
         j.unstack(c.placeholder("float32", [None, 2]))
     with pytest.raises(ValueError, match="out of bounds"):

@@ -130,6 +130,18 @@ def test_axes_of_what_has_no_known_rank_are_checked_in_the_run(reduce, axis):
             evaluate(reduce(x, [1, -1]), {x: fed})
 
 
+def test_norms_that_are_none_are_refused():
+    for ord, axis, error in (
+        ("fro", 1, "vector norm"),
+        (3, [0, 1], "matrix norm"),
+        (2, [0, 0], "unique"),
+        (-1, 0, "vec"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            r.norm(c.zeros([2, 3]), ord, axis)
+    assert evaluate(r.norm(c.constant([[3.0, 0.0], [0.0, 1.0]]), 2, [0, 1])) == 3
+
+
 def test_reductions_of_nothing():
     empty = c.zeros([0, 2])
     np.testing.assert_array_equal(evaluate(r.reduce_sum(empty, 0)), [0, 0])
@@ -151,6 +163,9 @@ def test_add_n():
         m.add_n([c.zeros([2]), c.zeros([2], "int32")])
     slices = IndexedSlices(c.ones([2, 1]), c.constant([1, 1]), (3, 1))
     np.testing.assert_array_equal(evaluate(m.add_n([slices, c.ones([3, 1])])), [[1], [3], [1]])
+    x = c.placeholder("float32")
+    with pytest.raises(InvalidArgumentError, match=r"must have the same size and shape, not \[\(2,\), \(\)\]"):
+        evaluate(m.add_n([c.zeros([2]), x]), {x: 3.0})
 
 
 def test_equality_of_nodes_is_identity():

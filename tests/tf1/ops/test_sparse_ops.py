@@ -37,6 +37,15 @@ def test_what_does_not_fit_is_refused(session):
         gs.sparse_reshape(VALUE, [2, 4])
     with pytest.raises(gs.errors.InvalidArgumentError, match="Invalid reduction dimension -3"):
         session.run(gs.sparse_reduce_sum(VALUE, -3))
+    for args, error in (
+        (([4, 2], [5], 1), r"indices\[1\] = \[2\] is out of order"),
+        (([2, 2], [5], [1, 2]), r"indices\[1\] = \[2\] is repeated"),
+        (([2, 7], [5], 1, 0, False), r"indices\[1\] = \[7\] is out of bounds: need 0 <= index < \[5\]"),
+        (([2, 3], [5], [1, 2, 3]), "sparse_values has incorrect shape"),
+        (([[2, 3]], [5], 1), "output_shape has 1 elements; indices have 2"),
+    ):
+        with pytest.raises(gs.errors.InvalidArgumentError, match=error):
+            session.run(gs.sparse_to_dense(*args))
     with pytest.raises(TypeError, match="At least one input should be SparseTensor"):
         gs.sparse_add([1.0], [2.0])
     with pytest.raises(gs.errors.InvalidArgumentError, match="out of bound"):

@@ -41,6 +41,11 @@ def test_what_is_no_string_is_refused(session):
         gs.string_split("a b")
     with pytest.raises(gs.errors.InvalidArgumentError, match="pos 4 out of range for string b'abc'"):
         session.run(gs.substr("abc", 4, 1))
+    with pytest.raises(ValueError, match=r"Shapes \(2,\) and \(1, 1\) are incompatible"):
+        gs.string_join(["a", ["b", "c"], [["d"]]])
+    text = gs.placeholder(gs.string)
+    with pytest.raises(gs.errors.InvalidArgumentError, match="Input shapes of StringJoin do not match"):
+        session.run(gs.string_join([text, ["b", "c"]]), {text: [["a"]]})
     with pytest.raises(ValueError, match="result_type must be 'SparseTensor'"):
         gs.strings.split(["a b"], result_type="RaggedTensor")
     with pytest.raises(gs.errors.InvalidArgumentError, match="Invalid pattern"):
