@@ -6,14 +6,14 @@ from globalstep.tf1.module_paths import module_paths
 _OPS = "gs gs.math gs.nn gs.tf1.ops.control_flow_ops:with_dependencies"
 _OPTIMIZERS = "gs.train gs.contrib.opt"
 _CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn gs.tf1.rnn.linear"
+_COLUMNS = "gs.feature_column gs.tf1.feature_columns.column:_LazyBuilder gs.tf1.feature_columns.classes"
 _TRAIN = "gs.train gs.tf1.optimizers.moving_averages"
 
 _PATHS = {
     "feature_column": "gs.feature_column",
-    "feature_column.feature_column": "gs.feature_column gs.tf1.feature_columns.column:_LazyBuilder "
-    "gs.tf1.feature_columns.dense:_SharedEmbeddingColumn",
-    "feature_column.feature_column_lib": "gs.feature_column",
-    "feature_column.feature_column_v2": "gs.feature_column",
+    "feature_column.feature_column": _COLUMNS,
+    "feature_column.feature_column_lib": _COLUMNS,
+    "feature_column.feature_column_v2": _COLUMNS,
     "feature_column.utils": "gs.tf1.feature_columns.sequences:sequence_length_from_sparse_tensor",
     "client.device_lib": "gs.tf1.sessions.build_info",
     "client.session": "gs",

@@ -38,7 +38,7 @@ def _with_values(sparse: SparseTensor, values: Node) -> SparseTensor:
 
 
 @dataclass(frozen=True)
-class _HashedColumn(KeyedColumn):
+class _HashedCategoricalColumn(KeyedColumn):
     hash_bucket_size: int
     dtype: Any
 
@@ -57,7 +57,7 @@ class _HashedColumn(KeyedColumn):
 
 
 @dataclass(frozen=True)
-class _IdentityColumn(KeyedColumn):
+class _IdentityCategoricalColumn(KeyedColumn):
     number: int
     default_value: int | None
 
@@ -89,7 +89,7 @@ def _ids_in_range(values: Any, *, key: Any, number: Any, default: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _WeightedColumn(CategoricalColumn):
+class _WeightedCategoricalColumn(CategoricalColumn):
     categorical_column: CategoricalColumn
     weight_feature_key: str
     dtype: Any
@@ -220,7 +220,7 @@ def categorical_column_with_hash_bucket(
     if hash_bucket_size < 1:
         raise ValueError(f"hash_bucket_size must be at least 1. hash_bucket_size: {hash_bucket_size}, key: {key}")
     require_discrete(dtype, key)
-    return _HashedColumn(require_key(key), hash_bucket_size, as_dtype(dtype).name)
+    return _HashedCategoricalColumn(require_key(key), hash_bucket_size, as_dtype(dtype).name)
 
 
 def categorical_column_with_identity(key: str, num_buckets: int, default_value: int | None = None) -> CategoricalColumn:
@@ -238,7 +238,7 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
         raise ValueError(f"num_buckets {num_buckets} < 1, column_name {key}")
     if default_value is not None and not 0 <= default_value < num_buckets:
         raise ValueError(f"default_value {default_value} not in range [0, {num_buckets}), column_name {key}")
-    return _IdentityColumn(require_key(key), num_buckets, default_value)
+    return _IdentityCategoricalColumn(require_key(key), num_buckets, default_value)
 
 
 def weighted_categorical_column(
@@ -257,7 +257,7 @@ def weighted_categorical_column(
     kind = as_dtype(dtype)
     if not (kind.is_integer or kind.is_floating):
         raise ValueError(f"dtype {kind.name} is not convertible to float.")
-    return _WeightedColumn(categorical_column, weight_feature_key, kind.name)
+    return _WeightedCategoricalColumn(categorical_column, weight_feature_key, kind.name)
 
 
 def crossed_column(keys: Sequence[Any], hash_bucket_size: int, hash_key: int | None = None) -> CategoricalColumn:
@@ -280,7 +280,7 @@ def crossed_column(keys: Sequence[Any], hash_bucket_size: int, hash_key: int | N
             raise ValueError(
                 f"Unsupported key type. All keys must be either string, or categorical column. Given: {key}"
             )
-        if isinstance(key, _HashedColumn):
+        if isinstance(key, _HashedCategoricalColumn):
             raise ValueError(
                 "categorical_column_with_hash_bucket is not supported for crossing. Hashing before crossing will "
                 f"increase probability of collision. Instead, use the feature name as a string. Given: {key}"

@@ -202,7 +202,8 @@ class _EmbeddingColumn(_OfIds):
         return reshape(rows, [-1, self.dimension])
 
 
-_SharedEmbeddingColumn = _EmbeddingColumn  # By which models copied from TensorFlow know it.
+class _SharedEmbeddingColumn(_EmbeddingColumn):
+    """One of several with a table in common."""
 
 
 def numeric_column(
@@ -330,7 +331,8 @@ def shared_embedding_columns(
     chosen = _initializer(initializer, dimension)
     size = _dimension(dimension, ckpt_to_load_from, tensor_name_in_ckpt)
     shared = shared_embedding_collection_name or f"{names}_shared_embedding"
-    return [_EmbeddingColumn(each, size, combiner, chosen, max_norm, trainable, shared) for each in categorical_columns]
+    options = (size, combiner, chosen, max_norm, trainable, shared)
+    return [_SharedEmbeddingColumn(column, *options) for column in categorical_columns]
 
 
 def _dimension(dimension: int, checkpoint: Any, tensor: Any) -> int:

@@ -29,7 +29,7 @@ from globalstep.tf1.text.vocabularies import index_table_from_file, index_table_
 class _VocabularyColumn(KeyedColumn):
     """See `categorical_column_with_vocabulary_list` and `categorical_column_with_vocabulary_file`."""
 
-    words: tuple[Any, ...]
+    vocabulary_list: tuple[Any, ...]
     vocabulary_file: str
     vocabulary_size: int
     dtype: Any
@@ -54,10 +54,17 @@ class _VocabularyColumn(KeyedColumn):
                 key_dtype="string" if sparse.dtype.name == "string" else "int64", name=name,
             )  # fmt: skip
         else:
-            table = index_table_from_tensor(
-                list(self.words), self.num_oov_buckets, self.default_value, dtype=as_dtype(self.dtype), name=name
-            )
+            words, kind = list(self.vocabulary_list), as_dtype(self.dtype)
+            table = index_table_from_tensor(words, self.num_oov_buckets, self.default_value, dtype=kind, name=name)
         return Ids(SparseTensor(sparse.indices, table.lookup(keys), sparse.dense_shape))
+
+
+class _VocabularyListCategoricalColumn(_VocabularyColumn):
+    """One whose words are given."""
+
+
+class _VocabularyFileCategoricalColumn(_VocabularyColumn):
+    """One whose words are the lines of a file."""
 
 
 def categorical_column_with_vocabulary_list(
@@ -87,7 +94,8 @@ def categorical_column_with_vocabulary_list(
     kind = as_dtype("string" if isinstance(words[0], (str, bytes)) else "int64") if dtype is None else as_dtype(dtype)
     require_discrete(kind, key)
     _require_one_way(key, default_value, num_oov_buckets)
-    return _VocabularyColumn(require_key(key), words, "", len(words), kind.name, default_value, num_oov_buckets)
+    options = (words, "", len(words), kind.name, default_value, num_oov_buckets)
+    return _VocabularyListCategoricalColumn(require_key(key), *options)
 
 
 def categorical_column_with_vocabulary_file(
@@ -121,9 +129,8 @@ def categorical_column_with_vocabulary_file(
     require_discrete(dtype, key)
     missing = -1 if default_value is None else default_value
     _require_one_way(key, missing, num_oov_buckets)
-    return _VocabularyColumn(
-        require_key(key), (), str(vocabulary_file), vocabulary_size, as_dtype(dtype).name, missing, num_oov_buckets
-    )
+    options = ((), str(vocabulary_file), vocabulary_size, as_dtype(dtype).name, missing, num_oov_buckets)
+    return _VocabularyFileCategoricalColumn(require_key(key), *options)
 
 
 def _require_one_way(key: str, default_value: int, num_oov_buckets: int) -> None:
