@@ -58,8 +58,7 @@ def _pair(img1: Any, img2: Any, max_val: Any) -> tuple[Node, Node, Any, float]:
     for node in (one, other):
         if node.shape.ndims is None or node.shape.ndims < 3 or None in node.shape.as_list()[-3:]:
             raise ValueError(f"Height, width and channels of {node.name!r} must be known: {node.shape}.")
-    if not one.shape[-3:].is_compatible_with(other.shape[-3:]):
-        raise ValueError(f"Shapes {one.shape} and {other.shape} are incompatible")
+    one.shape[-3:].assert_is_compatible_with(other.shape[-3:])
     largest = float(max_val) / one.dtype.max if one.dtype.is_integer else float(max_val)
     lead, sizes = shape_of(one)[:-3], one.shape.as_list()[-3:]
     first, second = (reshape(convert_image_dtype(node, "float32"), [-1, *sizes]) for node in (one, other))

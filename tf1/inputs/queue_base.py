@@ -330,8 +330,7 @@ class QueueBase:
         nodes = []
         for index, (item, dtype, shape) in enumerate(zip(items, self._dtypes, shapes, strict=True)):
             node = as_node(item, dtype, name=f"component_{index}")
-            if not node.shape.is_compatible_with(shape):
-                raise ValueError(f"Shapes {node.shape} and {shape} are incompatible")
+            node.shape.assert_is_compatible_with(shape)
             nodes.append(node)
         return nodes
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from globalstep.tf1.graph.callables import named
 from globalstep.tf1.graph.graph import Node
-from globalstep.tf1.metrics.totals import Collections, aligned, ratio, streamed
+from globalstep.tf1.metrics.totals import Collections, aligned, broadcast_weights, ratio, streamed
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.reduction_ops import reduce_sum
 from globalstep.tf1.variables.variable_scope import variable_scope
@@ -48,7 +48,7 @@ def _counted(what: str, inputs: Sequence[Any], into: Collections, name: str | No
         hits = math_ops.logical_and(predicted, so if wanted_so else math_ops.logical_not(so))
         amounts = math_ops.cast(hits, "float32")
         if factors is not None:
-            amounts = math_ops.multiply(amounts, math_ops.cast(factors, "float32"))
+            amounts = math_ops.multiply(amounts, broadcast_weights(factors, amounts))
         return streamed({"count": reduce_sum(amounts)}, lambda totals, name: totals[0], into)
 
 

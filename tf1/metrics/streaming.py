@@ -106,8 +106,7 @@ def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | Non
         raise ValueError(f"dtypes of predictions and labels differ: {predicted.dtype.name}, {wanted.dtype.name}")
     if predicted.dtype.is_floating:
         raise ValueError(f"Labels should have bool, integer, or string dtype, but got {wanted.dtype.name}")
-    if not predicted.shape.is_compatible_with(wanted.shape):
-        raise ValueError(f"Shapes {predicted.shape} and {wanted.shape} are incompatible")
+    predicted.shape.assert_is_compatible_with(wanted.shape)
     with predicted.graph.name_scope(name or "accuracy"):
         correct = math_ops.cast(math_ops.equal(predicted, wanted), "float32")
         if weights is None:

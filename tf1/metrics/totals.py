@@ -115,15 +115,10 @@ def _misfit(own: TensorShape, shape: TensorShape) -> str:
 
 
 def fitting(weights: Any, values: Node) -> Node:
-    """Give weights as a node of the dtype of `values`.
-
-    Args:
-        weights: A number, or of the rank of `values` with each size that of `values` or 1.
-        values: What is weighed.
+    """Give weights as a node of the dtype of `values`: a number, or of its rank with each size its own or 1.
 
     Raises:
-        ValueError: If they do not fit.
-        InvalidArgumentError: The same, in the run.
+        ValueError: If they do not fit; in the run an InvalidArgumentError.
     """
     factors = math_ops.cast(weights, values.dtype)
     own, shape = factors.shape, values.shape

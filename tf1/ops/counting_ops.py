@@ -58,13 +58,9 @@ def confusion_matrix(
 
 
 def of_rank(value: Node, like: Node, more: int = 0, expands: bool = False) -> Node:
-    """Drop a last dimension of size 1 where a value has one more than another and `more`.
+    """Drop a last dimension of size 1 where a value has one more than another's and `more`.
 
-    Args:
-        value: The value.
-        like: The other.
-        more: How many more dimensions it is to have.
-        expands: Whether one is added where it has one less, and is no scalar.
+    With `expands`, give one to what has one less and is no scalar.
     """
     own, other = value.shape.ndims, like.shape.ndims
     if own is None or other is None:
