@@ -623,7 +623,10 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     if value is None:
         raise ValueError("None values not supported.")
     if dtype is not None:
-        wanted = as_dtype(dtype).as_numpy_dtype
+        kind, wanted = as_dtype(dtype), as_dtype(dtype).as_numpy_dtype
+        plain = np.empty(0) if isinstance(value, (np.ndarray, np.generic)) or not kind.is_integer else np.array(value)
+        if plain.size and plain.dtype.kind == "f":
+            raise TypeError(f"Expected {kind.name}, got {value} of type 'float' instead.")
         return np.array(string_array(value) if wanted is object else value, dtype=wanted)
     typed = isinstance(value, (np.ndarray, np.generic))
     try:

@@ -476,8 +476,10 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     if x is None or y is None:
         raise ValueError("x and y must both be non-None or both be None.")
     a, b = operands("Select", x, y)
-    rows = truth.shape.ndims == 1 and (a.shape.ndims or 0) > 1
     shape = broadcast_shapes("Select", a, b)
+    rows: bool | None = truth.shape.ndims == 1 and (shape.ndims or 0) > 1
+    if (truth.shape.ndims is None and shape.ndims != 1) or (truth.shape.ndims == 1 and shape.ndims is None):
+        rows = None  # The run says.
     if not rows and shape.dims is not None and truth.shape.ndims not in (0, None):
         shape = broadcast_shapes("Select", truth, a if a.shape.ndims else b)
     return Node("Select", (truth, a, b), name=name, dtype=a.dtype, shape=shape, attrs={"rows": rows})
@@ -488,9 +490,17 @@ computes("Where", lambda condition: np.argwhere(condition).astype(np.int64))
 
 @kernel_of("Select")
 def _select(node: Node) -> Any:
-    if node.attrs["rows"]:
-        return lambda c, x, y: np.where(np.reshape(c, (-1,) + (1,) * (np.ndim(x) - 1)), x, y)
-    return np.where
+    if node.attrs["rows"] is False and all(part.shape.is_fully_defined() for part in node.inputs):
+        return np.where
+    return _chosen
+
+
+def _chosen(c: Any, x: Any, y: Any) -> Any:
+    shapes = {np.shape(x), np.shape(y)} - {()} or {np.shape(c)}
+    full, own = next(iter(shapes)), np.shape(c)
+    if len(shapes) > 1 or own not in ((), full[:1], full):
+        raise InvalidArgumentError(f"Inputs to Select must have the same size and shape, not {own} and {[*shapes]}")
+    return np.where(np.reshape(c, own + (1,) * (len(full) - 1)) if own != full and own else c, x, y)
 
 
 def one_hot(
@@ -560,6 +570,8 @@ def _scatter_nd_gradient(node: Node, grad: Node) -> Any:
 @gradient_of("Select")
 def _select_gradient(node: Node, grad: Node) -> Any:
     condition, x, y = node.inputs
+    if node.attrs["rows"] is None:
+        return None, unbroadcast(where(condition, grad, 0.0), x, y), unbroadcast(where(condition, 0.0, grad), y, x)
     if node.attrs["rows"]:
         rank = grad.shape.ndims
         sizes = [-1, *[1] * ((rank or 1) - 1)]

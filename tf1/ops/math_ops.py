@@ -231,13 +231,14 @@ def divide(x: Any, y: Any, name: str | None = None) -> Node:
 
 
 def div(x: Any, y: Any, name: str | None = None) -> Node:
-    """Divide; integers give integers, rounded towards 0 (TensorFlow's older division)."""
-    return pairwise("Div", x, y, name)
+    """Divide; integers give integers, rounded down (TensorFlow's older division)."""
+    x, y = operands("Div", x, y)
+    return floordiv(x, y, name) if x.dtype.is_integer else pairwise("Div", x, y, name)
 
 
 @kernel_of("Div")
 def _div(node: Node) -> Any:
-    return _truncated_quotient if node.dtype.is_integer else np.true_divide
+    return np.floor_divide if node.dtype.is_integer else np.true_divide
 
 
 def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:

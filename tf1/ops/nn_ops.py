@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from globalstep.errors import InvalidArgumentError
 from globalstep.tf1.execution import products
 from globalstep.tf1.gradients.registry import composed, gradient_of
 from globalstep.tf1.graph.callables import named
@@ -265,9 +266,16 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
 
 @kernel_of("BiasAdd")
 def _bias_add(node: Node) -> Any:
-    if node.attrs["data_format"] == "NHWC":
+    last, (x, bias) = node.attrs["data_format"] == "NHWC", (one.shape for one in node.inputs)
+    if last and x.dims and bias.dims and x[-1].value == bias[0].value is not None:
         return np.add
-    return lambda values, vector: values + np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
+
+    def add(values: Any, vector: Any) -> Any:
+        if np.shape(vector) != np.shape(values)[-1 if last else 1 :][:1]:
+            raise InvalidArgumentError(f"Must provide as many biases as channels: {vector.shape} vs. {values.shape}")
+        return values + (vector if last else np.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2)))
+
+    return add
 
 
 @gradient_of("BiasAdd")

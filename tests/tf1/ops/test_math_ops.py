@@ -17,6 +17,7 @@ from globalstep.tf1.ops import partition_ops as pt
 from globalstep.tf1.ops import product_ops as pr
 from globalstep.tf1.ops import reduction_ops as r
 from globalstep.tf1.ops import segment_ops as sg
+from globalstep.tf1.ops.nn_ops import bias_add
 from globalstep.tf1.text.string_ops import reduce_join
 
 INTS = np.array([[7, -7, 3], [2, 0, -5]], np.int32)
@@ -29,7 +30,7 @@ INTS = np.array([[7, -7, 3], [2, 0, -5]], np.int32)
         (lambda x: x / 2, INTS / 2, "float64"),
         (lambda x: x // 2, INTS // 2, "int32"),
         (lambda x: x % 3, INTS % 3, "int32"),
-        (lambda x: m.div(x, 2), np.trunc(INTS / 2), "int32"),
+        (lambda x: m.div(x, 2), INTS // 2, "int32"),
         (lambda x: m.truncatediv(x, 2), np.trunc(INTS / 2), "int32"),
         (lambda x: m.truncatemod(x, 3), np.fmod(INTS, 3), "int32"),
         (lambda x: x > 2, INTS > 2, "bool"),
@@ -128,6 +129,22 @@ def test_axes_of_what_has_no_known_rank_are_checked_in_the_run(reduce, axis):
     if reduce is reduce_join:
         with pytest.raises(InvalidArgumentError, match="Duplicate reduction dimension"):
             evaluate(reduce(x, [1, -1]), {x: fed})
+
+
+def test_what_is_known_in_the_run_is_checked_there():
+    x, truth = c.placeholder("float32"), c.placeholder("bool")
+    chosen = ix.where(truth, x, -x)
+    slope = gradients(chosen, x)[0]
+    fed = {x: np.array([[1, 2], [3, 4]], np.float32), truth: np.array([True, False])}
+    np.testing.assert_array_equal(evaluate(chosen, fed), [[1, 2], [-3, -4]])
+    np.testing.assert_array_equal(evaluate(slope, fed), [[1, 1], [-1, -1]])
+    with pytest.raises(InvalidArgumentError, match="Inputs to Select must have the same size and shape"):
+        evaluate(chosen, {**fed, truth: np.array([[True], [False]])})
+    for bias in ([1], [1, 2, 3]):
+        with pytest.raises(InvalidArgumentError, match="Must provide as many biases as channels"):
+            evaluate(bias_add(x, np.array(bias, np.float32)), fed)
+    with pytest.raises(TypeError, match="Expected int32, got 5.5 of type 'float'"):
+        c.constant(5.5, "int32")
 
 
 def test_norms_that_are_none_are_refused():
