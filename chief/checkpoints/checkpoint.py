@@ -176,11 +176,13 @@ class CheckpointReader:
                 return self.index.files[part.file].file, self._open(part.file).offset_of(part.tensor)
         return None
 
-    def debug_string(self) -> str:
-        """Give a line for every tensor: name, dtype, shape."""
+    def debug_string(self) -> bytes:
+        """Give a line for every tensor as TensorFlow does: name, dtype, shape."""
+        kinds = {"float16": "half", "float32": "float", "float64": "double"}
         return "".join(
-            f"{name} ({saved.dtype}) {list(saved.shape)}\n" for name, saved in sorted(self.index.variables.items())
-        )
+            f"{name} (DT_{kinds.get(saved.dtype, saved.dtype).upper()}) {list(saved.shape)}\n".replace(", ", ",")
+            for name, saved in sorted(self.index.variables.items())
+        ).encode()
 
     def close(self) -> None:
         """Close the files that were opened."""

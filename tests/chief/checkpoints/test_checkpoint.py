@@ -74,7 +74,7 @@ def test_the_reader_gives_tensors_shapes_and_dtypes(prefix):
     for tensors in TENSORS:
         for name, value in tensors.items():
             np.testing.assert_array_equal(reader.get_tensor(name), value)
-    assert "w (float32) [2, 3]" in reader.debug_string()
+    assert b"w (DT_FLOAT) [2,3]\n" in reader.debug_string()
     with pytest.raises(NotFoundError, match="Key v not found in checkpoint"):
         reader.get_tensor("v")
     reader.close()
