@@ -63,16 +63,15 @@ def test_weights_of_zero_give_zero():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="labels must not be None"):
-        losses.mean_squared_error(None, P)
-    with pytest.raises(ValueError, match="None values not supported"):
-        losses.mean_squared_error(Y, P, weights=None)
-    with pytest.raises(ValueError, match="are incompatible"):
-        losses.mean_squared_error(Y, c.zeros([3, 2]))
-    with pytest.raises(ValueError, match="weights can not be broadcast"):
-        losses.compute_weighted_loss(P, [1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="Invalid ReductionKey most"):
-        losses.compute_weighted_loss(P, reduction="most")
+    for text, call in (
+        ("labels must not be None", lambda: losses.mean_squared_error(None, P)),
+        ("None values not supported", lambda: losses.mean_squared_error(Y, P, weights=None)),
+        ("are incompatible", lambda: losses.mean_squared_error(Y, c.zeros([3, 2]))),
+        ("weights can not be broadcast", lambda: losses.compute_weighted_loss(P, [1.0, 2.0, 3.0])),
+        ("Invalid ReductionKey most", lambda: losses.compute_weighted_loss(P, reduction="most")),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
 
 
 def test_the_total_is_the_sum_of_the_collections():

@@ -241,36 +241,35 @@ def test_columns_of_sequences_and_others_are_kept_apart():
 
 
 OF_X = fc.categorical_column_with_identity("x", 3)
-#: Class of TensorFlow's -> a column of it, and some of its arguments, which are attributes.
+#: Class of TensorFlow's -> a column of it, and the name and the value of an argument of its own.
 KINDS = {
-    "NumericColumn": (fc.numeric_column("x", 2), {"key": "x", "shape": (2,), "dtype": gs.float32}),
-    "BucketizedColumn": (fc.bucketized_column(fc.numeric_column("x"), [1.0]), {"boundaries": (1.0,)}),
-    "HashedCategoricalColumn": (fc.categorical_column_with_hash_bucket("x", 5), {"hash_bucket_size": 5}),
-    "IdentityCategoricalColumn": (OF_X, {"num_buckets": 3}),
+    "NumericColumn": (fc.numeric_column("x", 2), "shape", (2,)),
+    "BucketizedColumn": (fc.bucketized_column(fc.numeric_column("x"), [1.0]), "boundaries", (1.0,)),
+    "HashedCategoricalColumn": (fc.categorical_column_with_hash_bucket("x", 5), "hash_bucket_size", 5),
+    "IdentityCategoricalColumn": (OF_X, "num_buckets", 3),
     "VocabularyListCategoricalColumn": (
-        fc.categorical_column_with_vocabulary_list("x", ["a"]), {"vocabulary_list": ("a",), "dtype": gs.string}
+        fc.categorical_column_with_vocabulary_list("x", ["a"]), "vocabulary_list", ("a",)
     ),
     "VocabularyFileCategoricalColumn": (
-        fc.categorical_column_with_vocabulary_file("x", "words", 3), {"vocabulary_file": "words", "vocabulary_size": 3}
+        fc.categorical_column_with_vocabulary_file("x", "words", 3), "vocabulary_file", "words"
     ),
-    "WeightedCategoricalColumn": (fc.weighted_categorical_column(OF_X, "w"), {"weight_feature_key": "w"}),
-    "CrossedColumn": (fc.crossed_column(["x", "y"], 7), {"keys": ("x", "y"), "hash_bucket_size": 7}),
-    "IndicatorColumn": (fc.indicator_column(OF_X), {"categorical_column": OF_X}),
-    "EmbeddingColumn": (fc.embedding_column(OF_X, 4), {"dimension": 4, "combiner": "mean"}),
-    "SharedEmbeddingColumn": (fc.shared_embedding_columns([OF_X], 4)[0], {"name": "x_shared_embedding"}),
+    "WeightedCategoricalColumn": (fc.weighted_categorical_column(OF_X, "w"), "weight_feature_key", "w"),
+    "CrossedColumn": (fc.crossed_column(["x", "y"], 7), "keys", ("x", "y")),
+    "IndicatorColumn": (fc.indicator_column(OF_X), "categorical_column", OF_X),
+    "EmbeddingColumn": (fc.embedding_column(OF_X, 4), "dimension", 4),
+    "SharedEmbeddingColumn": (fc.shared_embedding_columns([OF_X], 4)[0], "name", "x_shared_embedding"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_columns_are_of_tensorflows_classes(name):
+def test_columns_are_of_tensorflows_classes():
     from globalstep.python.feature_column import feature_column, feature_column_v2
 
-    column, attributes = KINDS[name]
-    of = [kind for kind in KINDS if isinstance(column, getattr(feature_column, f"_{kind}"))]
-    assert of == [*(["EmbeddingColumn"] if "Shared" in name else []), name]
-    assert isinstance(column, getattr(feature_column_v2, name))
-    assert isinstance(column, feature_column._CategoricalColumn) == (name[0] in "BCHVW" or column is OF_X)
-    assert {key: getattr(column, key) for key in attributes} == attributes
+    for name, (column, attribute, value) in KINDS.items():
+        of = [kind for kind in KINDS if isinstance(column, getattr(feature_column, f"_{kind}"))]
+        assert of == [*(["EmbeddingColumn"] if "Shared" in name else []), name]
+        assert isinstance(column, getattr(feature_column_v2, name))
+        assert isinstance(column, feature_column._CategoricalColumn) == (name[0] in "BCHVW" or column is OF_X)
+        assert getattr(column, attribute) == value
 
 
 def test_ids_of_sequences_as_programs_look_them_up_by_themselves(session):

@@ -210,17 +210,10 @@ def test_what_a_scope_goes_by_can_be_set_within_it():
             assert gs.get_variable("w", [2]).dtype == gs.float64
 
 
-#: What a template of TensorFlow's gives, asked of its 2.21.
-_KINDS_OF_A_TEMPLATE = {
-    "variables": "abc",
-    "trainable_variables": "a",
-    "non_trainable_variables": "b",
-    "global_variables": "ab",
-    "local_variables": "c",
-    "weights": "abc",
-    "trainable_weights": "a",
-    "non_trainable_weights": "b",
-}
+#: What a template of TensorFlow's gives, asked of its 2.21: attribute=names.
+_OF_A_TEMPLATE = """
+variables=abc weights=abc global_variables=ab local_variables=c trainable_variables=a trainable_weights=a
+non_trainable_variables=b non_trainable_weights=b"""
 
 
 def _variables_of_each_kind():
@@ -250,8 +243,8 @@ class TestTemplates:
         assert template.variables == []
         with gs.variable_scope("outer"):
             template()
-        named = {name: "".join(one.op.name[-1] for one in getattr(template, name)) for name in _KINDS_OF_A_TEMPLATE}
-        assert named == _KINDS_OF_A_TEMPLATE
+        for name, _, made in (each.partition("=") for each in _OF_A_TEMPLATE.split()):
+            assert [one.op.name[-1] for one in getattr(template, name)] == list(made)
         assert (template.var_scope, template.variable_scope_name) == (template.variable_scope, "outer/made/")
 
     def test_a_later_call_makes_nothing_to_train(self):
