@@ -15,6 +15,7 @@ from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.metrics.totals import Collections, metric_variable, ratio
 from globalstep.tf1.ops import math_ops
 from globalstep.tf1.ops.array_ops import reshape
+from globalstep.tf1.ops.counting_ops import confusion_matrix
 from globalstep.tf1.ops.reduction_ops import reduce_mean
 from globalstep.tf1.variables.variable_scope import variable_scope
 from globalstep.tf1.variables.variables import Variable
@@ -65,7 +66,11 @@ def _count_by_class(node: Node) -> Any:
     num_classes, name = node.attrs["num_classes"], node.inputs[0].name
 
     def count(truth: Any, guesses: Any, importance: Any) -> tuple[Any, Any]:
-        _require_classes(name, truth, num_classes)
+        wrong = truth[(truth < 0) | (truth >= num_classes)]
+        if np.size(wrong):
+            raise InvalidArgumentError(
+                f"{name} has the class {wrong[0]}; the metric has {num_classes} classes, from 0."
+            )
         total = np.bincount(truth, importance, num_classes)
         correct = np.bincount(truth, importance * (truth == guesses), num_classes)
         return total.astype(np.float32), correct.astype(np.float32)
@@ -99,25 +104,9 @@ def _streaming_confusion_matrix(
 ) -> tuple[Variable, Node]:
     """Add up how often each label got each prediction; libraries of metrics take it from TensorFlow's own module."""
     so, guess, factors = _flat(labels, predictions, weights)
-    batch = Node(
-        "StreamingConfusionMatrix", (so, guess, factors), name="confusion_matrix", dtype="float64",
-        shape=[num_classes, num_classes], attrs={"stops_gradient": True, "num_classes": num_classes},
-    )  # fmt: skip
+    batch = confusion_matrix(so, guess, num_classes, "float64", weights=factors)
     total = metric_variable([num_classes, num_classes], "float64", "total_confusion_matrix")
     return total, total.assign_add(batch)
-
-
-@kernel_of("StreamingConfusionMatrix")
-def _matrix(node: Node) -> Any:
-    num_classes, names = node.attrs["num_classes"], [part.name for part in node.inputs]
-
-    def matrix(truth: Any, guesses: Any, importance: Any) -> Any:
-        _require_classes(names[0], truth, num_classes)
-        _require_classes(names[1], guesses, num_classes)
-        pairs = np.bincount(truth * num_classes + guesses, importance, num_classes * num_classes)
-        return pairs.reshape(num_classes, num_classes).astype(np.float64)
-
-    return matrix
 
 
 @computes("MeanIou")
@@ -138,9 +127,3 @@ def _flat(labels: Any, predictions: Any, weights: Any) -> tuple[Node, Node, Node
     factors = reshape(factors, [-1])
     guess.shape.assert_is_compatible_with(factors.shape)
     return so, guess, factors
-
-
-def _require_classes(name: str, classes: Any, count: int) -> None:
-    wrong = classes[(classes < 0) | (classes >= count)]
-    if np.size(wrong):
-        raise InvalidArgumentError(f"{name} has the class {wrong[0]}; the metric has {count} classes, from 0.")

@@ -96,9 +96,8 @@ def _counting(node: Node) -> Any:
                 raise InvalidArgumentError(
                     f"assertion failed: [{what} out of bound] {bound} {values.max()} >= {classes}"
                 )
-        each = np.asarray(others[-1]).reshape(-1) if weighed else np.ones(pairs[0].size, np.int64)
-        matrix = np.zeros((classes, classes), dtype)
-        np.add.at(matrix, (pairs[0], pairs[1]), each.astype(dtype))
-        return matrix
+        each = np.asarray(others[-1]).reshape(-1).astype(dtype) if weighed else None
+        counts = np.bincount(pairs[0] * classes + pairs[1], each, classes * classes)
+        return counts.astype(dtype).reshape(classes, classes)
 
     return count

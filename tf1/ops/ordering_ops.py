@@ -13,7 +13,7 @@ from globalstep.tf1.graph.graph import Node, as_node, tuple_item
 from globalstep.tf1.graph.kernels import computes, kernel_of
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.ops.array_ops import broadcast_to, reshape, size
-from globalstep.tf1.ops.building import elementwise, from_front, normal_axes, operand_list, operands, static_ints
+from globalstep.tf1.ops.building import elementwise, normal_axes, operand_list, operands, static_ints
 from globalstep.tf1.ops.gradient_ops import rearranges
 from globalstep.tf1.ops.indexing_ops import put_along
 from globalstep.tf1.ops.reduction_ops import cumsum
@@ -205,12 +205,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
                 attrs={"axis": place})  # fmt: skip
 
 
-@computes("Repeat")
-def _repeat(value: Any, often: Any, *, axis: int | None) -> Any:
-    flat = np.reshape(value, (-1,)) if axis is None else value
-    (along,) = (0,) if axis is None else from_front([axis], np.ndim(value))
-    places = np.repeat(np.arange(np.shape(flat)[along]), np.asarray(often).reshape(-1))
-    return flat[(slice(None),) * along + (places,)]
+computes("Repeat", lambda value, often, *, axis: np.repeat(value, np.reshape(often, -1), axis))
 
 
 def meshgrid(*args: Any, **kwargs: Any) -> list[Node]:

@@ -159,16 +159,8 @@ def _log_sum_exp(value: Any, axes: tuple[int, ...]) -> Any:
     return np.log(np.sum(np.exp(value - peak), axis=axes, keepdims=True)) + peak
 
 
-def _largest(value: Any, axes: tuple[int, ...]) -> Any:
-    return np.max(value, axis=axes, keepdims=True)
-
-
-def _smallest(value: Any, axes: tuple[int, ...]) -> Any:
-    return np.min(value, axis=axes, keepdims=True)
-
-
-def _product(value: Any, axes: tuple[int, ...]) -> Any:
-    return np.prod(value, axis=axes, keepdims=True)
+def _numpys(function: Callable[..., Any]) -> _Reduction:
+    return lambda value, axes: function(value, axis=axes, keepdims=True)
 
 
 def _reduction(
@@ -211,18 +203,14 @@ def _reduction(
 
 reduce_sum = _reduction("reduce_sum", "Sum", _sum, "Sum over axes.")
 reduce_mean = _reduction("reduce_mean", "Mean", _mean, "Average over axes; integers round towards 0.")
-reduce_max = _reduction("reduce_max", "Max", _largest, "Give the largest value over axes.")
-reduce_min = _reduction("reduce_min", "Min", _smallest, "Give the smallest value over axes.")
-reduce_prod = _reduction("reduce_prod", "Prod", _product, "Multiply over axes.")
+reduce_max = _reduction("reduce_max", "Max", _numpys(np.max), "Give the largest value over axes.")
+reduce_min = _reduction("reduce_min", "Min", _numpys(np.min), "Give the smallest value over axes.")
+reduce_prod = _reduction("reduce_prod", "Prod", _numpys(np.prod), "Multiply over axes.")
 reduce_logsumexp = _reduction(
     "reduce_logsumexp", "LogSumExp", _log_sum_exp, "Give log(sum(exp(x))) over axes, without overflow."
 )
-reduce_all = _reduction(
-    "reduce_all", "All", lambda v, axes: np.all(v, axis=axes, keepdims=True), "Say whether all hold.", "bool"
-)
-reduce_any = _reduction(
-    "reduce_any", "Any", lambda v, axes: np.any(v, axis=axes, keepdims=True), "Say whether any holds.", "bool"
-)
+reduce_all = _reduction("reduce_all", "All", _numpys(np.all), "Say whether all hold.", "bool")
+reduce_any = _reduction("reduce_any", "Any", _numpys(np.any), "Say whether any holds.", "bool")
 
 
 def _variance(value: Any, axes: tuple[int, ...]) -> Any:
