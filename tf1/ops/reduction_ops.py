@@ -436,8 +436,8 @@ def norm(
         ValueError: For another `ord`, or other axes.
     """
     x, keeps = as_node(tensor), bool(_either(keep_dims, keepdims, "keep_dims", "keepdims"))
-    matrix, name = isinstance(axis, (list, tuple)) and len(axis) == 2, name or "norm"
-    if isinstance(axis, (list, tuple)) and not (matrix and axis[0] != axis[1]):
+    matrix, name = isinstance(axis, (list, tuple)), name or "norm"
+    if matrix and not (len(axis) == 2 and all(isinstance(one, int) for one in axis) and axis[0] != axis[1]):
         raise ValueError(f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis}")
     if ord not in (("euclidean", "fro", 1, 2, np.inf) if matrix else ("euclidean",)) and (
         matrix or not isinstance(ord, (int, float)) or ord <= 0
