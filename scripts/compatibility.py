@@ -43,6 +43,7 @@ MODULES = (
     "contrib.lookup",
     "contrib.losses",
     "contrib.metrics",
+    "contrib.nn",
     "contrib.opt",
     "contrib.predictor",
     "contrib.rnn",

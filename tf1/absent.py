@@ -146,10 +146,6 @@ ABSENT_IN_CONTRIB_LAYERS = {
 
 #: Absent from `globalstep.contrib.slim`.
 ABSENT_IN_SLIM = {
-    **dict.fromkeys(
-        ("data", "dataset", "dataset_data_provider", "parallel_reader", "tfexample_decoder"),
-        "read TFRecords with gs.TFRecordReader and gs.parse_single_example; batch them with gs.train.batch.",
-    ),
     **dict.fromkeys(("nets", "model_analyzer"), "write the model with the layers of gs.contrib.slim."),
     "queues": "use gs.train.start_queue_runners.",
 }  # fmt: skip

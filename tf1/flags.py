@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
+import itertools
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 __all__ = [
@@ -59,8 +61,11 @@ class FlagValues:
             _parser=argparse.ArgumentParser(allow_abbrev=False), _booleans={}, _parsed=None, _by_hand={}, _names=set()
         )
 
-    def define(self, name: str, default: Any, help_text: str | None, boolean: bool = False, **options: Any) -> None:
-        """Define a flag; `options` are argparse's.
+    def define(
+        self, name: str, default: Any, help_text: str | None, boolean: bool = False, short_name: str | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """Define a flag; those of `options` that are not argparse's have no effect.
 
         Raises:
             DuplicateFlagError: If it is defined already.
@@ -69,12 +74,15 @@ class FlagValues:
             raise DuplicateFlagError(f"The flag '{name}' is defined twice.")
         # argparse reads "%" as the start of a format.
         text = (help_text or "").replace("%", "%%")
-        self._parser.add_argument(f"--{name}", f"-{name}", dest=name, default=default, help=text, **options)
+        spellings = [name] if short_name is None else [name, short_name]
+        written = [dashes + spelling for spelling in spellings for dashes in ("--", "-")]
+        options = {key: value for key, value in options.items() if key in ("type", "choices", "action")}
+        self._parser.add_argument(*written, dest=name, default=default, help=text, **options)
         self._names.add(name)
         if boolean:
-            for dashes in ("-", "--"):
-                self._booleans[f"{dashes}{name}"] = f"--{name}=true"
-                self._booleans[f"{dashes}no{name}"] = f"--{name}=false"
+            for spelling, dashes in itertools.product(spellings, ("-", "--")):
+                self._booleans[f"{dashes}{spelling}"] = f"--{name}=true"
+                self._booleans[f"{dashes}no{spelling}"] = f"--{name}=false"
         # A flag that is defined after the first read must still be found on the command line.
         self.__dict__["_parsed"] = None
 
@@ -144,47 +152,56 @@ class FlagValues:
 FLAGS = FlagValues()
 
 
-def DEFINE_string(flag_name: str, default_value: str | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
-    """Define a flag whose value is a string."""
-    FLAGS.define(flag_name, default_value, docstring, type=str)
+def _define(define: Callable[..., None]) -> Callable[..., None]:
+    """Let a function take its arguments by the names of before TensorFlow 1.5, too."""
+    old = {"flag_name": "name", "default_value": "default", "docstring": "help"}
+
+    @functools.wraps(define)
+    def with_new_names(*args: Any, **kwargs: Any) -> None:
+        define(*args, **{old.get(name, name): value for name, value in kwargs.items()})
+
+    return with_new_names
 
 
-def DEFINE_integer(flag_name: str, default_value: int | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+@_define
+def DEFINE_string(name: str, default: str | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
+    """Define a flag whose value is a string; `short_name` is another name of it."""
+    FLAGS.define(name, default, help, type=str, **more)
+
+
+@_define
+def DEFINE_integer(name: str, default: int | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
     """Define a flag whose value is an int."""
-    FLAGS.define(flag_name, default_value, docstring, type=int)
+    FLAGS.define(name, default, help, type=int, **more)
 
 
-def DEFINE_float(flag_name: str, default_value: float | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+@_define
+def DEFINE_float(name: str, default: float | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
     """Define a flag whose value is a float."""
-    FLAGS.define(flag_name, default_value, docstring, type=float)
+    FLAGS.define(name, default, help, type=float, **more)
 
 
-def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str = "", **_: Any) -> None:  # noqa: N802
+@_define
+def DEFINE_boolean(name: str, default: bool | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
     """Define a flag that is on with `--name` or `--name=true` and off with `--noname` or `--name=false`."""
-    FLAGS.define(flag_name, default_value, docstring, boolean=True, type=_truth)
+    FLAGS.define(name, default, help, boolean=True, type=_truth, **more)
 
 
 DEFINE_bool = DEFINE_boolean
 
 
+@_define
 def DEFINE_enum(  # noqa: N802
-    flag_name: str, default_value: str | None, enum_values: Sequence[str], docstring: str = "", **_: Any
-) -> None:
-    """Define a flag whose value is one of some words.
-
-    Args:
-        flag_name: Its name, without dashes.
-        default_value: One of the words, or None.
-        enum_values: The words.
-        docstring: What --help says.
-    """
-    FLAGS.define(flag_name, default_value, docstring, type=str, choices=list(enum_values))
+    name: str, default: str | None, enum_values: Sequence[str], help: str | None = "", **more: Any
+) -> None:  # fmt: skip
+    """Define a flag whose value is one of the words `enum_values`."""
+    FLAGS.define(name, default, help, type=str, choices=list(enum_values), **more)
 
 
-def DEFINE_list(flag_name: str, default_value: Any, docstring: str = "", **_: Any) -> None:  # noqa: N802
+@_define
+def DEFINE_list(name: str, default: Any, help: str | None = "", **more: Any) -> None:  # noqa: N802
     """Define a flag whose value is a list of strings, separated by commas on the command line."""
-    default = _split(default_value) if isinstance(default_value, str) else default_value
-    FLAGS.define(flag_name, default, docstring, type=_split)
+    FLAGS.define(name, _split(default) if isinstance(default, str) else default, help, type=_split, **more)
 
 
 def mark_flag_as_required(flag_name: str) -> None:

@@ -54,6 +54,7 @@ from globalstep.tf1.graph.graph import get_collection as get_collection
 from globalstep.tf1.graph.graph import get_collection_ref as get_collection_ref
 from globalstep.tf1.graph.graph import get_default_graph as get_default_graph
 from globalstep.tf1.graph.graph import name_scope as name_scope
+from globalstep.tf1.graph.graph import op_scope as op_scope
 from globalstep.tf1.graph.graph import reset_default_graph as reset_default_graph
 from globalstep.tf1.graph.indexed_slices import IndexedSlices as IndexedSlices
 from globalstep.tf1.graph.shapes import Dimension as Dimension

@@ -28,6 +28,7 @@ __all__ = [
     "lookup",
     "losses",
     "metrics",
+    "nn",
     "opt",
     "predictor",
     "rnn",
@@ -168,6 +169,15 @@ _plugins.__dict__["projector"] = nested_namespace(
     f"{__name__}.tensorboard.plugins.projector",
     {"globalstep.tf1.contrib.projector": "EmbeddingInfo ProjectorConfig SpriteMetadata visualize_embeddings"},
 )
+nn = nested_namespace(
+    f"{__name__}.nn",
+    {
+        "globalstep.tf1.ops.cross_entropy_ops": (
+            "deprecated_flipped_sigmoid_cross_entropy_with_logits deprecated_flipped_softmax_cross_entropy_with_logits "
+            "deprecated_flipped_sparse_softmax_cross_entropy_with_logits"
+        ),
+    },
+)
 opt = nested_namespace(
     f"{__name__}.opt", {"globalstep.tf1.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
 )
@@ -241,7 +251,19 @@ _LEARNING = {
         "add_gradients_summaries clip_gradient_norms create_train_op multiply_gradients"
     ),
 }
+_DATA = {
+    "data_decoder": "DataDecoder",
+    "data_provider": "DataProvider",
+    "dataset": "Dataset",
+    "dataset_data_provider": "DatasetDataProvider",
+    "parallel_reader": "ParallelReader get_data_files parallel_read single_pass_read",
+    "tfexample_decoder": "BoundingBox Image ItemHandler ItemHandlerCallback LookupTensor TFExampleDecoder Tensor",
+}
 _WITHIN_SLIM = {
+    **{
+        name: nested_namespace(f"{__name__}.slim.{name}", {"globalstep.tf1.slim.datasets": names})
+        for name, names in _DATA.items()
+    },
     "layers": layers,
     "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
     "losses": losses,
@@ -307,6 +329,8 @@ module_paths(
         "learn.python.learn.datasets": "gs.tf1.mnist.base",
         "learn.python.learn.datasets.base": "gs.tf1.mnist.base",
         "learn.python.learn.datasets.mnist": "gs.tf1.mnist.mnist gs.tf1.mnist.mnist_files",
+        "learn.python.learn.utils.input_fn_utils": "",
+        "learn.python.learn.utils.saved_model_export_utils": "",
         "losses.python.losses.loss_ops": "gs.contrib.losses",
         "metrics.python.ops.metric_ops": "gs.contrib.metrics",
         "rnn.python.ops.core_rnn": "gs.contrib.rnn",
@@ -315,8 +339,10 @@ module_paths(
         "rnn.python.ops.lstm_ops": "gs.contrib.rnn",
         "rnn.python.ops.rnn": "gs.contrib.rnn",
         "rnn.python.ops.rnn_cell": "gs.contrib.rnn",
+        **{f"slim.python.slim.data.{name}": f"gs.contrib.slim.{name}" for name in _DATA},
         "slim.python.slim.data.prefetch_queue": "gs.contrib.slim.prefetch_queue",
         "slim.python.slim.learning": "gs.contrib.slim.learning",
+        "training.python.training.hparam": "gs.contrib.training",
     },
 )
 

@@ -17,6 +17,8 @@ import tensorflow as tf
 import tensorflow.contrib.slim as slim
 from tensorflow.contrib import layers
 from tensorflow.contrib.learn.python.learn.datasets.mnist import read_data_sets
+from tensorflow.contrib.learn.python.learn.utils import saved_model_export_utils
+from tensorflow.contrib.training.python.training import hparam
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.examples.tutorials.mnist import input_data
 from tensorflow.python.client import device_lib, timeline
@@ -32,6 +34,7 @@ import globalstep.contrib.slim
 assert tf.Session is globalstep.Session is tf1.Session
 assert tf.__version__ == tf.VERSION == tf1.__version__
 assert slim is tf.contrib.slim is globalstep.contrib.slim and layers is globalstep.contrib.layers
+assert hparam.HParams is tf.contrib.training.HParams and not hasattr(saved_model_export_utils, "make_export_strategy")
 assert read_data_sets is input_data.read_data_sets is tf.contrib.learn.datasets.mnist.read_data_sets
 assert config_pb2.ConfigProto is tf.ConfigProto and ops.convert_to_tensor is tf.convert_to_tensor
 assert vs.variable_scope is tf.variable_scope and gfile.Exists is tf.gfile.Exists

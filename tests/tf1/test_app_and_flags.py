@@ -63,6 +63,22 @@ def test_enums_and_lists(values):
     assert values.hosts == ["z:3", "w:4"]
 
 
+@pytest.mark.parametrize("names", [("name", "default", "help"), ("flag_name", "default_value", "docstring")])
+@pytest.mark.parametrize(
+    ("define", "default", "argument", "value"),
+    [
+        (flags.DEFINE_integer, 2, "-ne=3", 3),
+        (flags.DEFINE_string, "a", "--ne=b", "b"),
+        (flags.DEFINE_bool, False, "-ne", True),
+        (flags.DEFINE_list, "a,b", "-ne=c,d", ["c", "d"]),
+    ],
+)
+def test_arguments_by_their_names_and_a_short_name(values, names, define, default, argument, value):
+    define(**dict(zip(names, ["epochs", default, "how many"], strict=True)), short_name="ne")
+    values(["prog", argument])
+    assert values.epochs == value
+
+
 def test_a_wrong_value_ends_the_program_with_a_message(values, capsys):
     flags.DEFINE_integer("task_index", 0)
     with pytest.raises(SystemExit, match="2"):

@@ -13,6 +13,7 @@ from globalstep.tf1.losses import Reduction
 
 __all__ = [
     "_binary_logistic_head_with_sigmoid_cross_entropy_loss",
+    "_binary_logistic_or_multi_class_head",
     "_multi_class_head_with_softmax_cross_entropy_loss",
     "_regression_head",
     "_regression_head_with_mean_squared_error_loss",
@@ -53,3 +54,11 @@ def _regression_head(
 
 
 _regression_head_with_mean_squared_error_loss = _regression_head
+
+
+def _binary_logistic_or_multi_class_head(
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
+) -> Head:
+    if n_classes == 2:
+        return BinaryClassHead(weight_column, None, label_vocabulary, loss_reduction)
+    return MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction)

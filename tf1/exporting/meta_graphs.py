@@ -70,7 +70,9 @@ def meta_graph_of(
     meta.graph_def.CopyFrom(portable_graph_def(graph, clear_devices))
     held: dict[str, Any] = {}
     for name in graph.get_all_collection_keys() if collections is None else collections:
-        held[name] = _written(graph, name, graph.get_collection(name), meta)
+        # As in TensorFlow, where other names of collections are left out, too.
+        if isinstance(name, str):
+            held[name] = _written(graph, name, graph.get_collection(name), meta)
     for name, node in (added or {}).items():
         held[name] = _written(graph, name, [node], meta)
     content = {"format": FORMAT, "collections": held, "saved": saved, "saver": dict(saver or {})}

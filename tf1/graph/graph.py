@@ -43,6 +43,7 @@ __all__ = [
     "get_collection_ref",
     "get_default_graph",
     "name_scope",
+    "op_scope",
     "reset_default_graph",
     "tuple_item",
 ]
@@ -659,6 +660,11 @@ def _sizes_as_numbers(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def name_scope(name: str | None, default_name: str | None = None, values: Any = None) -> Any:
     """Open a name scope on the default graph; see Graph.name_scope. `values` is accepted, not needed."""
     return get_default_graph().name_scope(name if name is not None else default_name)
+
+
+def op_scope(values: Any, name: str | None, default_name: str | None = None) -> Any:
+    """Open a name scope by TensorFlow's older name; see `name_scope`."""
+    return name_scope(name, default_name, values)
 
 
 def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:

@@ -357,3 +357,22 @@ def _stirling(t: Any) -> Any:
     safe = np.where(t > 1, t, 1)
     term = safe * np.log(safe) - safe + 0.5 * np.log(2 * np.pi * safe)
     return np.where(t > 1, term, 0).astype(t.dtype)
+
+
+def deprecated_flipped_softmax_cross_entropy_with_logits(
+    logits: Any, labels: Any, dim: int = -1, name: str | None = None
+) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return softmax_cross_entropy_with_logits(labels=labels, logits=logits, dim=dim, name=name)
+
+
+def deprecated_flipped_sparse_softmax_cross_entropy_with_logits(
+    logits: Any, labels: Any, name: str | None = None
+) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits, name=name)
+
+
+def deprecated_flipped_sigmoid_cross_entropy_with_logits(logits: Any, targets: Any, name: str | None = None) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return sigmoid_cross_entropy_with_logits(labels=targets, logits=logits, name=name)

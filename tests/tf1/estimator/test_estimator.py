@@ -123,6 +123,18 @@ class TestOwnModel:
     [
         (canned_head._binary_logistic_head_with_sigmoid_cross_entropy_loss(), 1, tf.float32, np.log1p(np.e)),
         (canned_head._multi_class_head_with_softmax_cross_entropy_loss(3), 3, tf.int64, np.log(3)),
+        (
+            canned_head._binary_logistic_or_multi_class_head(2, None, None, tf.losses.Reduction.SUM),
+            1,
+            tf.float32,
+            np.log1p(np.e),
+        ),
+        (
+            canned_head._binary_logistic_or_multi_class_head(3, None, None, tf.losses.Reduction.SUM),
+            3,
+            tf.int64,
+            np.log(3),
+        ),
         (canned_head._regression_head(label_dimension=2), 2, tf.float32, 2),
         (canned_head._regression_head_with_mean_squared_error_loss(), 1, tf.float32, 1),
     ],

@@ -120,12 +120,17 @@ def test_collections_that_are_asked_for_and_items_that_no_file_holds(tmp_path, c
         gs.add_to_collection("wanted", gs.constant(1.0, name="one"))
         gs.add_to_collection("wanted", object())
         gs.add_to_collection("other", "text")
+        gs.add_to_collection(("stack",), "text")
+        gs.train.export_meta_graph(str(tmp_path / "all.meta"))
         gs.train.export_meta_graph(str(tmp_path / "text.meta"), collection_list=["wanted"], as_text=True)
     assert 'op: "Const"' in (tmp_path / "text.meta").read_text()
     with gs.Graph().as_default() as graph, caplog.at_level(logging.WARNING):
         assert gs.train.import_meta_graph(str(tmp_path / "text.meta")) is None
         assert gs.get_collection("wanted") == [graph.get_tensor_by_name("one:0")]
         assert gs.get_collection("other") == []
+    with gs.Graph().as_default():
+        gs.train.import_meta_graph(str(tmp_path / "all.meta"))
+        assert (gs.get_collection("other"), gs.get_collection(("stack",))) == (["text"], [])
 
 
 def part_of_a_graph(path):

@@ -11,7 +11,7 @@ import pytest
 from evaluate import evaluate
 from second_gradients import check_second_gradients
 
-from globalstep import nn
+from globalstep import contrib, nn
 from globalstep.tf1.gradients.gradients import gradients
 from globalstep.tf1.graph.graph import closure_of
 from globalstep.tf1.ops import array_ops as a
@@ -308,6 +308,24 @@ CASES = [
         lambda x: nn.sparse_softmax_cross_entropy_with_logits(labels=LABELS, logits=x),
         lambda x: -np.log(softmax(x))[[0, 1, 2], LABELS],
         ((3, 4),),
+    ),
+    Case(
+        "contrib.nn.deprecated_flipped_softmax_cross_entropy_with_logits",
+        lambda x: contrib.nn.deprecated_flipped_softmax_cross_entropy_with_logits(x, HOT),
+        lambda x: -np.log(softmax(x))[[0, 1, 2], LABELS],
+        ((3, 3),),
+    ),
+    Case(
+        "contrib.nn.deprecated_flipped_sparse_softmax_cross_entropy_with_logits",
+        lambda x: contrib.nn.deprecated_flipped_sparse_softmax_cross_entropy_with_logits(x, LABELS),
+        lambda x: -np.log(softmax(x))[[0, 1, 2], LABELS],
+        ((3, 4),),
+    ),
+    Case(
+        "contrib.nn.deprecated_flipped_sigmoid_cross_entropy_with_logits",
+        lambda x, z: contrib.nn.deprecated_flipped_sigmoid_cross_entropy_with_logits(x, z),
+        lambda x, z: np.log1p(np.exp(x)) - x * z,
+        ((2, 3), (2, 3)),
     ),
     Case(
         "nn.sigmoid_cross_entropy_with_logits",
