@@ -87,10 +87,14 @@ ABSENT_IN_TEST = {
 #: Absent from `globalstep.python`, as a path below it.
 ABSENT_IN_PYTHON = {
     "data": "use gs.data.",
-    "debug": "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
+    **dict.fromkeys(
+        ("debug.LocalCLIDebugHook", "debug.LocalCLIDebugWrapperSession", "debug.TensorBoardDebugHook",
+         "debug.TensorBoardDebugWrapperSession", "debug.has_inf_or_nan"),
+        "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
+    ),
     "keras": _MODEL,
     "tools": "use `globalstep checkpoint show`.",
-}
+}  # fmt: skip
 
 #: Absent from `globalstep.contrib.learn`.
 ABSENT_IN_LEARN = dict.fromkeys(

@@ -18,6 +18,8 @@ _PATHS = {
     "client.device_lib": "gs.tf1.sessions.build_info",
     "client.session": "gs",
     "client.timeline": "gs.tf1.sessions.timeline",
+    # Programs import it, and use it where a flag asks for it.
+    "debug": "",
     "eager.context": "gs.tf1.sessions.build_info:executing_eagerly",
     "estimator.canned.dnn": "gs.estimator gs.tf1.estimator.canned:_dnn_logit_fn_builder",
     "estimator.canned.dnn_linear_combined": "gs.estimator",

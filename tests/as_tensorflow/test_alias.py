@@ -124,7 +124,7 @@ HINTS = {
     "import tensorflow.tpu": "No module named 'tensorflow.tpu': computation is",
     "from tensorflow import lite": "No module named 'tensorflow.lite': use gs.saved_model",
     "import tensorflow as tf; tf.tpu": "module 'tensorflow' has no attribute 'tpu': computation is",
-    "from tensorflow.python import debug": "debug': print values by gs.Print",
+    "from tensorflow.python import debug; debug.LocalCLIDebugHook": "print values by gs.Print",
     "from tensorflow.python.framework import nosuch": "docs/compatibility.md lists the modules",
     "from tensorflow.python.framework.ops import nosuch": "docs/compatibility.md lists the modules",
     "from tensorflow.python.training import training as t; t.CheckpointManager": "use gs.train.Saver",

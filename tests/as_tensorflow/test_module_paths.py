@@ -60,8 +60,10 @@ def test_a_name_that_a_path_lacks_has_its_hint():
     with pytest.raises(AttributeError, match=r"has no attribute 'nosuch': of TensorFlow's own modules "):
         _ = gs.python.framework.nosuch
     assert graph_util.convert_variables_to_constants is gs.graph_util.convert_variables_to_constants
-    with pytest.raises(ModuleNotFoundError, match=r"print values by gs.Print"):
-        importlib.import_module("globalstep.python.debug")
+    with pytest.raises(AttributeError, match=r"print values by gs.Print"):
+        _ = gs.python.debug.LocalCLIDebugHook
+    with pytest.raises(ModuleNotFoundError, match=r"use gs.data"):
+        importlib.import_module("globalstep.python.data")
     assert not hasattr(graph_util, "__wrapped__")
 
 
