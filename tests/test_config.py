@@ -28,6 +28,16 @@ def test_defaults_are_not_shared():
     assert not ConfigProto().gpu_options.allow_growth
 
 
+def test_messages_are_merged_and_copied():
+    first = ConfigProto(log_device_placement=True, gpu_options=GPUOptions(allow_growth=True))
+    second = ConfigProto(allow_soft_placement=True, gpu_options=GPUOptions(visible_device_list="1"))
+    first.MergeFrom(second)
+    assert (first.log_device_placement, first.allow_soft_placement) == (True, True)
+    assert (first.gpu_options.allow_growth, first.gpu_options.visible_device_list) == (True, "1")
+    first.CopyFrom(second)
+    assert (first.log_device_placement, first.allow_soft_placement, first.gpu_options.allow_growth) == (0, 1, 0)
+
+
 def test_what_has_no_effect_is_said_once(caplog):
     caplog.set_level(logging.INFO, "globalstep")
     for _ in range(2):

@@ -47,7 +47,7 @@ ABSENT = {
 #: Absent from `globalstep.data` and `globalstep.data.experimental`.
 ABSENT_IN_DATA = {
     **dict.fromkeys(
-        ("bucket_by_sequence_length", "group_by_window", "sample_from_datasets", "SqlDataset", "rejection_resample"),
+        ("sample_from_datasets", "SqlDataset", "rejection_resample"),
         "write it as a Python generator, and use gs.data.Dataset.from_generator.",
     ),
     "get_single_element": "use Dataset.make_one_shot_iterator().get_next().",

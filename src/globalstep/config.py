@@ -47,6 +47,20 @@ class _Options:
         parts = [f"{field}={getattr(self, field)!r}" for field in self._fields if self._is_set(field)]
         return f"{type(self).__name__}({', '.join(parts)})"
 
+    def MergeFrom(self, other: _Options) -> None:  # noqa: N802
+        """Take over what is set in another message."""
+        for field in filter(other._is_set, other._fields):
+            ours, value = getattr(self, field), getattr(other, field)
+            if isinstance(ours, _Options):
+                ours.MergeFrom(value)
+            else:
+                setattr(self, field, value)
+
+    def CopyFrom(self, other: _Options) -> None:  # noqa: N802
+        """Become like another message."""
+        type(self).__init__(self)
+        self.MergeFrom(other)
+
     def _is_set(self, field: str) -> bool:
         value, default = getattr(self, field), self._fields[field]
         if isinstance(value, _Options):

@@ -230,23 +230,13 @@ class Pipeline(Structured):
         Raises:
             TypeError: If `map_func` gives no Dataset.
         """
-
-        def inner(value: Any) -> tuple[Any, Sequence[Node]]:
-            if not isinstance(value, Pipeline):
-                raise TypeError(f"`map_func` must return a `Dataset` object, not {value!r}.")
-            return value, value.captures
-
-        made = ElementFunction(map_func, self.element, inner)
+        made = DatasetFunction(map_func, self.element, "map_func")
         inside: Pipeline = made.returned
 
         def opened(run: Pass) -> Any:
-            def open_one(values: Values) -> Any:
-                captured = made.evaluate(run, values)
-                return inside.elements(Pass(dict(builtins.zip(inside.captures, captured, strict=True)), {}))
-
             cycle = run.number(cycle_length)
             return stages.interleaved(
-                builtins.map(open_one, self.elements(run)),
+                builtins.map(functools.partial(made.opened, run), self.elements(run)),
                 _AUTOTUNED_CYCLE if cycle == -1 else cycle,
                 run.number(block_length),
             )
@@ -409,6 +399,27 @@ class Pipeline(Structured):
             make,
             [*self.control_inputs, *control_inputs],
         )
+
+
+class DatasetFunction(ElementFunction):
+    """A function of an element that gives a Dataset.
+
+    Raises:
+        TypeError: If it gives something else.
+    """
+
+    def __init__(self, function: Callable[..., Any], element: Any, what: str) -> None:
+        def inner(value: Any) -> tuple[Any, Sequence[Node]]:
+            if not isinstance(value, Pipeline):
+                raise TypeError(f"`{what}` must return a `Dataset` object, not {value!r}.")
+            return value, value.captures
+
+        super().__init__(function, element, inner)
+
+    def opened(self, run: Pass, values: Values, memory: dict[Any, Any] | None = None) -> Any:
+        """Iterate over the elements of the Dataset of one element."""
+        known = builtins.zip(self.returned.captures, self.evaluate(run, values), strict=True)
+        return self.returned.elements(Pass(dict(known), memory or {}))
 
 
 def _positive(value: Any, text: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,6 +76,37 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         return nest.pack_sequence_as(result, items)
 
     return decorated
+
+
+def Defun(  # noqa: N802
+    *input_types: Any, python_grad_func: Callable[..., Any] | None = None, **_: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function of nodes, which is called where it stands; TensorFlow has one copy of its nodes.
+
+    Args:
+        *input_types: The dtypes of the arguments.
+        python_grad_func: Takes an operation with `inputs` and `outputs`, and the gradients of the outputs; gives those
+            of the inputs.
+        **_: Accepted.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*args: Any) -> Any:
+            nodes = [as_node(arg, kind) for arg, kind in zip(args, input_types or [None] * len(args), strict=True)]
+            if python_grad_func is None:
+                return function(*nodes)
+
+            def with_gradient(*inputs: Node) -> Any:
+                result = function(*inputs)
+                op = types.SimpleNamespace(inputs=inputs, outputs=nest.flatten(result))
+                return result, functools.partial(python_grad_func, op)
+
+            return custom_gradient(with_gradient)(*nodes)
+
+        return called
+
+    return decorate
 
 
 computes("IdentityN", lambda *values, count: values[:count])

@@ -81,6 +81,7 @@ class Conv2D(Layer):
         self.kernel = self.add_weight("kernel", self._kernel_shape(channels), **self._kernel)
         if self.use_bias:
             self.bias = self.add_weight("bias", [self.filters], **self._bias)
+        self.built = True
 
     def call(self, inputs: Node, **kwargs: Any) -> Node:
         """See Layer."""

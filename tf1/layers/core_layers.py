@@ -70,6 +70,7 @@ class Dense(Layer):
         self.kernel = self.add_weight("kernel", [last, self.units], **self._kernel)
         if self.use_bias:
             self.bias = self.add_weight("bias", [self.units], **self._bias)
+        self.built = True
 
     def call(self, inputs: Node, **kwargs: Any) -> Node:
         """See Layer."""
@@ -129,5 +130,6 @@ def require_floating(layer: Layer) -> None:
     Raises:
         TypeError: If they are not.
     """
-    if layer.dtype is None or not layer.dtype.is_floating:
+    # One that is built by hand, without a dtype, is of float32, which get_variable gives it.
+    if layer.dtype is not None and not layer.dtype.is_floating:
         raise TypeError(f"{type(layer).__name__} takes floating inputs; {layer.name!r} got {layer.dtype}.")

@@ -348,13 +348,14 @@ def known_rank(node: Node) -> int:
     return rank
 
 
-def last_size(shape: TensorShape, layer: str) -> int:
+def last_size(shape: Any, layer: str) -> int:
     """Give the size of the last dimension.
 
     Raises:
         ValueError: If it is not known.
     """
-    sizes = shape.as_list() if shape.ndims else [None]
+    known = TensorShape(shape)
+    sizes = known.as_list() if known.ndims else [None]
     if sizes[-1] is None:
         raise ValueError(f"The last dimension of the inputs to `{layer}` should be defined. Found `None`.")
     return int(sizes[-1])

@@ -113,6 +113,7 @@ class BatchNormalization(Layer):
         options: dict[str, Any] = {"trainable": False, "partitioned": False}
         self.moving_mean = self.add_weight("moving_mean", size, initializer=mean, **options)
         self.moving_variance = self.add_weight("moving_variance", size, initializer=variance, **options)
+        self.built = True
 
     def call(self, inputs: Node, training: Any = False, **kwargs: Any) -> Node:
         """See Layer."""

@@ -87,6 +87,7 @@ class SeparableConv2D(Layer):
         self.pointwise_kernel = self.add_weight("pointwise_kernel", shape, **self._pointwise)
         if self.use_bias:
             self.bias = self.add_weight("bias", [self.filters], **self._bias)
+        self.built = True
 
     def call(self, inputs: Node, **kwargs: Any) -> Node:
         """See Layer."""

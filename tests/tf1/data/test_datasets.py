@@ -332,3 +332,42 @@ def test_sparse_components_are_sliced_mapped_and_batched():
     assert (first.dense_shape.tolist(), second.dense_shape.tolist(), len(second.values)) == ([2, 4], [1, 4], 0)
     with pytest.raises(TypeError, match="Batching of padded sparse tensors is not currently supported"):
         rows.padded_batch(2, [4])
+
+
+def test_windows_of_elements_with_the_same_key():
+    group = gs.data.experimental.group_by_window
+    pairs = Dataset.range(11).apply(group(lambda x: x % 3, lambda key, window: window.batch(2), 3))
+    found = [batch.tolist() for batch in elements(pairs)]
+    assert found == [[0, 3], [6], [1, 4], [7], [2, 5], [8], [9], [10]]
+    sums = Dataset.range(11).apply(
+        group(lambda x: x % 3, lambda key, window: window.map(lambda x: x * 10 + key), window_size_func=lambda k: k + 1)
+    )
+    assert numbers(sums) == [0, 30, 11, 41, 60, 22, 52, 82, 90, 71, 101]
+    with pytest.raises(ValueError, match="Must pass either window_size or window_size_func"):
+        group(lambda x: x, lambda key, window: window)
+    with pytest.raises(TypeError, match="`reduce_func` must return a `Dataset` object"):
+        Dataset.range(2).apply(group(lambda x: x, lambda key, window: key, 1))
+    with pytest.raises(gs.errors.InvalidArgumentError, match="Window size must be greater than zero, but got 0"):
+        elements(Dataset.range(2).apply(group(lambda x: x, lambda key, window: window, window_size_func=lambda k: k)))
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({}, [[1, 1], [3, 4, 5], [9, 6], [5, 3, 5], [2], [8]]),
+        ({"drop_remainder": True}, [[1, 1], [3, 4, 5], [9, 6], [5, 3, 5]]),
+    ],
+)
+def test_batches_of_about_the_same_length(options, batches):
+    lengths = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+    rows = Dataset.from_tensor_slices(lengths).map(lambda n: (gs.range(n), n))
+    bucket = gs.contrib.data.bucket_by_sequence_length
+    found = elements(rows.apply(bucket(lambda row, n: n, [3, 6], [2, 3, 2], **options)))
+    assert [of.tolist() for _, of in found] == batches
+    assert [row.shape for row, _ in found] == [(len(of), max(of)) for of in batches]
+    same = Dataset.from_tensors(([1, 2], 2)).repeat(3).apply(bucket(lambda row, n: n, [], [2], no_padding=True))
+    assert [row.tolist() for row, _ in elements(same)] == [[[1, 2]] * 2, [[1, 2]]]
+    with pytest.raises(ValueError, match="bucket_batch_sizes. must equal len.bucket_boundaries. . 1"):
+        bucket(lambda x: x, [1], [1])
+    with pytest.raises(ValueError, match="pad_to_bucket_boundary must be False"):
+        bucket(lambda x: x, [1], [1, 2], pad_to_bucket_boundary=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.python.framework import function
 
 
 def test_a_function_gives_its_own_gradient(session):
@@ -65,3 +66,15 @@ def test_nodes_made_within_a_map_have_the_registered_gradient(session, op_type, 
     gradients = gs.gradients([within, gs.tanh(x)], x)
     of_tanh = 1 - np.tanh([2.0, -7.0]) ** 2
     np.testing.assert_allclose(session.run(gradients, {x: [2.0, -7.0]}), [expected + of_tanh], rtol=1e-5)
+
+
+def test_a_function_of_the_graph_is_called_where_it_stands(session):
+    doubled = function.Defun(gs.float32, func_name="doubled", noinline=True)(lambda x: x * 2)
+    x = gs.placeholder(gs.float32, [2])
+    assert session.run(gs.gradients(doubled(x), x)[0], {x: [1.0, 2.0]}).tolist() == [2, 2]
+
+    @function.Defun(python_grad_func=lambda op, dy: dy * op.inputs[0] * op.outputs[0], shape_func=lambda op: [()])
+    def squared(x):
+        return x * x
+
+    assert session.run([squared(x), gs.gradients(squared(x), x)[0]], {x: [1.0, 2.0]})[1].tolist() == [1, 8]

@@ -102,3 +102,21 @@ def test_a_partitioner_cuts_weights_and_leaves_moving_averages_whole(session):
     assert [variable.op_name for variable in norm.non_trainable_weights] == averages
     session.run(gs.global_variables_initializer())
     np.testing.assert_allclose(session.run([y, norm.updates])[0], np.zeros([3, 4]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: gs.layers.Dense(2), [None, 3]),
+        (lambda: gs.layers.Conv2D(2, 1), gs.TensorShape([None, 4, 4, 3])),
+        (lambda: gs.layers.SeparableConv2D(2, 1), gs.TensorShape([None, 4, 4, 3])),
+        (lambda: gs.layers.BatchNormalization(), gs.TensorShape([None, 3])),
+    ],
+)
+def test_a_layer_that_was_built_by_hand_is_not_built_again(layer, shape):
+    made = layer()
+    made.build(shape)
+    variables = gs.global_variables()
+    made(gs.placeholder(gs.float32, shape))
+    assert made.built
+    assert gs.global_variables() == variables
