@@ -150,7 +150,7 @@ ABSENT_IN_CONTRIB_LAYERS = {
 
 #: Absent from `globalstep.contrib.slim`.
 ABSENT_IN_SLIM = {
-    **dict.fromkeys(("nets", "model_analyzer"), "write the model with the layers of gs.contrib.slim."),
+    "nets": "write the model with the layers of gs.contrib.slim.",
     "queues": "use gs.train.start_queue_runners.",
 }  # fmt: skip
 

@@ -267,6 +267,9 @@ _WITHIN_SLIM = {
     "layers": layers,
     "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
     "losses": losses,
+    "model_analyzer": nested_namespace(
+        f"{__name__}.slim.model_analyzer", {"globalstep.tf1.contrib.model_analysis": "analyze_vars"}
+    ),
     "prefetch_queue": nested_namespace(
         f"{__name__}.slim.prefetch_queue", {"globalstep.tf1.inputs.prefetch_queue": "prefetch_queue"}
     ),

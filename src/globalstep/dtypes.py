@@ -62,6 +62,11 @@ class DType:
         return DATA_TYPES[self.name]
 
     @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return int(np.dtype(self.as_numpy_dtype).itemsize)
+
+    @property
     def is_floating(self) -> bool:
         """Whether it is a real floating point type."""
         return bool(np.dtype(self.as_numpy_dtype).kind == "f")

@@ -26,7 +26,9 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_ops, variable_scope as vs
 from tensorflow.python.platform import gfile
 from tensorflow.python.training import moving_averages
+from tensorflow_estimator.python.estimator.canned import head
 import tensorflow.compat.v1 as tf1
+import tensorflow_estimator
 import tensorflow.python.lib.io.file_io as file_io
 import globalstep
 import globalstep.contrib.slim
@@ -35,6 +37,7 @@ assert tf.Session is globalstep.Session is tf1.Session
 assert tf.__version__ == tf.VERSION == tf1.__version__
 assert slim is tf.contrib.slim is globalstep.contrib.slim and layers is globalstep.contrib.layers
 assert hparam.HParams is tf.contrib.training.HParams and not hasattr(saved_model_export_utils, "make_export_strategy")
+assert tensorflow_estimator.estimator is tf.estimator and head._regression_head
 assert read_data_sets is input_data.read_data_sets is tf.contrib.learn.datasets.mnist.read_data_sets
 assert config_pb2.ConfigProto is tf.ConfigProto and ops.convert_to_tensor is tf.convert_to_tensor
 assert vs.variable_scope is tf.variable_scope and gfile.Exists is tf.gfile.Exists

@@ -1,8 +1,9 @@
-"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` counts them."""
+"""The number of parameters of a model, as `tf.contrib.tfprof.model_analyzer` and slim's count them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,3 +56,16 @@ def print_model_analysis(
     for name, (shape, size) in sizes.items():
         print(f"  {name} ({'x'.join(str(axis) for axis in shape)}, {size}/{size} params)")
     return ModelAnalysis(total)
+
+
+def analyze_vars(variables: Iterable[Any], print_info: bool = False) -> tuple[int, int]:
+    """Give how many elements and bytes some Variables have, and print that if asked to."""
+    lines, total, total_bytes = ["---------", "Variables: name (type shape) [size]", "---------"], 0, 0
+    for variable in variables:
+        size = variable.shape.num_elements() or 0
+        sizes = "x".join(map(str, variable.shape.as_list()))
+        lines.append(f"{variable.name} ({variable.dtype.name} {sizes}) [{size}, bytes: {size * variable.dtype.size}]")
+        total, total_bytes = total + size, total_bytes + size * variable.dtype.size
+    if print_info:
+        print(*lines, f"Total size of variables: {total}", f"Total bytes of variables: {total_bytes}", sep="\n")
+    return total, total_bytes

@@ -28,6 +28,8 @@ from globalstep.runtime.process_env import ALIAS_FOLDER, environ_with_alias
 __all__ = ["install"]
 
 _NAME = "tensorflow"
+#: TensorFlow's package of Estimators, since 1.13; it has the same paths.
+_ESTIMATORS = "tensorflow_estimator"
 
 
 class _Alias(types.ModuleType):
@@ -56,9 +58,10 @@ class _Finder:
         Raises:
             ModuleNotFoundError: If globalstep lacks it; says what to use instead where that is known.
         """
-        if not fullname.startswith(f"{_NAME}."):
+        root, dot, path_within = fullname.partition(".")
+        if root != _ESTIMATORS and (root != _NAME or not dot):
             return None
-        real = f"globalstep{fullname[len(_NAME) :]}"
+        real = f"globalstep{dot}{path_within}"
         try:
             module = importlib.import_module(real)
         except ModuleNotFoundError as error:

@@ -66,3 +66,15 @@ def test_parameters_are_counted(capsys, caplog):
     with caplog.at_level(logging.WARNING, logger="globalstep"):
         analyzer.print_model_analysis(tfprof_options=analyzer.FLOAT_OPS_OPTIONS)
     assert "are not counted" in caplog.text
+
+
+def test_slims_analyzer_counts_and_lists_variables(capsys):
+    variables = [gs.get_variable("w", [2, 3]), gs.get_variable("n", [], gs.float64)]
+    assert gs.contrib.slim.model_analyzer.analyze_vars(variables) == (7, 32)
+    assert capsys.readouterr().out == ""
+    gs.contrib.slim.model_analyzer.analyze_vars(variables, print_info=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["---------", "Variables: name (type shape) [size]", "---------"]
+    assert lines[3].startswith("w:0 (float32")
+    assert lines[3].endswith(" 2x3) [6, bytes: 24]")
+    assert lines[-2:] == ["Total size of variables: 7", "Total bytes of variables: 32"]
