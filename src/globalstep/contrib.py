@@ -256,8 +256,8 @@ _DATA = {
     "data_provider": "DataProvider",
     "dataset": "Dataset",
     "dataset_data_provider": "DatasetDataProvider",
-    "parallel_reader": "ParallelReader get_data_files parallel_read single_pass_read",
-    "tfexample_decoder": "BoundingBox Image ItemHandler ItemHandlerCallback LookupTensor TFExampleDecoder Tensor",
+    "parallel_reader": "get_data_files parallel_read",
+    "tfexample_decoder": "BoundingBox Image ItemHandler ItemHandlerCallback TFExampleDecoder Tensor",
 }
 _WITHIN_SLIM = {
     **{

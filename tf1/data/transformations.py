@@ -28,15 +28,7 @@ def map_and_batch(
     map_func: Callable[..., Any], batch_size: Any, num_parallel_batches: Any = None, drop_remainder: bool = False,
     num_parallel_calls: Any = None,
 ) -> Transformation:  # fmt: skip
-    """Give what `map` and then `batch` does.
-
-    Args:
-        map_func: See Dataset.map.
-        batch_size: See Dataset.batch.
-        num_parallel_batches: Accepted.
-        drop_remainder: See Dataset.batch.
-        num_parallel_calls: Accepted.
-    """
+    """Give what `map` and then `batch` does; see Dataset. The numbers of parallel ones are accepted."""
     return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
 
 
@@ -54,16 +46,7 @@ def parallel_interleave(
     map_func: Callable[..., Any], cycle_length: Any, block_length: Any = 1, sloppy: bool = False,
     buffer_output_elements: Any = None, prefetch_input_elements: Any = None,
 ) -> Transformation:  # fmt: skip
-    """Give what `interleave` does.
-
-    Args:
-        map_func: See Dataset.interleave.
-        cycle_length: See Dataset.interleave.
-        block_length: See Dataset.interleave.
-        sloppy: Accepted; the order is that of `interleave`.
-        buffer_output_elements: Accepted.
-        prefetch_input_elements: Accepted.
-    """
+    """Give what `interleave` does, in its order; see Dataset. Further arguments are accepted."""
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
 
 
@@ -153,17 +136,17 @@ def bucket_by_sequence_length(
     padded_shapes: Any = None, padding_values: Any = None, pad_to_bucket_boundary: bool = False,
     no_padding: bool = False, drop_remainder: bool = False,
 ) -> Transformation:  # fmt: skip
-    """Batch elements of about the same length.
+    """Batch elements of about the same length; further arguments are those of Dataset.padded_batch.
 
     Args:
         element_length_func: Gives the length of an element.
         bucket_boundaries: The lengths at which the buckets but the first begin.
         bucket_batch_sizes: Elements in a batch, of each bucket.
-        padded_shapes: See Dataset.padded_batch; default the shapes of the elements.
-        padding_values: See Dataset.padded_batch.
+        padded_shapes: Default the shapes of the elements.
+        padding_values: Of each component.
         pad_to_bucket_boundary: Must be False.
         no_padding: Whether all elements of a bucket have one shape.
-        drop_remainder: See Dataset.batch.
+        drop_remainder: Whether to leave out smaller batches.
 
     Raises:
         ValueError: Unless there is one size more than boundaries; if `pad_to_bucket_boundary`.

@@ -5,7 +5,6 @@ Layer: tf1. Source: TensorFlow 1.15 `contrib/slim/python/slim/data`.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from globalstep.tf1.graph.graph import Node, name_scope
 from globalstep.tf1.graph.sparse_tensor import SparseTensor
 from globalstep.tf1.images.coding import decode_image
 from globalstep.tf1.inputs.inputs import fullness, string_input_producer
-from globalstep.tf1.inputs.queue_base import QueueBase
 from globalstep.tf1.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.tf1.inputs.queues import FIFOQueue, RandomShuffleQueue
 from globalstep.tf1.loops.functional import map_fn
@@ -23,8 +21,8 @@ from globalstep.tf1.ops import array_ops, conditional_ops, joining_ops, math_ops
 
 __all__ = [
     "BoundingBox", "DataDecoder", "DataProvider", "Dataset", "DatasetDataProvider", "Image", "ItemHandler",
-    "ItemHandlerCallback", "LookupTensor", "ParallelReader", "TFExampleDecoder", "Tensor", "get_data_files",
-    "parallel_read", "single_pass_read",
+    "ItemHandlerCallback", "TFExampleDecoder", "Tensor", "get_data_files",
+    "parallel_read",
 ]  # fmt: skip
 
 
@@ -54,12 +52,9 @@ class DataProvider:
         Raises:
             ValueError: For an item that there is not.
         """
-        if not isinstance(items, (list, tuple)):
-            raise ValueError("items must be a list or tuple")
         for item in items:
             if item not in self._items_to_tensors:
-                known = self.list_items()
-                raise ValueError(f"Item [{item}] is invalid. Valid entries include: {known}")
+                raise ValueError(f"Item [{item}] is invalid. Valid entries include: {self.list_items()}")
         return [self._items_to_tensors[item] for item in items]
 
     def list_items(self) -> Any:
@@ -72,11 +67,7 @@ class DataProvider:
 
 
 class DatasetDataProvider(DataProvider):
-    """Reads a Dataset by several readers, and gives the items of one sample.
-
-    Raises:
-        ValueError: If an item has the name of the record's key.
-    """
+    """Reads a Dataset by several readers, and gives the items of one sample and the record's key."""
 
     def __init__(
         self, dataset: Any, num_readers: int = 1, reader_kwargs: Any = None, shuffle: bool = True,
@@ -89,27 +80,9 @@ class DatasetDataProvider(DataProvider):
         )  # fmt: skip
         items = dataset.decoder.list_items()
         if record_key in items:
-            raise ValueError(
-                f"The item name used for `record_key` cannot also be used for a dataset item: {record_key}"
-            )
+            raise ValueError(f"The item name used for `record_key` cannot also be used for a dataset item: {items}")
         nodes = dict(zip(items, dataset.decoder.decode(data, items), strict=True))
         super().__init__({**nodes, record_key: key}, dataset.num_samples)
-
-
-class ParallelReader:
-    """Several readers that fill one queue of keys and records."""
-
-    def __init__(
-        self, reader_class: Any, common_queue: QueueBase, num_readers: int = 4, reader_kwargs: Any = None
-    ) -> None:
-        self._readers = [reader_class(**(reader_kwargs or {})) for _ in range(num_readers)]
-        self._common_queue = common_queue
-
-    def read(self, queue: Any, name: str | None = None) -> Any:
-        """Give the key and the record that come next."""
-        enqueue_ops = [self._common_queue.enqueue(reader.read(queue)) for reader in self._readers]
-        add_queue_runner(QueueRunner(self._common_queue, enqueue_ops))
-        return self._common_queue.dequeue(name=name)
 
 
 def parallel_read(
@@ -117,34 +90,22 @@ def parallel_read(
     reader_kwargs: Any = None, shuffle: bool = True, dtypes: Any = None, capacity: int = 256,
     min_after_dequeue: int = 128, seed: int | None = None, scope: str | None = None,
 ) -> Any:  # fmt: skip
-    """Read files by several readers at once; see `ParallelReader`."""
+    """Give the key and the record that come next of files, which several readers read at once."""
     files = get_data_files(data_sources)
     with name_scope(scope, "parallel_read"):
         names = string_input_producer(files, num_epochs=num_epochs, shuffle=shuffle, seed=seed, name="filenames")
-        kinds = dtypes or ["string", "string"]
-        queue: QueueBase = (
-            RandomShuffleQueue(capacity, min_after_dequeue, kinds, seed=seed, name="common_queue")
-            if shuffle
-            else FIFOQueue(capacity, kinds, name="common_queue")
-        )
+        options: dict[str, Any] = {"dtypes": dtypes or ["string", "string"], "name": "common_queue"}
+        if shuffle:
+            options.update(min_after_dequeue=min_after_dequeue, seed=seed)
+        queue = (RandomShuffleQueue if shuffle else FIFOQueue)(capacity, **options)
         summary_ops.scalar(f"fraction_of_{capacity}_full", fullness(queue, capacity))
-        return ParallelReader(reader_class, queue, num_readers, reader_kwargs).read(names)
-
-
-def single_pass_read(data_sources: Any, reader_class: Any, reader_kwargs: Any = None, scope: str | None = None) -> Any:
-    """Read files once, in their order."""
-    files = get_data_files(data_sources)
-    with name_scope(scope, "single_pass_read"):
-        names = string_input_producer(files, num_epochs=1, shuffle=False, capacity=1, name="filenames")
-        return reader_class(**(reader_kwargs or {})).read(names)
+        readers = [reader_class(**(reader_kwargs or {})) for _ in range(num_readers)]
+        add_queue_runner(QueueRunner(queue, [queue.enqueue(reader.read(names)) for reader in readers]))
+        return queue.dequeue()
 
 
 def get_data_files(data_sources: Any) -> list[str]:
-    """Give the files that some paths and patterns mean.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """Give the files that some paths and patterns mean; none is a ValueError."""
     if isinstance(data_sources, (list, tuple)):
         files = [file for source in data_sources for file in get_data_files(source)]
     else:
@@ -154,16 +115,8 @@ def get_data_files(data_sources: Any) -> list[str]:
     return files
 
 
-class DataDecoder(abc.ABC):
-    """Gives the items of a record."""
-
-    @abc.abstractmethod
-    def decode(self, data: Any, items: Any) -> Any:
-        """Give the nodes of some items of a record."""
-
-    @abc.abstractmethod
-    def list_items(self) -> Any:
-        """Give the names of all items."""
+class DataDecoder:
+    """Gives the items of a record, by `decode(data, items)`, and their names, by `list_items()`."""
 
 
 class TFExampleDecoder(DataDecoder):
@@ -184,15 +137,13 @@ class TFExampleDecoder(DataDecoder):
         return [one.tensors_to_item({key: example[key] for key in one.keys}) for one in handlers]
 
 
-class ItemHandler(abc.ABC):
-    """Makes an item of the features of some keys."""
+class ItemHandler:
+    """Makes an item of the features of some keys, by `tensors_to_item(keys_to_tensors)`."""
+
+    tensors_to_item: Callable[..., Any]
 
     def __init__(self, keys: Any) -> None:
         self.keys = list(keys) if isinstance(keys, (list, tuple)) else [keys]
-
-    @abc.abstractmethod
-    def tensors_to_item(self, keys_to_tensors: Mapping[str, Any]) -> Any:
-        """Give the item."""
 
 
 class ItemHandlerCallback(ItemHandler):
@@ -200,11 +151,7 @@ class ItemHandlerCallback(ItemHandler):
 
     def __init__(self, keys: Any, func: Callable[[Mapping[str, Any]], Any]) -> None:
         super().__init__(keys)
-        self._func = func
-
-    def tensors_to_item(self, keys_to_tensors: Mapping[str, Any]) -> Any:
-        """Give what the function gives."""
-        return self._func(keys_to_tensors)
+        self.tensors_to_item = func
 
 
 class BoundingBox(ItemHandler):
@@ -247,20 +194,6 @@ class Tensor(ItemHandler):
         return value if shape is None else array_ops.reshape(value, shape)
 
 
-class LookupTensor(Tensor):
-    """Gives what a lookup table holds of a feature."""
-
-    def __init__(
-        self, tensor_key: str, table: Any, shape_keys: Any = None, shape: Any = None, default_value: Any = ""
-    ) -> None:
-        super().__init__(tensor_key, shape_keys, shape, default_value)
-        self._table = table
-
-    def tensors_to_item(self, keys_to_tensors: Mapping[str, Any]) -> Any:
-        """Give the ids."""
-        return self._table.lookup(super().tensors_to_item(keys_to_tensors))
-
-
 class Image(ItemHandler):
     """Decodes a picture of the formats JPEG, PNG, GIF, BMP and "raw"."""
 
@@ -274,9 +207,9 @@ class Image(ItemHandler):
     def tensors_to_item(self, keys_to_tensors: Mapping[str, Any]) -> Any:
         """Give the picture, or pictures if they are repeated."""
         contents, kind = (keys_to_tensors[key] for key in self.keys)
-        if self._repeated:
-            return map_fn(lambda one: self._decode(one, kind), contents, dtype=self._dtype)
-        return self._decode(contents, kind)
+        if not self._repeated:
+            return self._decode(contents, kind)
+        return map_fn(lambda one: self._decode(one, kind), contents, dtype=self._dtype)
 
     def _decode(self, contents: Any, kind: Any) -> Any:
         picture = conditional_ops.cond(

@@ -17,7 +17,6 @@ FEATURES = {
     "label": tf.FixedLenFeature([1], tf.int64, [7]),
     "sizes": tf.FixedLenFeature([2], tf.int64, [2, 3]),
     "ids": tf.VarLenFeature(tf.int64),
-    "name": tf.VarLenFeature(tf.string),
     **{f"box/{side}": tf.VarLenFeature(tf.float32) for side in ("ymin", "xmin", "ymax", "xmax")},
 }
 
@@ -35,7 +34,6 @@ def example(number=0, contents=b"", kind=b"png"):
         "image/format": [kind],
         "label": [number],
         "ids": list(range(6)),
-        "name": [b"b"],
         "box/ymin": [0.0, 0.5],
         "box/xmin": [0.1, 0.6],
         "box/ymax": [0.2, 0.7],
@@ -48,14 +46,12 @@ def example(number=0, contents=b"", kind=b"png"):
 
 
 def items():
-    table = tf.contrib.lookup.index_table_from_tensor(["a", "b"])
     decoder = slim.tfexample_decoder
     return {
         "image": decoder.Image(shape=[4, 4, 3]),
         "label": decoder.Tensor("label", shape=[]),
         "ids": decoder.Tensor("ids", shape_keys="sizes"),
         "boxes": decoder.BoundingBox(prefix="box/"),
-        "name": decoder.LookupTensor("name", table),
         "twice": decoder.ItemHandlerCallback(["label"], lambda found: found["label"] * 2),
     }
 
@@ -66,12 +62,11 @@ def test_items_of_an_example(contents, kind):
     found = dict(zip(decoder.list_items(), decoder.decode(tf.constant(example(1, contents, kind))), strict=True))
     assert found["image"].shape == (4, 4, 3)
     with tf.Session() as session:
-        session.run(tf.tables_initializer())
         values = session.run(found)
     np.testing.assert_array_equal(values["image"], PICTURE)
     np.testing.assert_array_equal(values["ids"], [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_allclose(values["boxes"], [[0, 0.1, 0.2, 0.3], [0.5, 0.6, 0.7, 0.8]], rtol=1e-6)
-    assert (values["label"], values["name"], values["twice"]) == (1, [1], [2])
+    assert (values["label"], values["twice"]) == (1, [2])
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -95,21 +90,11 @@ def test_a_provider_reads_every_record_of_all_files_once_an_epoch(tmp_path, shuf
     assert {place.decode().partition(":")[0] for _, place in found} == {str(tmp_path / f"part-{n}") for n in range(2)}
 
 
-def test_files_are_read_once_in_their_order(tmp_path):
-    for part in range(2):
-        (tmp_path / f"{part}.txt").write_text(f"{part}a\n{part}b\n")
-    sources = [str(tmp_path / "0.txt"), str(tmp_path / "1*")]
-    _, line = slim.parallel_reader.single_pass_read(sources, tf.TextLineReader)
-    with tf.train.MonitoredSession() as session:
-        assert [session.run(line) for _ in range(4)] == [b"0a", b"0b", b"1a", b"1b"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
         (lambda: slim.parallel_reader.get_data_files("no*"), "No data files found in no"),
         (lambda: slim.data_provider.DataProvider({"a": 1}, 1).get(["b"]), "Item .b. is invalid. Valid entries include"),
-        (lambda: slim.data_provider.DataProvider({"a": 1}, 1).get("a"), "items must be a list or tuple"),
         (lambda: tfexample_decoder.BoundingBox(["a"]), "BoundingBox expects 4 keys but got 1"),
         (lambda: tfexample_decoder.Tensor("a", "b", [1]), "Cannot specify both shape_keys and shape parameters"),
     ],
