@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import functools
-import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = [
@@ -62,27 +60,36 @@ class FlagValues:
         )
 
     def define(
-        self, name: str, default: Any, help_text: str | None, boolean: bool = False, short_name: str | None = None,
-        **options: Any,
+        self, name: str, default: Any, help: str | None = "", *, read: Callable[[str], Any],
+        short_name: str | None = None, enum_values: Iterable[str] | None = None, **_: Any,
     ) -> None:  # fmt: skip
-        """Define a flag; those of `options` that are not argparse's have no effect.
+        """Define a flag.
+
+        Args:
+            name: Its name, without dashes.
+            default: Its value where it is not given.
+            help: What --help says.
+            read: Gives the value of a text.
+            short_name: Another name.
+            enum_values: The texts that are allowed; default all.
+            **_: Accepted.
 
         Raises:
             DuplicateFlagError: If it is defined already.
         """
         if name in self._names:
             raise DuplicateFlagError(f"The flag '{name}' is defined twice.")
+        spellings = [dashes + one for one in (name, short_name) if one for dashes in ("--", "-")]
         # argparse reads "%" as the start of a format.
-        text = (help_text or "").replace("%", "%%")
-        spellings = [name] if short_name is None else [name, short_name]
-        written = [dashes + spelling for spelling in spellings for dashes in ("--", "-")]
-        options = {key: value for key, value in options.items() if key in ("type", "choices", "action")}
-        self._parser.add_argument(*written, dest=name, default=default, help=text, **options)
+        text = (help or "").replace("%", "%%")
+        choices = None if enum_values is None else list(enum_values)
+        self._parser.add_argument(*spellings, dest=name, default=default, help=text, type=read, choices=choices)
         self._names.add(name)
-        if boolean:
-            for spelling, dashes in itertools.product(spellings, ("-", "--")):
-                self._booleans[f"{dashes}{spelling}"] = f"--{name}=true"
-                self._booleans[f"{dashes}no{spelling}"] = f"--{name}=false"
+        if read is _truth:
+            for spelling in spellings:
+                bare = spelling.lstrip("-")
+                self._booleans[spelling] = f"--{name}=true"
+                self._booleans[f"{spelling.removesuffix(bare)}no{bare}"] = f"--{name}=false"
         # A flag that is defined after the first read must still be found on the command line.
         self.__dict__["_parsed"] = None
 
@@ -152,63 +159,6 @@ class FlagValues:
 FLAGS = FlagValues()
 
 
-def _define(define: Callable[..., None]) -> Callable[..., None]:
-    """Let a function take its arguments by the names of before TensorFlow 1.5, too."""
-    old = {"flag_name": "name", "default_value": "default", "docstring": "help"}
-
-    @functools.wraps(define)
-    def with_new_names(*args: Any, **kwargs: Any) -> None:
-        define(*args, **{old.get(name, name): value for name, value in kwargs.items()})
-
-    return with_new_names
-
-
-@_define
-def DEFINE_string(name: str, default: str | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
-    """Define a flag whose value is a string; `short_name` is another name of it."""
-    FLAGS.define(name, default, help, type=str, **more)
-
-
-@_define
-def DEFINE_integer(name: str, default: int | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
-    """Define a flag whose value is an int."""
-    FLAGS.define(name, default, help, type=int, **more)
-
-
-@_define
-def DEFINE_float(name: str, default: float | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
-    """Define a flag whose value is a float."""
-    FLAGS.define(name, default, help, type=float, **more)
-
-
-@_define
-def DEFINE_boolean(name: str, default: bool | None, help: str | None = "", **more: Any) -> None:  # noqa: N802
-    """Define a flag that is on with `--name` or `--name=true` and off with `--noname` or `--name=false`."""
-    FLAGS.define(name, default, help, boolean=True, type=_truth, **more)
-
-
-DEFINE_bool = DEFINE_boolean
-
-
-@_define
-def DEFINE_enum(  # noqa: N802
-    name: str, default: str | None, enum_values: Sequence[str], help: str | None = "", **more: Any
-) -> None:  # fmt: skip
-    """Define a flag whose value is one of the words `enum_values`."""
-    FLAGS.define(name, default, help, type=str, choices=list(enum_values), **more)
-
-
-@_define
-def DEFINE_list(name: str, default: Any, help: str | None = "", **more: Any) -> None:  # noqa: N802
-    """Define a flag whose value is a list of strings, separated by commas on the command line."""
-    FLAGS.define(name, _split(default) if isinstance(default, str) else default, help, type=_split, **more)
-
-
-def mark_flag_as_required(flag_name: str) -> None:
-    """Make parsing fail when the flag is not given."""
-    FLAGS.require(flag_name)
-
-
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")] if text else []
 
@@ -217,3 +167,32 @@ def _truth(text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
     return text.lower() in _TRUE
+
+
+def _definer(kind: str, read: Callable[[str], Any], *extra: str) -> Callable[..., None]:
+    """Give a function that defines flags, whose arguments have the names of TensorFlow 1.5 or those of before."""
+    old = {"flag_name": "name", "default_value": "default", "docstring": "help"}
+
+    def define(*args: Any, **kwargs: Any) -> None:
+        given = dict(zip(("name", "default", *extra, "help"), args, strict=False))
+        FLAGS.define(**given, **{old.get(name, name): value for name, value in kwargs.items()}, read=read)
+
+    define.__doc__ = (
+        f"Define a flag whose value is {kind}: `name`, `default`{''.join(map(', `{}`'.format, extra))}, `help`."
+    )
+    return define
+
+
+DEFINE_string = _definer("a string", str)
+DEFINE_integer = _definer("an int", int)
+DEFINE_float = _definer("a float", float)
+DEFINE_bool = DEFINE_boolean = _definer(
+    "True by `--name` or `--name=true`, False by `--noname` or `--name=false`", _truth
+)
+DEFINE_enum = _definer("one of some words", str, "enum_values")
+DEFINE_list = _definer("a list of strings, separated by commas on the command line", _split)
+
+
+def mark_flag_as_required(flag_name: str) -> None:
+    """Make parsing fail when the flag is not given."""
+    FLAGS.require(flag_name)

@@ -316,18 +316,6 @@ CASES = [
         ((3, 3),),
     ),
     Case(
-        "contrib.nn.deprecated_flipped_sparse_softmax_cross_entropy_with_logits",
-        lambda x: contrib.nn.deprecated_flipped_sparse_softmax_cross_entropy_with_logits(x, LABELS),
-        lambda x: -np.log(softmax(x))[[0, 1, 2], LABELS],
-        ((3, 4),),
-    ),
-    Case(
-        "contrib.nn.deprecated_flipped_sigmoid_cross_entropy_with_logits",
-        lambda x, z: contrib.nn.deprecated_flipped_sigmoid_cross_entropy_with_logits(x, z),
-        lambda x, z: np.log1p(np.exp(x)) - x * z,
-        ((2, 3), (2, 3)),
-    ),
-    Case(
         "nn.sigmoid_cross_entropy_with_logits",
         lambda x, z: nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x),
         lambda x, z: -z * np.log(1 / (1 + np.exp(-x))) - (1 - z) * np.log(1 / (1 + np.exp(x))),

@@ -29,18 +29,10 @@ def png():
 
 def example(number=0, contents=b"", kind=b"png"):
     kinds = {bytes: "bytes_list", int: "int64_list", float: "float_list"}
-    held = {
-        "image/encoded": [contents or png()],
-        "image/format": [kind],
-        "label": [number],
-        "ids": list(range(6)),
-        "box/ymin": [0.0, 0.5],
-        "box/xmin": [0.1, 0.6],
-        "box/ymax": [0.2, 0.7],
-        "box/xmax": [0.3, 0.8],
-    }
+    sides = {f"box/{side}": [at / 10, at / 10 + 0.5] for at, side in enumerate(("ymin", "xmin", "ymax", "xmax"))}
+    plain = {"image/encoded": [contents or png()], "image/format": [kind], "label": [number], "ids": list(range(6))}
     message = tf.train.Example()
-    for key, values in held.items():
+    for key, values in {**sides, **plain}.items():
         getattr(message.features.feature[key], kinds[type(values[0])]).value.extend(values)
     return message.SerializeToString()
 
