@@ -65,7 +65,7 @@ _PATHS = {
     "ops.array_ops": _OPS,
     "ops.check_ops": _OPS,
     "ops.clip_ops": _OPS,
-    "ops.control_flow_ops": _OPS,
+    "ops.control_flow_ops": f"{_OPS} gs.tf1.ops.conditional_ops:merge gs.tf1.ops.conditional_ops:switch",
     "ops.data_flow_ops": _OPS,
     "ops.distributions.distributions": "gs.distributions",
     "ops.distributions.normal": "gs.distributions",

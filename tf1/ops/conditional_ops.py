@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from globalstep.tf1.gradients.registry import gradient_of
-from globalstep.tf1.graph.graph import Graph, Node, as_node
+from globalstep.tf1.graph.graph import Graph, Node, as_node, closure_of
 from globalstep.tf1.graph.kernels import computes
 from globalstep.tf1.graph.shapes import TensorShape
 from globalstep.tf1.loops.branches import taken_only
 from globalstep.tf1.loops.flow_gradients import zeros_of
 from globalstep.tf1.ops.array_ops import identity
 from globalstep.tf1.ops.control_flow_ops import Assert
-from globalstep.tf1.ops.math_ops import add_n, cast
+from globalstep.tf1.ops.joining_ops import stack
+from globalstep.tf1.ops.math_ops import add_n, cast, equal
+from globalstep.tf1.ops.reduction_ops import argmax, reduce_all
 
 _Branch = Callable[[], Any]
 
@@ -201,3 +204,42 @@ def _chosen(graph: Graph, pairs: Sequence[tuple[Node, _Branch]], default: _Branc
         result = function()
         # Values that are there only once the conditions were checked.
         return [identity(item) for item in result] if isinstance(result, (list, tuple)) else identity(result)
+
+
+class Merged(NamedTuple):
+    """What `merge` gives: the value of the input that is alive, and which one it is."""
+
+    output: Node
+    value_index: Node
+
+
+def switch(data: Any, pred: Any, dtype: Any = None, name: str | None = None) -> tuple[Node, Node]:
+    """Give nodes of `data` for `merge`, which takes what is made of the second if `pred` is true, else of the first.
+
+    Unlike TensorFlow, a run evaluates what is made of either; for the other way there is `cond`.
+    """
+    inputs = [as_node(data, dtype), as_node(pred, "bool")]
+    first, second = (
+        Node("SideOfSwitch", inputs, name=name, dtype=inputs[0].dtype, shape=inputs[0].shape, attrs={"side": side})
+        for side in (False, True)
+    )
+    return first, second
+
+
+def merge(inputs: Sequence[Any], name: str | None = None) -> Merged:
+    """Give the input that was made of the side of `switch` that its `pred` chose, the first one of several."""
+    nodes = [as_node(item) for item in inputs]
+    alive = []
+    for node in nodes:
+        above = closure_of([node], lambda one: () if one.op_type == "MergeOfSides" else one.inputs)
+        sides = [equal(one.inputs[1], one.attrs["side"]) for one in above if one.op_type == "SideOfSwitch"]
+        alive.append(reduce_all(stack(sides)) if sides else as_node(True))
+    chosen = case([(one, functools.partial(identity, node)) for one, node in zip(alive, nodes, strict=True)])
+    output = Node("MergeOfSides", [chosen], name=name, dtype=chosen.dtype, shape=chosen.shape)
+    return Merged(output, argmax(cast(stack(alive), "int32"), output_type="int32"))
+
+
+computes("SideOfSwitch", lambda data, pred, *, side: data)
+computes("MergeOfSides", lambda chosen: chosen)
+gradient_of("SideOfSwitch")(lambda node, grad: (grad, None))
+gradient_of("MergeOfSides")(lambda node, grad: (grad,))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.python.ops import control_flow_ops
 
 
 def test_lists_and_old_names_of_arguments(session):
@@ -256,3 +257,15 @@ def test_errors():
         gs.cond(flag, lambda: [x], lambda: x, strict=True)
     with pytest.raises(ValueError, match="must have the same type: float32, int32"):
         gs.cond(flag, lambda: x, lambda: gs.constant(1))
+
+
+@pytest.mark.parametrize(("chosen", "scale"), [(0, 1.0), (1, 2.0), (2, 3.0)])
+def test_the_side_of_a_switch_that_its_condition_chose_is_merged(session, chosen, scale):
+    which, x = gs.placeholder(gs.int32, []), gs.constant([1.0, 2.0])
+    for _ in range(2):  # One after the other, as programs distort images.
+        sides = [control_flow_ops.switch(x, gs.equal(which, at))[1] * (at + 1.0) for at in range(3)]
+        x, index = control_flow_ops.merge(sides)
+    feed = {which: chosen}
+    assert session.run([x, index], feed)[0].tolist() == [scale**2, 2 * scale**2]
+    assert session.run(index, feed) == chosen
+    assert session.run(gs.gradients(x, sides)[chosen], feed).tolist() == [1, 1]
