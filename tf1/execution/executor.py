@@ -51,6 +51,7 @@ class Executor:
         reuse_values: Ask each push for the values that the same run reads next time, and start from them.
         in_flight: How many pushes a run need not wait for; see Session.
         own_task: The task whose Variables live in this process; "" for none.
+        compiles: Whether jax compiles what it can; see `globalstep.tf1.execution.jax_backend`.
 
     Attributes:
         last_outcome: What became of the last push of any thread; None before the first.
@@ -70,6 +71,7 @@ class Executor:
         reuse_values: bool = False,
         in_flight: int = 0,
         own_task: str = "",
+        compiles: bool = False,
     ) -> None:
         self.graph = graph
         self.cluster = cluster
@@ -83,6 +85,7 @@ class Executor:
         claim_own_variables(graph, own_task)
         self.trace: Trace | None = None
         self._clock = clock
+        self._compiles = compiles
         self._declarer = Declarer(graph, cluster)
         # Names that the graph declares as the run of this incarnation has them. Replaced as a whole, never changed.
         self._alike: tuple[int, frozenset[str]] = (0, frozenset())
@@ -145,7 +148,7 @@ class Executor:
                     claim_own_variables(self.graph, self.own_task)
                 for node in self.graph.nodes[len(self._position) :]:
                     self._position[node] = len(self._position)
-                plan = self._plans[key] = make_plan(*key, self._position)
+                plan = self._plans[key] = make_plan(*key, self._position, self._compiles)
         return plan
 
     def fresh_values(

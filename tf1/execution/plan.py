@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.tf1.graph.graph import Node
@@ -30,7 +31,7 @@ class Step(NamedTuple):
     """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`.
 
     What takes neighbouring slots out of one tuple is one step too, and so is what gives a node's value with what it
-    saves for the gradient: its `out` is a slice of slots, its node the first.
+    saves for the gradient, and what jax compiles: its `out` is a slice of slots, its node one of them.
     """
 
     #: None where the executor does what the node says; see `evaluate`.
@@ -44,6 +45,11 @@ class Step(NamedTuple):
     inputs: tuple[int, ...]
     #: Slots that nothing uses after it, so that their memory serves what comes next.
     last_uses: tuple[int, ...] = ()
+
+
+def slots_of(out: Any) -> Sequence[int]:
+    """Give the slots that a step's `out` stands for."""
+    return range(out.start, out.stop) if isinstance(out, slice) else (out,)
 
 
 class RowRead(NamedTuple):
@@ -130,3 +136,16 @@ class Plan:
         if slot is None:
             slot = self.read_slots[self.round_of[consumer]][source]  # type: ignore[index]
         return slot
+
+
+def step_of(plan: Plan, node: Node) -> Step:
+    """Make the step that evaluates one node by its function."""
+    inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
+    getter: Any = itemgetter(*inputs) if len(inputs) > 1 else taking_nothing
+    one = inputs[0] if len(inputs) == 1 and node.fn is not None else None
+    return Step(node.fn, one, getter, plan.slots[node], node, inputs)
+
+
+def taking_nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Give what a step takes out of the slots that takes nothing."""
+    return ()

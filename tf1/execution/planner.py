@@ -7,7 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tf1.execution.plan import EMPTY, Plan, Round, RowRead, Step
+from globalstep.tf1.execution import jax_backend
+from globalstep.tf1.execution.plan import EMPTY, Plan, Round, RowRead, Step, slots_of, step_of, taking_nothing
 from globalstep.tf1.execution.plan_joining import may_join, specs_of
 from globalstep.tf1.execution.plan_order import evaluation_order
 from globalstep.tf1.graph.graph import Node, closure_of
@@ -16,13 +17,14 @@ from globalstep.tf1.graph.mutations import Mutation, OptimizerSpec
 from globalstep.tf1.variables.variables import Variable
 
 
-def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int]) -> Plan:
+def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int], compiles: bool = False) -> Plan:
     """Plan a run.
 
     Args:
         fetches: Nodes whose value (or effect) is wanted.
         fed: Nodes whose value is fed.
         position: Place of every node of the graph in its order of creation.
+        compiles: Whether jax compiles what it can; see `globalstep.tf1.execution.jax_backend`.
 
     Returns:
         The plan.
@@ -30,13 +32,14 @@ def make_plan(fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, i
     Raises:
         InvalidArgumentError: If a placeholder that is needed is not fed.
     """
-    return _Planner(fetches, fed, position).plan()
+    return _Planner(fetches, fed, position, compiles).plan()
 
 
 class _Planner:
-    def __init__(self, fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int]) -> None:
+    def __init__(self, fetches: Sequence[Node], fed: Set[Node], position: Mapping[Node, int], compiles: bool) -> None:
         self.fetches = fetches
         self.fed = fed
+        self.compiles = compiles
         self.hypers: dict[OptimizerSpec, dict[str, Any]] = {}
         # Nodes are made from nodes that exist, so the order of creation is an order of evaluation.
         reached = closure_of(fetches, lambda node: () if node in fed else (*self._sources(node), *node.control_inputs))
@@ -91,7 +94,11 @@ class _Planner:
         count = 1 + max([0, *self.ready.values(), *self.order.values()])
         self.pushes.extend([] for _ in range(count - len(self.pushes)))
         whole, rows = self._reads(count)
+        orders = [self._order(number, whole[number], rows[number]) for number in range(count)]
         slots: dict[Node, int] = {}
+        places = self._places(orders, rows)
+        for found in (item for items in places for item in items if not isinstance(item, Node)):
+            slots.update(zip(found.outputs, range(len(slots), len(slots) + len(found.outputs)), strict=True))
         for node in self.nodes:
             if not self._is_read(node) and node not in slots:
                 slots[node] = len(slots)
@@ -128,7 +135,8 @@ class _Planner:
             worker_hypers={spec: hypers for spec, hypers in self.hypers.items() if hypers},
         )
         for number in range(count):
-            plan.rounds.append(self._round(plan, number, whole[number], rows[number]))
+            early, late = places[2 * number : 2 * number + 2]
+            plan.rounds.append(self._round(plan, number, rows[number], early, orders[number][1], late))
         self._free(plan)
         # What only follows the last push, such as a group, leaves a round with nothing to do.
         while len(plan.rounds) > 1 and plan.rounds[-1] == Round():
@@ -155,11 +163,11 @@ class _Planner:
                 used.update(plan.slot_for(source, node) for source in self._sources(node))
         groups = [(current, name) for current in plan.rounds for name in ("early", "late")]
         steps = [step for current, name in groups for step in getattr(current, name)]
-        made = {slot for step in steps for slot in _slots(step.out)}
+        made = {slot for step in steps for slot in slots_of(step.out)}
         for current, name in reversed(groups):
             freed = []
             for step in reversed(getattr(current, name)):
-                last = {*step.inputs, *_slots(step.out)} - used
+                last = {*step.inputs, *slots_of(step.out)} - used
                 freed.append(step._replace(last_uses=tuple(sorted(last & made))))
                 used |= last
             setattr(current, name, tuple(reversed(freed)))
@@ -237,7 +245,9 @@ class _Planner:
         steps = [move.step for push in self.pushes for m in push for move in m.moves]
         return tuple(step for step in dict.fromkeys(steps) if step not in self.fed)
 
-    def _round(self, plan: Plan, number: int, whole: Mapping[Variable, None], rows: Sequence[Node]) -> Round:
+    def _order(
+        self, number: int, whole: Mapping[Variable, None], rows: Sequence[Node]
+    ) -> tuple[list[Node], list[Node], list[Node]]:
         nodes = [
             node
             for node in self.nodes
@@ -246,14 +256,33 @@ class _Planner:
             and node.op_type not in ("Const", "VariableV2")
             and not isinstance(node, Mutation)
         ]
-        early, at_once, late = evaluation_order(nodes, set(rows), whole)
+        return evaluation_order(nodes, set(rows), whole)
+
+    def _places(self, orders: Sequence[tuple[Any, Any, Any]], rows: Sequence[Sequence[Node]]) -> Sequence[Any]:
+        """Give what each round evaluates early and late: nodes, and the sets of nodes that jax compiles."""
+        places = [place for early, _, late in orders for place in (early, late)]
+        if not self.compiles:
+            return places
+        search = jax_backend.Search(
+            self.nodes, places, set().union(*rows), self._sources, set(self.fetches), self.fed
+        )  # fmt: skip
+        found = search.places()
+        outside = {item for items in found for item in items}
+        self.together = {of: made for of, made in self.together.items() if outside.issuperset((of, made))}
+        return found
+
+    def _round(
+        self, plan: Plan, number: int, rows: Sequence[Node], early: Any, at_once: Sequence[Node], late: Any
+    ) -> Round:
         by_cut, by_rows, done = set(at_once), set(rows), set(self.together.values())
 
-        def steps(ordered: Sequence[Node]) -> tuple[Step, ...]:
+        def steps(ordered: Sequence[Any]) -> tuple[Step, ...]:
             return tuple(
-                self._with_saved(_step(plan, node, node in by_rows))
-                for node in ordered
-                if node.op_type != "NoOp" and node not in done
+                self._with_saved(_step(plan, item, item in by_rows))
+                if isinstance(item, Node)
+                else item.step(plan, self.fed)
+                for item in ordered
+                if not isinstance(item, Node) or (item.op_type != "NoOp" and item not in done)
             )
 
         slots = plan.read_slots[number]
@@ -276,17 +305,10 @@ class _Planner:
         )
 
 
-def _slots(out: Any) -> Sequence[int]:
-    return range(out.start, out.stop) if isinstance(out, slice) else (out,)
-
-
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     if by_rows:
-        return Step(None, None, _nothing, plan.slots[node], node, (plan.slots[node.inputs[1]],))
-    inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
-    getter: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
-    one = inputs[0] if len(inputs) == 1 and node.fn is not None else None
-    return Step(node.fn, one, getter, plan.slots[node], node, inputs)
+        return Step(None, None, taking_nothing, plan.slots[node], node, (plan.slots[node.inputs[1]],))
+    return step_of(plan, node)
 
 
 def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -305,10 +327,6 @@ def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
 def _taking_all(items: Sequence[Step]) -> Step:
     take: Any = itemgetter(*(step.node.attrs["index"] for step in items))
     return items[0]._replace(fn=take, out=slice(items[0].out, items[-1].out + 1))
-
-
-def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
-    return ()
 
 
 def _row_read(plan: Plan, node: Node) -> RowRead:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.tf1.execution.plan import EMPTY, Plan, Step
+from globalstep.tf1.execution.plan import EMPTY, Plan, Step, slots_of
 from globalstep.tf1.graph.graph import Node
 from globalstep.tf1.variables.variables import Variable
 
@@ -83,10 +83,10 @@ def lookups_of(plan: Plan, feeds: Mapping[Node, Any]) -> list[Lookup]:
     wanted = {row.ids for row in first.row_reads}
     steps: list[Step] = []
     for step in reversed(first.early):
-        if step.out in wanted:
+        if not wanted.isdisjoint(slots_of(step.out)):
             steps.append(step)
             wanted.update(step.inputs)
-    made = {step.out for step in steps}
+    made = {slot for step in steps for slot in slots_of(step.out)}
     if any(step.fn is None or step.node.stateful for step in steps):
         return []
     if any(values[slot] is EMPTY for slot in wanted - made):

@@ -352,6 +352,8 @@ def _explain(error: Exception, node: Node, inputs: Sequence[int], values: Sequen
     Raises:
         InvalidArgumentError: In its place, where a function cannot take its inputs.
     """
+    if getattr(error, "is_explained", False):
+        return
     if isinstance(error, GlobalStepError):
         if isinstance(error, (InvalidArgumentError, NotFoundError)):
             error.add_note(_where(node))

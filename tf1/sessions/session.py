@@ -17,6 +17,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import at_most
 from globalstep.tf1.execution.executor import Executor
 from globalstep.tf1.execution.fetches import Fetches, feeds_of
+from globalstep.tf1.execution.jax_backend import is_asked_for
 from globalstep.tf1.execution.tracing import Trace, traced_run
 from globalstep.tf1.graph.graph import Graph, default_sessions, get_default_graph
 from globalstep.tf1.variables.own_variables import task_with_own
@@ -89,6 +90,7 @@ class Session:
         if not isinstance(self.graph, Graph):
             raise TypeError(f"graph must be a gs.Graph, but got {type(graph)}")
         self._target = target or ""
+        compiles = is_asked_for()
         self._owns_cluster = cluster is None
         place = known_target(self._target)
         # Whether to wait for the PS tasks. Who passed a client has waited for them; and the program
@@ -108,7 +110,7 @@ class Session:
         )
         in_flight = in_flight_of(config)
         own_task = task_with_own(task or place.task, place.session_tasks)
-        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, own_task)
+        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, own_task, compiles)
         self._fetches = Fetches(self.graph)
         self._clock = clock
         # Guards _closed; a leaf.
