@@ -27,8 +27,6 @@ from globalstep.tf1.execution.plan import Plan, Step, step_of, taking_nothing
 from globalstep.tf1.graph.graph import Node, closure_of
 from globalstep.worker.frameworks.training_model import require_extra
 
-__all__ = ["NodeSet", "Search", "is_asked_for"]
-
 VARIABLE = "GLOBALSTEP_BACKEND"
 #: Fewer nodes are evaluated by numpy in less time than it takes to call what jax has compiled.
 _LEAST = 3

@@ -30,8 +30,6 @@ from globalstep.tf1.graph.kernels import saving_function_of
 from globalstep.tf1.ops import cross_entropy_ops, joining_ops, math_ops, primitives, reduction_ops, sliding_windows
 from globalstep.tf1.rnn import fused, fused_lstm
 
-__all__ = ["COMPILED", "HELD", "is_compiled", "known_inputs", "value_of"]
-
 Function = Callable[..., Any]
 
 _NAMES = """
