@@ -124,14 +124,7 @@ class SessionMaking:
                 if not expected_tasks:
                     known = isinstance(master, ClusterSpec)
                     expected_tasks = session_tasks(master) if known else known_target(master).session_tasks
-                client.begin(
-                    sequencer=model.declarations(client.shards).sequencer,
-                    open=False,
-                    expected_tasks=tuple(expected_tasks),
-                    ledger=files_of(prefix).ledger(prefix) if prefix is not None else b"",
-                    run=self._run.begins(mine, client.run.known_progress),
-                    take_over=drops,
-                )
+                self._begin(session, prefix, tuple(expected_tasks), mine, drops)
                 if prefix is not None:
                     model.restore(session, prefix)
                     session.restored_from = prefix
@@ -249,6 +242,19 @@ class SessionMaking:
             ):
                 return None
         return newest
+
+    def _begin(
+        self, session: RunSession, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
+    ) -> None:
+        client = session.cluster
+        client.begin(
+            sequencer=self._model.declarations(client.shards).sequencer,
+            open=False,
+            expected_tasks=expected_tasks,
+            ledger=files_of(prefix).ledger(prefix) if prefix is not None else b"",
+            run=self._run.begins(mine, client.run.known_progress),
+            take_over=drops,
+        )
 
     def _announce(self, session: RunSession, statuses: Sequence[pb.StatusReply], prefix: str | None) -> None:
         """Say that training goes back, from where to where and why.

@@ -252,7 +252,8 @@ class NodeSet:
         kernels, slots = _kernels(), self._plan.slots
         at = {**self._constants, **dict(zip(self._inputs, values, strict=True))}
         saved = {node.attrs["of"]: slots[node] for node in self.nodes if node.op_type == "Saved"}
-        token = kernels.HELD.set([])
+        holds: list[Any] = []
+        token = kernels.HELD.set(holds)
         try:
             for node in self.nodes:
                 given = [at[self._plan.slot_for(source, node)] for source in node.inputs]
@@ -260,7 +261,6 @@ class NodeSet:
                     at[slots[node]], at[saved[node]] = kernels.value_of(node, given, saving=True)
                 elif slots[node] not in at:
                     at[slots[node]] = kernels.value_of(node, given)
-            holds = kernels.HELD.get()
         except Exception as error:
             error.add_note(f"In node {node.op_name!r} ({node.op_type}), which jax was to compile.")
             raise

@@ -159,8 +159,12 @@ def _of_numpy(function: Any) -> Function:
 # ---- In place of helpers --------------------------------------------------------------------------
 
 
+def _hold(taken: Any) -> None:
+    HELD.get().append(taken)
+
+
 def _take_rows(params: Any, indices: Any, axis: int = 0) -> Any:
-    HELD.get().append(jnp.all((indices >= 0) & (indices < params.shape[axis])))
+    _hold(jnp.all((indices >= 0) & (indices < params.shape[axis])))
     return jnp.take(params, indices, axis, mode="clip")
 
 
@@ -169,7 +173,7 @@ def _scatter_rows(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _check_classes(scores: Any, labels: Any) -> None:
-    HELD.get().append(jnp.all((labels >= 0) & (labels < scores.shape[-1])))
+    _hold(jnp.all((labels >= 0) & (labels < scores.shape[-1])))
 
 
 def _sparse_parts(scores: Any, labels: Any) -> tuple[Any, Any, Any]:
@@ -288,7 +292,7 @@ def _mask_of(lengths: Any, steps: int) -> Any:
     return (jnp.arange(steps)[:, None] < lengths.reshape(1, -1))[:, :, None]
 
 
-class _Lstm:
+class _TracedLstm:
     """One run over a sequence: see `globalstep.tf1.rnn.fused.SequenceRun`. The weights' gradients are found at once."""
 
     def __init__(self, options: Any, x: Any, mask: Any, states: Sequence[Any], weights: Sequence[Any]) -> None:
@@ -302,7 +306,7 @@ class _Lstm:
                 i, j, f, o = jnp.split(part + h @ inner, 4, axis=1)
                 new = jax.nn.sigmoid(f + options.forget_bias) * c + jax.nn.sigmoid(i) * jnp.tanh(j)
                 made = jax.nn.sigmoid(o) * jnp.tanh(new)
-                keep = (lambda a, b: a) if mask is None else functools.partial(jnp.where, mask[at])
+                keep: Function = (lambda a, b: a) if mask is None else functools.partial(jnp.where, mask[at])
                 c, h = keep(new, c), keep(made, h)
                 outputs.append(keep(made, jnp.zeros_like(made)))
                 states.append(h)
@@ -328,7 +332,7 @@ _INSTEAD: dict[CodeType, Function] = {
         (cross_entropy_ops._sparse_back, _sparse_back),
         (cross_entropy_ops._sparse_parts, _sparse_parts),
         (fused.mask_of, _mask_of),
-        (fused_lstm.LSTMOptions.sequence, _Lstm),
+        (fused_lstm.LSTMOptions.sequence, _TracedLstm),
         (indexed_slices._scatter, _scatter_rows),
         (joining_ops._pack_some, _pack_some),
         (math_ops._quotient_or_zero, _quotient_or_zero),
