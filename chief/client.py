@@ -130,12 +130,13 @@ class Client:
         wait = PollingWait(SYSTEM_CLOCK, self._wait_secs, self._cluster)
         statuses = wait_for_answers(self._cluster, SYSTEM_CLOCK, self._wait_secs)
         while (state := survey(statuses)) is not Found.RUNNING:
-            initializing = any(status.state == pb.STATE_INITIALIZING for status in statuses)
-            if not initializing:
+            # One that this client had begun, when a PS task was started again, it begins anew.
+            initializing = [status.owner for status in statuses if status.state == pb.STATE_INITIALIZING]
+            if set(initializing) <= {self._cluster.client_id}:
                 try:
                     self._begin(statuses, declared, arrays, restore)
                 except AbortedError:
-                    pass  # another client was first
+                    pass  # another client was first, or a PS task was started again
                 else:
                     self._declared, self._pushes, self._seen = declared, {}, None
                     return True

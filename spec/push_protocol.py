@@ -473,7 +473,7 @@ def pull(shard: Shard, reads: Sequence[str]) -> tuple[Tensor, ...]:
 
 
 def pull_together(shard: Shard, reads: Sequence[str]) -> tuple[tuple[Tensor, ...], Mapping[int, int]]:
-    """PULL of several shards at once: steps as admitted; the sequencer says which entry was the last of each."""
+    """PULL of others than the sequencer: steps as admitted; the sequencer says which entry was the last of each."""
     return read(shard, reads), shard.book.last if shard.book else {}
 
 

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
     from globalstep.worker.client.snapshot import Snapshot
 
+_log = logging.getLogger("globalstep")
+
+#: Variables that a warning names; the others are counted.
+_MOST_NAMED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Saveable:
@@ -103,12 +108,6 @@ def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableD
                 Saveable(saveable.name, saveable.variable, saveable.primary, part, stored=part_name(decl.name, number))
             )
     return parts
-
-
-_log = logging.getLogger("globalstep")
-
-#: Variables that a warning names; the others are counted.
-_MOST_NAMED = 3
 
 
 def save_snapshot(

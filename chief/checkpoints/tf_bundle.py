@@ -1,4 +1,4 @@
-"""Reader of TensorFlow's own checkpoints (V2, "tensor bundles"), without TensorFlow.
+"""Reader and writer of TensorFlow's own checkpoints (V2, "tensor bundles"), without TensorFlow.
 
 `<prefix>.index` is a sorted string table as LevelDB writes it: blocks of prefix-compressed entries, an
 index of the blocks, a footer. The entry "" is a BundleHeader, every other one a BundleEntry that says in

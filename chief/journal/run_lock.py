@@ -23,11 +23,13 @@ import fcntl
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeGuard
 
 from globalstep.cluster.process_place import NO_PROCESS, Process, is_gone, this_process
 from globalstep.errors import FailedPreconditionError
@@ -50,8 +52,8 @@ _STILL_SECS = 60.0
 
 # Guards _HELD; files are opened and locked under it, which waits for a second at most, where a file names nobody yet.
 _LOCK = threading.Lock()
-#: Path -> (descriptor, how many of this process's sessions have it, the thread of the first that has it `alone`).
-_HELD: dict[str, tuple[int, int, threading.Thread | None]] = {}
+#: Path -> (descriptor, this process's sessions that have it: the thread of each that has it `alone`, None for others).
+_HELD: dict[str, tuple[int, list[threading.Thread | None]]] = {}
 
 
 def hold(
@@ -68,7 +70,7 @@ def hold(
         clock: The time that the file tells.
         ps: Addresses of the PS tasks; empty for a PS of this process.
         take_over: Go on without the lock where another process has it.
-        alone: Share it with no other thread of this process as long as that runs.
+        alone: Share it with no other thread of this process that has it `alone`, as long as that runs.
 
     Returns:
         What gives the lock free again, once.
@@ -82,14 +84,13 @@ def hold(
     path = os.path.join(os.path.realpath(directory), FILE_NAME)
     with _LOCK:
         if path in _HELD:
-            file, sessions, thread = _HELD[path]
-            if thread not in (None, threading.current_thread()) and thread.is_alive():
+            file, sessions = _HELD[path]
+            for thread in filter(_is_other, sessions if alone else ()):
                 raise FailedPreconditionError(
                     f"Thread {thread.name} of this process trains in {directory} already. Each gs.fit and Trainer has "
                     "parameter servers of its own, so both would write over each other's checkpoints. Give this one "
-                    "another run_dir, or wait until that one has ended."
+                    "another run_dir, or wait until that one has ended, or close that Trainer."
                 )
-            _HELD[path] = file, sessions + 1, thread
         else:
             try:
                 os.makedirs(directory, exist_ok=True)
@@ -108,8 +109,16 @@ def hold(
                 return lambda: None
             # Before a further session of this process may write.
             _clear_leftovers(os.path.dirname(path), clock)
-            _HELD[path] = file, 1, threading.current_thread() if alone else None
-    return _once(path)
+            _HELD[path] = file, sessions = file, []
+        sessions.append(threading.current_thread() if alone else None)
+    return _once(path, sessions[-1])
+
+
+def _is_other(thread: threading.Thread | None) -> TypeGuard[threading.Thread]:
+    """Say whether it is another thread, and runs: one that Python did not start never says itself that it ended."""
+    if thread is None or thread is threading.current_thread():
+        return False
+    return thread.is_alive() and thread.ident in sys._current_frames()
 
 
 def _clear_leftovers(directory: str, clock: Clock) -> None:
@@ -226,7 +235,7 @@ def _ago(secs: float) -> str:
     )
 
 
-def _once(path: str) -> Callable[[], None]:
+def _once(path: str, thread: threading.Thread | None) -> Callable[[], None]:
     done: list[bool] = []
 
     def release() -> None:
@@ -234,10 +243,11 @@ def _once(path: str) -> Callable[[], None]:
             if done or path not in _HELD:
                 return
             done.append(True)
-            file, sessions, thread = _HELD.pop(path)
-            if sessions > 1:
-                _HELD[path] = file, sessions - 1, thread
+            file, sessions = _HELD[path]
+            sessions.remove(thread)
+            if sessions:
                 return
+            del _HELD[path]
             with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)
             os.close(file)
@@ -249,7 +259,7 @@ def _forget_in_child() -> None:
     """Let go, in a process that was forked: the lock is its parent's, and is to end with it."""
     global _LOCK
     _LOCK = threading.Lock()
-    for file, _, _ in _HELD.values():
+    for file, _ in _HELD.values():
         os.close(file)
     _HELD.clear()
 

@@ -1,6 +1,6 @@
 """Callbacks of `gs.fit` and `gs.Trainer`: told of steps, evaluations and the end, on the chief.
 
-Those that log to MLflow and Weights & Biases import these when training begins. Layer: chief.
+Those that log to MLflow and Weights & Biases import these when training begins.
 """
 
 from __future__ import annotations

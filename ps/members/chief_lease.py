@@ -6,7 +6,7 @@ hears so when it wakes, and can be refused. The chief's lease is not stored: a t
 from its holder's next sign of life, and counts the time of silence from there on. Every client tells it of the greatest
 term that he knows of, from before or from files: a clock that was set back makes no term smaller.
 
-Pure: time comes from a clock; no lock of its own, since `ps/shard/life.py` calls it under its lock.
+Pure: time comes from a clock; no lock of its own, since `ps/shard/life_cycle.py` calls it under its lock.
 
 Layer: ps. Single thread: the caller's.
 """

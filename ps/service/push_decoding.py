@@ -88,7 +88,9 @@ def parts_of(
     else:
         ops, memory.account.name = message.ops, message.id.client
     if not (ops or message.reads or message.layout or data.nbytes or decision):
-        return PushParts((), (), data, account=memory.account)  # a PULL that only tells low-water marks
+        return PushParts(
+            (), (), data, account=memory.account
+        )  # it asks for nothing, as a PULL that tells low-water marks
     check_counts(shard.now.store.variable_count, changes=ops, reads=message.reads)
     reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])

@@ -8,6 +8,7 @@ Layer: shared. Thread-safe once built.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from typing import Any
@@ -53,13 +54,16 @@ class _Options:
             ours, value = getattr(self, field), getattr(other, field)
             if isinstance(ours, _Options):
                 ours.MergeFrom(value)
+            elif isinstance(ours, dict):
+                ours.update(value)
             else:
-                setattr(self, field, value)
+                setattr(self, field, copy.copy(value))
 
     def CopyFrom(self, other: _Options) -> None:  # noqa: N802
         """Become like another message."""
-        type(self).__init__(self)
-        self.MergeFrom(other)
+        if other is not self:
+            type(self).__init__(self)
+            self.MergeFrom(other)
 
     def _is_set(self, field: str) -> bool:
         value, default = getattr(self, field), self._fields[field]

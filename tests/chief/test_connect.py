@@ -118,6 +118,19 @@ def test_a_client_does_not_begin_anew_what_another_has_begun_since_it_looked(sta
         assert late.pull()["w"].tolist() == [-1] * 4
 
 
+def test_a_client_begins_anew_where_a_ps_task_was_started_again_since_it_looked(monkeypatch, tmp_path):
+    with starting() as servers_of:
+        servers, restarts = servers_of(2), [5000]
+
+        def meanwhile(restore):
+            while restarts:
+                servers[1].shard.spent_incarnations += restarts.pop()
+
+        monkeypatch.setattr("globalstep.chief.client.find_checkpoint", meanwhile)
+        with gs.connect("grpc://" + ",".join(server.address for server in servers)) as client:
+            assert client.declare({"w": np.zeros(4, np.float32)}, gs.optim.SGD(1.0), restore=str(tmp_path))
+
+
 def test_rows_of_a_table_are_pulled_and_pushed_by_id(start):
     with gs.connect(start(2)) as client:
         client.declare({"table": W, "w": np.zeros(2, np.float32)}, gs.optim.SGD(1.0))

@@ -1,7 +1,7 @@
 """Update rules: the formulas by which a pushed gradient changes a Variable and its slots.
 
 A rule is pure: arrays and numbers in, arrays changed in place, nothing remembered between calls. The
-store owns the arrays and calls it; the graph's optimizers only name its kind. One rule a file.
+store owns the arrays and calls it; the graph's optimizers only name its kind.
 
 Layer: shared. Imports nothing of globalstep but errors.
 """

@@ -180,14 +180,29 @@ def test_two_fits_of_one_process_do_not_train_in_one_directory(tmp_path):
         assert other.submit(fit, 5, [(one,)]).result().step == 5
 
 
+def test_threads_that_are_alone_share_it_only_with_those_that_have_ended(tmp_path):
+    """A thread that ended and did not close is in nobody's way; a session that is not alone may be beside."""
+    with ThreadPoolExecutor(1) as ended:
+        ended.submit(hold, str(tmp_path), alone=True).result()
+    hold(str(tmp_path))
+    release = hold(str(tmp_path), alone=True)
+    with ThreadPoolExecutor(1) as other:
+        with pytest.raises(FailedPreconditionError, match="Thread MainThread of this process trains in"):
+            other.submit(hold, str(tmp_path), alone=True).result()
+        beside = other.submit(hold, str(tmp_path)).result()
+        release()
+        other.submit(hold, str(tmp_path), alone=True).result()()
+        beside()
+
+
 def test_a_forked_child_does_not_keep_it(tmp_path):
     release = hold(str(tmp_path))
-    (file, _, _) = run_lock._HELD[os.path.realpath(tmp_path / FILE_NAME)]
+    (file, _) = run_lock._HELD[os.path.realpath(tmp_path / FILE_NAME)]
     copy = os.dup(file)  # as the child has it
     held = dict(run_lock._HELD)
     try:
         run_lock._HELD.clear()
-        run_lock._HELD["child's"] = copy, 1, None
+        run_lock._HELD["child's"] = copy, [None]
         run_lock._forget_in_child()
         assert run_lock._HELD == {}
         with pytest.raises(OSError, match="Bad file descriptor"):
