@@ -143,7 +143,7 @@ class Watch:
             elif call.method == "Recover":
                 self._recovered(task)
             elif call.method in _DATA_PLANE:
-                self._served(task, call.method, request)
+                self._served(task, call, request)
         # One that is told that the job is done before it was begun has no incarnation.
         if shard.now.number:
             life = self.lives[shard.now.number]
@@ -247,12 +247,12 @@ class Watch:
             if outcome is None or outcome.index != entry.index:
                 raise Violation("I3", f"push {push} is in the checkpoint, and not in its table of ids: {outcome}")
 
-    def _served(self, task: SimulatedTask, method: str, request: Any) -> None:
+    def _served(self, task: SimulatedTask, call: Call, request: Any) -> None:
         shard = task.shard
-        where = f"{method} on task {task.index}"
+        where = f"{call.method} on task {task.index}"
         if shard.now.state is TaskState.VACANT:
             raise Violation("I4", f"{where} was served, and it holds no state")
-        if request.incarnation != shard.now.number:
+        if request.incarnation not in (shard.now.number, call.began_in):
             raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard.now.number}")
         if task.index in self.lives[shard.now.number].emptied:
             raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard.now.number}")

@@ -73,7 +73,7 @@ class Connection:
 class Call:
     """A call under way; see transports.Ticket and transports.Pending."""
 
-    __slots__ = ("client", "connection", "data", "error", "method", "request", "shard", "value", "waiter")
+    __slots__ = ("began_in", "client", "connection", "data", "error", "method", "request", "shard", "value", "waiter")
 
     def __init__(
         self, client: Process, shard: int, connection: Connection | None, method: str, request: Any, data: bytes
@@ -85,6 +85,8 @@ class Call:
         self.method = method
         self.request = request
         self.data = data
+        #: The task's incarnation when it began to carry it out; a task with threads may begin another one meanwhile.
+        self.began_in = 0
         self.value: Any = None
         self.error: OpError | None = None
         self.waiter: greenlet | None = None

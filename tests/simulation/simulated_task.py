@@ -228,6 +228,7 @@ class SimulatedTask:
     def _handle(self, call: Call, data: memoryview) -> Answer | None:
         twin = self._twin if self._twin is not None and self._leads_to_twin(call) else None
         waiting = (twin or self).waiting
+        call.began_in = (twin or self).shard.now.number
         try:
             answer = (twin or self)._carry_out(call, data)
         except Crashed:
@@ -260,6 +261,7 @@ class SimulatedTask:
     def finish(self, waiting: WaitingCalls, call: OpenCall, asked: Call) -> None:
         """Answer a call that was parked, and is resumed."""
         before = self.threads.carry_out(asked) if self.threads is not None else None
+        asked.began_in = self.shard.now.number
         try:
             reply, pieces = waiting.handler.finish(call)
         except Crashed:

@@ -443,8 +443,10 @@ class PushProtocol:
                 self._floors[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
         if replies:
             # Every later message says what is applied; an empty read says it now, and is not answered.
-            sequencer = self.run.sequencer
-            self.run.transports[sequencer].tell(self._pulling(Push(), {sequencer: _NO_PART})[sequencer][0])
+            request = pb.Request()
+            request.pull.incarnation, request.pull.client = self.run.incarnation, self.run.client
+            request.pull.floors.extend(self._floors.values())
+            self.run.transports[self.run.sequencer].tell(request)
         return replies
 
     def _withdraw(self, push_id: PushId, participants: Iterable[int]) -> None:
