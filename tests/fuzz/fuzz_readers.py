@@ -93,7 +93,7 @@ class ReaderTargets:
         self._path = self._folder / "input"
         self._storage = storage_for(str(self._folder))
         tensors = [("w", np.arange(6, dtype=np.float32).reshape(2, 3)), ("step", np.array(3)), ("e", np.zeros((0, 4)))]
-        written = write_shard(self._storage, str(self._folder), "shard", tensors, {"by": "a test"})
+        written = write_shard(self._storage, str(self._folder), "shard", tensors)
         self._shard = (self._folder / "shard").read_bytes()
         saved = {
             one.name: SavedVariable(one.dtype, one.shape, (SavedPart.of(0, one),), "variable")
