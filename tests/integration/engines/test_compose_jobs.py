@@ -209,7 +209,7 @@ def test_an_estimator_with_its_evaluator(job, capsys):
     job.until_said(r"^ps-0\S*\s*\| serving on ps-0:2222")
     for task in ("worker-0", "ps-0", "chief-0"):
         saved = set(job.run_folder().glob("run/model.ckpt-*.meta"))
-        until(lambda saved=saved: set(job.run_folder().glob("run/model.ckpt-*.meta")) > saved, "a checkpoint", 120.0)
+        until(lambda saved=saved: set(job.run_folder().glob("run/model.ckpt-*.meta")) - saved, "a checkpoint", 120.0)
         job.replaced(task, lambda container: job.docker.docker("kill", container))
     assert job.ended((*TASKS, "evaluator-0")) == 0
     assert set(re.findall("compose: (.*) was killed", job.said())) == {"worker-0", "ps-0", "chief-0"}
