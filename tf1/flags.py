@@ -56,7 +56,11 @@ class FlagValues:
     def __init__(self) -> None:
         # Not by assignment, which is for flags.
         self.__dict__.update(
-            _parser=argparse.ArgumentParser(allow_abbrev=False), _booleans={}, _parsed=None, _by_hand={}, _names=set()
+            _parser=argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve"),
+            _booleans={},
+            _parsed=None,
+            _by_hand={},
+            _names=set(),
         )
 
     def define(

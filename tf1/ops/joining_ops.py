@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -261,7 +262,8 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     known = static_value(paddings)
     if known is not None and (np.shape(known)[1:] != (2,) or np.any(np.less(known, 0))):
         raise ValueError(f"Paddings must be non-negative, a pair for each axis, not {known}.")
-    filling = constant_array(constant_values, node.dtype)
+    is_zero = isinstance(constant_values, numbers.Real) and constant_values == 0  # 0.0 is one of integers, too
+    filling = constant_array(0 if is_zero else constant_values, node.dtype)
     widths = None if known is None else tuple((int(a), int(b)) for a, b in known)
     sizes = node.shape.as_list() if node.shape.dims is not None else None
     if sizes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from collections.abc import Callable
 from string import ascii_letters
 from typing import Any, NamedTuple
@@ -440,7 +441,7 @@ def norm(
     if matrix and not (len(axis) == 2 and all(isinstance(one, int) for one in axis) and axis[0] != axis[1]):
         raise ValueError(f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis}")
     if ord not in (("euclidean", "fro", 1, 2, np.inf) if matrix else ("euclidean",)) and (
-        matrix or not isinstance(ord, (int, float)) or ord <= 0
+        matrix or not isinstance(ord, numbers.Real) or ord <= 0
     ):
         raise ValueError(f"'ord' must be a supported {'matrix' if matrix else 'vector'} norm, got {ord}")
     if ord in ("euclidean", "fro") or (ord == 2 and not matrix):

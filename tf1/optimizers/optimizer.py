@@ -96,6 +96,13 @@ class Optimizer:
         self._hypers = {hyper: check_hyper(name, hyper, value) for hyper, value in hypers.items()}
         self._graphs: dict[Graph, _InGraph] = {}
 
+    def __getattr__(self, name: str) -> Hyper:
+        # Programs and subclasses read `_learning_rate`, `_momentum` and such, as TensorFlow's optimizers have them.
+        hypers: Mapping[str, Hyper] = self.__dict__.get("_hypers", {})
+        if name.startswith("_") and name[1:] in hypers:
+            return hypers[name[1:]]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def hypers(self) -> Mapping[str, Hyper]:
         """Give the rule's hyper-parameters: numbers, nodes, or functions of no arguments."""
         return self._hypers
