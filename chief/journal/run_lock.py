@@ -85,9 +85,10 @@ def hold(
     with _LOCK:
         if path in _HELD:
             file, sessions = _HELD[path]
-            for thread in filter(_is_other, sessions if alone else ()):
+            other = next(filter(_is_other, sessions), None) if alone else None
+            if other is not None:
                 raise FailedPreconditionError(
-                    f"Thread {thread.name} of this process trains in {directory} already. Each gs.fit and Trainer has "
+                    f"Thread {other.name} of this process trains in {directory} already. Each gs.fit and Trainer has "
                     "parameter servers of its own, so both would write over each other's checkpoints. Give this one "
                     "another run_dir, or wait until that one has ended, or close that Trainer."
                 )
@@ -109,7 +110,8 @@ def hold(
                 return lambda: None
             # Before a further session of this process may write.
             _clear_leftovers(os.path.dirname(path), clock)
-            _HELD[path] = file, sessions = file, []
+            sessions = []
+            _HELD[path] = file, sessions
         sessions.append(threading.current_thread() if alone else None)
     return _once(path, sessions[-1])
 

@@ -88,9 +88,8 @@ def parts_of(
     else:
         ops, memory.account.name = message.ops, message.id.client
     if not (ops or message.reads or message.layout or data.nbytes or decision):
-        return PushParts(
-            (), (), data, account=memory.account
-        )  # it asks for nothing, as a PULL that tells low-water marks
+        # It asks for nothing, as a PULL that tells low-water marks.
+        return PushParts(data=data, account=memory.account)
     check_counts(shard.now.store.variable_count, changes=ops, reads=message.reads)
     reads = codec.decode_reads(message.reads, data)
     increments, uses = decision or ([], [])

@@ -1,4 +1,4 @@
-"""The classes of columns by TensorFlow's names, with "_" and without, for programs that ask of which one a column is.
+"""The classes of feature columns by TensorFlow's names, with "_" and without, for `isinstance` in programs.
 
 Layer: tf1.
 """

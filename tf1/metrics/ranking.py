@@ -118,7 +118,6 @@ precision_at_k = _of_scores(
 
     Raises:
         ValueError: If the shapes do not fit.
-        TypeError: If the labels are sparse.
     """,
 )
 recall_at_k = _of_scores(

@@ -178,7 +178,7 @@ def jax_session(monkeypatch):
 
 
 def trained(build, backend, monkeypatch):
-    """Give the losses of 20 steps, two batches of which are smaller, and the Variables after them."""
+    """Train 20 steps, two of them on smaller batches; return the losses, and the Variables after them."""
     monkeypatch.setenv("GLOBALSTEP_BACKEND", backend)
     random = np.random.default_rng(1)
     with gs.Graph().as_default(), gs.Session() as session:
