@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from globalstep.tf1.graph.callables import named
+
 __all__ = [
     "DEFINE_bool",
     "DEFINE_boolean",
@@ -52,6 +54,7 @@ class FlagValues:
     _parsed: dict[str, Any] | None
     _by_hand: dict[str, Any]
     _names: set[str]
+    _short_names: set[str]
 
     def __init__(self) -> None:
         # Not by assignment, which is for flags.
@@ -61,6 +64,7 @@ class FlagValues:
             _parsed=None,
             _by_hand={},
             _names=set(),
+            _short_names=set(),
         )
 
     def define(
@@ -74,21 +78,24 @@ class FlagValues:
             default: Its value where it is not given.
             help: What --help says.
             read: Gives the value of a text.
-            short_name: Another name.
+            short_name: Another name on the command line.
             enum_values: The texts that are allowed; default all.
             **_: Accepted.
 
         Raises:
-            DuplicateFlagError: If it is defined already.
+            DuplicateFlagError: If one of its names is a flag's already.
         """
-        if name in self._names:
-            raise DuplicateFlagError(f"The flag '{name}' is defined twice.")
+        for one in (name, short_name):
+            if one in self._names or one in self._short_names:
+                raise DuplicateFlagError(f"The flag '{one}' is defined twice.")
         spellings = [dashes + one for one in (name, short_name) if one for dashes in ("--", "-")]
         # argparse reads "%" as the start of a format.
         text = (help or "").replace("%", "%%")
         choices = None if enum_values is None else list(enum_values)
         self._parser.add_argument(*spellings, dest=name, default=default, help=text, type=read, choices=choices)
         self._names.add(name)
+        if short_name:
+            self._short_names.add(short_name)
         if read is _truth:
             for spelling in spellings:
                 bare = spelling.lstrip("-")
@@ -173,28 +180,27 @@ def _truth(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _definer(kind: str, read: Callable[[str], Any], *extra: str) -> Callable[..., None]:
+def _definer(function: str, kind: str, read: Callable[[str], Any], *extra: str) -> Callable[..., None]:
     """Give a function that defines flags, whose arguments have the names of TensorFlow 1.5 or those of before."""
     old = {"flag_name": "name", "default_value": "default", "docstring": "help"}
+    arguments = ("name", "default", *extra, "help")
 
+    @named(function, f"Define a flag whose value is {kind}: {', '.join(map('`{}`'.format, arguments))}.")
     def define(*args: Any, **kwargs: Any) -> None:
-        given = dict(zip(("name", "default", *extra, "help"), args, strict=False))
+        given = dict(zip(arguments, args, strict=False))
         FLAGS.define(**given, **{old.get(name, name): value for name, value in kwargs.items()}, read=read)
 
-    define.__doc__ = (
-        f"Define a flag whose value is {kind}: `name`, `default`{''.join(map(', `{}`'.format, extra))}, `help`."
-    )
     return define
 
 
-DEFINE_string = _definer("a string", str)
-DEFINE_integer = _definer("an int", int)
-DEFINE_float = _definer("a float", float)
+DEFINE_string = _definer("DEFINE_string", "a string", str)
+DEFINE_integer = _definer("DEFINE_integer", "an int", int)
+DEFINE_float = _definer("DEFINE_float", "a float", float)
 DEFINE_bool = DEFINE_boolean = _definer(
-    "True by `--name` or `--name=true`, False by `--noname` or `--name=false`", _truth
+    "DEFINE_boolean", "True by `--name` or `--name=true`, False by `--noname` or `--name=false`", _truth
 )
-DEFINE_enum = _definer("one of some words", str, "enum_values")
-DEFINE_list = _definer("a list of strings, separated by commas on the command line", _split)
+DEFINE_enum = _definer("DEFINE_enum", "one of some words", str, "enum_values")
+DEFINE_list = _definer("DEFINE_list", "a list of strings, separated by commas on the command line", _split)
 
 
 def mark_flag_as_required(flag_name: str) -> None:

@@ -176,3 +176,13 @@ def test_what_programs_before_1_5_do_with_their_flags(values, monkeypatch):
     assert getattr(flags.FLAGS, "__flags") == {"a": 3, "b": "x"}
     flags.FLAGS._parse_flags(["--a=4"])
     assert flags.FLAGS.a == 4
+
+
+def test_a_short_name_is_one_flag_s(values):
+    flags.DEFINE_string("host", "", short_name="h")
+    values(["prog", "-h=x"])
+    assert values.host == "x"
+    for name, options in (("other", {"short_name": "h"}), ("h", {}), ("third", {"short_name": "host"})):
+        with pytest.raises(flags.DuplicateFlagError, match="The flag '(h|host)' is defined twice"):
+            flags.DEFINE_string(name, "", **options)
+    assert list(values) == ["host"]

@@ -79,12 +79,16 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def Defun(  # noqa: N802
-    *input_types: Any, python_grad_func: Callable[..., Any] | None = None, **_: Any
+    *input_types: Any,
+    grad_func: Callable[..., Any] | None = None,
+    python_grad_func: Callable[..., Any] | None = None,
+    **_: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function of nodes, which is called where it stands; TensorFlow has one copy of its nodes.
+    """Decorate a function of nodes. Each call makes nodes anew, where TensorFlow keeps one copy for all calls.
 
     Args:
         *input_types: The dtypes of the arguments.
+        grad_func: Takes the arguments, and the gradients of the outputs; gives those of the arguments.
         python_grad_func: Takes an operation with `inputs` and `outputs`, and the gradients of the outputs; gives those
             of the inputs.
         **_: Accepted.
@@ -92,15 +96,18 @@ def Defun(  # noqa: N802
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def called(*args: Any) -> Any:
+        def called(*args: Any, name: str | None = None) -> Any:
             nodes = [as_node(arg, kind) for arg, kind in zip(args, input_types or [None] * len(args), strict=True)]
-            if python_grad_func is None:
+            if grad_func is None and python_grad_func is None:
                 return function(*nodes)
 
             def with_gradient(*inputs: Node) -> Any:
                 result = function(*inputs)
-                op = types.SimpleNamespace(inputs=inputs, outputs=nest.flatten(result))
-                return result, functools.partial(python_grad_func, op)
+                if python_grad_func is not None:
+                    op = types.SimpleNamespace(inputs=inputs, outputs=nest.flatten(result))
+                    return result, functools.partial(python_grad_func, op)
+                assert grad_func is not None
+                return result, functools.partial(grad_func, *inputs)
 
             return custom_gradient(with_gradient)(*nodes)
 

@@ -246,8 +246,13 @@ assert_negative = _comparison("negative", less, "<", 0)
 assert_non_positive = _comparison("non_positive", less_equal, "<=", 0)
 
 
-def _single_string(item: Any) -> Any:
-    return item[()] if isinstance(item, np.ndarray) and item.dtype.kind == "O" and item.ndim == 0 else item
+def _for_program(item: Any) -> Any:
+    """Return a value as a program's function is given it: a single string as bytes, an array that may be written to."""
+    if not isinstance(item, np.ndarray):
+        return item
+    if item.dtype.kind == "O" and item.ndim == 0:
+        return item[()]
+    return item if item.flags.writeable else item.copy()
 
 
 def py_func(
@@ -278,8 +283,7 @@ def py_func(
     kinds = [as_dtype(kind) for kind in (Tout if several else [Tout])]
 
     def call(*arrays: Any) -> Any:
-        # A single string comes as bytes, not as an array: TensorFlow's functions are given it so.
-        result = func(*map(_single_string, arrays))
+        result = func(*map(_for_program, arrays))
         results = (
             builtins.tuple(result)
             if isinstance(result, (list, builtins.tuple))

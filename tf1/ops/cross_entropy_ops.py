@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -360,11 +359,20 @@ def _stirling(t: Any) -> Any:
     return np.where(t > 1, term, 0).astype(t.dtype)
 
 
-def _flipped(function: Callable[..., Node]) -> Callable[..., Node]:
-    """Give a function that takes its arguments in the order of before TensorFlow 1.0."""
-    return lambda logits, labels, **options: function(labels=labels, logits=logits, **options)
+def deprecated_flipped_softmax_cross_entropy_with_logits(
+    logits: Any, labels: Any, dim: int = -1, name: str | None = None
+) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return softmax_cross_entropy_with_logits(labels=labels, logits=logits, dim=dim, name=name)
 
 
-deprecated_flipped_softmax_cross_entropy_with_logits = _flipped(softmax_cross_entropy_with_logits)
-deprecated_flipped_sparse_softmax_cross_entropy_with_logits = _flipped(sparse_softmax_cross_entropy_with_logits)
-deprecated_flipped_sigmoid_cross_entropy_with_logits = _flipped(sigmoid_cross_entropy_with_logits)
+def deprecated_flipped_sparse_softmax_cross_entropy_with_logits(
+    logits: Any, labels: Any, name: str | None = None
+) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits, name=name)
+
+
+def deprecated_flipped_sigmoid_cross_entropy_with_logits(logits: Any, targets: Any, name: str | None = None) -> Node:
+    """Take the arguments in the order of before TensorFlow 1.0."""
+    return sigmoid_cross_entropy_with_logits(labels=targets, logits=logits, name=name)
