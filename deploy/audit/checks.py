@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 class Worker:
     """The pushes of one task, of all its clients together."""
 
-    clients: set[str] = field(default_factory=set[str])
+    clients: set[str] = field(default_factory=set)
     #: Accepted pushes that moved a step on, and that the run still holds.
     pushes: int = 0
     #: Accepted pushes that a restore discarded.
@@ -40,7 +40,7 @@ class Worker:
     dropped_nan: int = 0
     abandoned: int = 0
     #: Of the pushes that the run still holds: staleness -> how many.
-    staleness: Counter[int] = field(default_factory=Counter[int])
+    staleness: Counter[int] = field(default_factory=Counter)
 
     def quantile(self, part: float) -> int:
         """Give the staleness that `part` of the pushes do not exceed; 0 for none."""
@@ -76,7 +76,7 @@ class StepsMade:
     #: Accepted ones that made no step: the program assigned it, or it was open at the end.
     unused: int = 0
     #: Stretches of steps that have fewer contributions than were wanted, in order.
-    fewer: list[FewerMade] = field(default_factory=list["FewerMade"])
+    fewer: list[FewerMade] = field(default_factory=list)
 
 
 @dataclass(slots=True)

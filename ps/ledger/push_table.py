@@ -39,7 +39,7 @@ _LOOK_SECS = 1.0
 class _Client:
     """The remembered outcomes of one client's pushes."""
 
-    outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict[int, Outcome])
+    outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict)
     #: Numbers up to this one are forgotten: neither retried nor new.
     forgotten: int = 0
     #: It belongs to a life of the run that is over.
