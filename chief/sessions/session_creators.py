@@ -149,8 +149,9 @@ class TaskCreator(SessionCreator):
         """See SessionCreator.
 
         Raises:
-            JobDoneError: On a worker, if the parameter servers are gone, and the newest checkpoint is that of the last
-                step; or if they hold nothing, and that checkpoint came since this task started.
+            JobDoneError: If the newest checkpoint is that of the last step, and the parameter servers are gone: all of
+                them on a worker, on the chief some, where another one says that the job is done. On a worker, also if
+                they hold nothing, and that checkpoint came since this task started.
         """
         self.model.complete()
         while True:
@@ -166,6 +167,7 @@ class TaskCreator(SessionCreator):
                         hooks=[*self._chief_hooks, *self._own_hooks],
                         expected_tasks=self._place.expected_tasks,
                         had_session=self._had_session,
+                        why_over=self._why_over,
                     )
                     self._had_session = True
                     return session

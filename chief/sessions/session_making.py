@@ -87,6 +87,7 @@ class SessionMaking:
         expected_tasks: Sequence[str] = (),
         had_session: bool = False,
         initializes: bool = True,
+        why_over: Callable[[], str] = str,
     ) -> Any:
         """Make the chief's session: take over, restore, or initialize; then let the workers in.
 
@@ -106,7 +107,7 @@ class SessionMaking:
                 alone = own and session.trains_alone
                 session.at_close.callback(files.hold(self._clock, ps, bool(ps) and takes_over(), alone))
             mine = self._mine(client, files, is_chief=True)
-            statuses = wait_for_answers(client, self._clock, max_wait_secs)
+            statuses = wait_for_answers(client, self._clock, max_wait_secs, why_over)
             # Of another run, which is dropped.
             drops = self._run.look(client, statuses, mine)
             self._run.refuse_second(client)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from globalstep.errors import DeadlineExceededError, UnavailableError
+from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -79,11 +79,21 @@ class PollingWait:
         return True
 
 
-def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
+def wait_for_answers(
+    client: ClusterClient, clock: Clock, max_wait_secs: float, why_over: Callable[[], str] = str
+) -> list[Any]:
     """Ask every PS task for its status, and wait for those that do not answer.
+
+    Args:
+        client: The cluster's client.
+        clock: Where time comes from.
+        max_wait_secs: How long to wait.
+        why_over: Says what shows that the job has come to its end; "" for nothing. It is asked where some PS tasks are
+            silent and another one says that the job is done: they have ended, and that one waits for this client.
 
     Raises:
         DeadlineExceededError: If some never answered; the text names them.
+        JobDoneError: If the job has come to its end, and some have ended with it.
         UnavailableError: If the process has been asked to end.
     """
     wait = PollingWait(clock, max_wait_secs, client)
@@ -93,6 +103,8 @@ def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) 
         except UnavailableError as error:
             from globalstep.worker.client.causes import why_no_answer
 
+            if client.job_done() and (over := why_over()):
+                raise JobDoneError(f"Nothing is left to do: {over}. Waiting for the parameter servers: {error}") from error
             if not wait.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
                 raise DeadlineExceededError(
                     f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"

@@ -146,6 +146,22 @@ def test_a_worker_leaves_though_one_ps_task_still_waits_for_it(served, tmp_path,
         worker.close()
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_chief_that_comes_back_does_not_wait_for_the_ps_tasks_that_ended_while_one_waits_for_it(
+    served, tmp_path, ended
+):
+    """It was killed as it left, and some had ended before it was there again; found by the soak."""
+    with beside() as other:
+        addresses = f"{served.address},{other.address}"
+        run_to_step_3(addresses, tmp_path)
+        [served, other][ended].close()
+        chief = Task(addresses, True, [StopAtStepHook(last_step=3)], tmp_path, ManualClock(), max_wait_secs=5)
+        assert chief.session.should_stop()
+        chief.close()
+        with pytest.raises(DeadlineExceededError, match="Connection refused"):
+            Task(addresses, True, [StopAtStepHook(last_step=4)], tmp_path, ManualClock(), max_wait_secs=5)
+
+
 def test_a_worker_that_loses_its_session_as_it_leaves_and_finds_the_job_done_has_left(served, tmp_path, caplog):
     """All PS tasks were lost then, and the chief had ended; found by the soak."""
 
