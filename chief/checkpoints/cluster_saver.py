@@ -200,8 +200,10 @@ class ClusterSaver:
                 )
             with _unless_replaced(cluster, storage, prefix, term):
                 if term and cluster.chief_lease.candidate is not None:
-                    # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
-                    cluster.chief_lease.candidate.confirm(cluster)
+                    # So that one that was replaced meanwhile learns of it here; its files bear its term in any case,
+                    # and the checkpoint is whole, whether PS task 0 answers or not.
+                    with contextlib.suppress(UnavailableError):
+                        cluster.chief_lease.candidate.confirm(cluster)
                 if write_state:
                     self._commit(storage, prefix, state_file, suffix, term)
             also(prefix, storage)

@@ -17,7 +17,7 @@ from globalstep.chief.checkpoints.checkpoint_state import (
     latest_checkpoint,
     update_checkpoint_state,
 )
-from globalstep.errors import AbortedError, OpError
+from globalstep.errors import AbortedError, OpError, UnavailableError
 from globalstep.files.storage import LocalStorage
 from globalstep.ps.members.chief_lease import ChiefLease, Claim
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -130,6 +130,18 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         assert not [entry for entry in os.listdir(directory) if ".tmp-" in entry or "probe" in entry]
         whole(its_storage, directory)
     assert sleep_at > 15
+
+
+def test_a_save_whose_chief_hears_nothing_of_its_lease_is_saved(place, tmp_path, monkeypatch):
+    """It was said not to be written, was there, and was never evaluated; found by the soak."""
+
+    def confirm(chief, cluster, above=0):
+        raise UnavailableError("The connection was cut after the claim.")
+
+    monkeypatch.setattr(Chief, "confirm", confirm)
+    session, storage, step = place("ps write")
+    saved = Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
+    assert latest_checkpoint(str(tmp_path)) == saved == get_checkpoint_state(str(tmp_path)).model_checkpoint_path
 
 
 def whole(storage, directory):
