@@ -48,6 +48,8 @@ _RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
+#: Of a record that has more, the disk begins with so many bytes while the next are written.
+_STARTED_BYTES = 1 << 20
 #: What writing fails with where the disk is full; nothing else is wrong then.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _MOST_SMALL_BYTES = 4096
@@ -86,6 +88,10 @@ class LogFiles:
     def sync_data(self, file: int) -> None:
         """Sync a file to the disk, without metadata that reading it does not need."""
         os.fdatasync(file)
+
+    def start_sync(self, file: int, offset: int, size: int) -> None:
+        """Have the system begin to bring a part of a file to the disk; nothing waits for it."""
+        os.posix_fadvise(file, offset, size, os.POSIX_FADV_DONTNEED)
 
     def allocate(self, file: int, offset: int, size: int) -> None:
         """Allocate disk space for a part of a file; the file grows to hold it."""
@@ -316,8 +322,22 @@ class SegmentWriter:
         for buffer in buffers:
             crc = zlib.crc32(buffer, crc)
         start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc, 0)
-        self._files.write_all(self._file, [start, *buffers])
+        self._write([start, *buffers])
         self.written_bytes += sum(map(len, [start, head])) + -len(head) % 8 + data_bytes
+
+    def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write buffers; the disk begins with the first ones of many bytes while the others are written."""
+        part: list[bytes | memoryview] = []
+        begin, size = self.written_bytes, 0
+        for buffer in buffers:
+            for at in range(0, len(buffer), _STARTED_BYTES):
+                part.append(memoryview(buffer)[at : at + _STARTED_BYTES])
+                size += len(part[-1])
+                if size >= _STARTED_BYTES:
+                    self._files.write_all(self._file, part)
+                    self._files.start_sync(self._file, begin, size)
+                    begin, size, part = begin + size, 0, []
+        self._files.write_all(self._file, part)
 
     def sync(self) -> None:
         """Bring what was written to the disk.

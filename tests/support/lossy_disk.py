@@ -55,6 +55,9 @@ class LossyDisk(LogFiles):
         if file in self._open:
             super().close(self._open.pop(file)[0])
 
+    def start_sync(self, file, offset, size):
+        pass  # what is on the disk without a sync is chance
+
     def write(self, file, buffers):
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -104,7 +104,9 @@ def wait_for_answers(
             from globalstep.worker.client.causes import why_no_answer
 
             if client.job_done() and (over := why_over()):
-                raise JobDoneError(f"Nothing is left to do: {over}. Waiting for the parameter servers: {error}") from error
+                raise JobDoneError(
+                    f"Nothing is left to do: {over}. Waiting for the parameter servers: {error}"
+                ) from error
             if not wait.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
                 raise DeadlineExceededError(
                     f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"

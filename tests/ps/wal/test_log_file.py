@@ -1,12 +1,13 @@
 """The format of a write-ahead log: cut at every byte, damaged at every byte, with holes."""
 
+import contextlib
 import random
 
 import numpy as np
 import pytest
 
 from globalstep.errors import DataLossError
-from globalstep.ps.wal.log_file import SegmentReader, SegmentWriter, segment_path, segments_in
+from globalstep.ps.wal.log_file import LogFiles, SegmentReader, SegmentWriter, segment_path, segments_in
 
 RECORDS = [(b"head", [b"12345678"]), (b"", []), (b"x" * 13, [b"abc", b"\xf5GSREC\xa7\n", b"z" * 31]), (b"end", [b"1"])]
 
@@ -42,6 +43,26 @@ def test_what_was_written_is_read(tmp_path):
     assert found == EXPECTED
     assert (reader.end, reader.cut_bytes, reader.next_number) == (ends[-1], 0, 5)
     assert segments_in(tmp_path) == [1]
+
+
+def test_the_disk_begins_with_a_large_record_while_it_is_written(tmp_path):
+    class Files(LogFiles):
+        def start_sync(self, file, offset, size):
+            begun.append((offset, size, segment_path(tmp_path, 1).stat().st_size))
+
+    begun = []
+    pieces = [np.random.default_rng(size).bytes(size) for size in (5, 700_000, 2_500_001, 900_000)]
+    with contextlib.closing(SegmentWriter(tmp_path, 1, 1, Files())) as writer:
+        writer.write(1, 0, b"head", [memoryview(piece) for piece in pieces])
+        writer.write(2, 0, b"", [memoryview(pieces[1])])
+        writer.sync()
+    found, _ = read(segment_path(tmp_path, 1))
+    assert found == [(1, b"head", b"".join(map(padded, pieces))), (2, b"", pieces[1])]
+    ends = [offset + size for offset, size, _ in begun]
+    assert [offset for offset, _, _ in begun] == [32, *ends[:-1]]
+    assert ends == [written for _, _, written in begun]
+    assert len(begun) == 3
+    assert ends[-1] > sum(map(len, pieces[:-1]))
 
 
 def test_data_is_aligned_and_readonly(tmp_path):
