@@ -148,6 +148,11 @@ class KeptTraining:
         if self.run_dir is not None:
             note_training(self.run_dir, step, ended, trained.declared.program.optimizers)
 
+    def make_up_last(self, step: int) -> None:
+        """Do the evaluations up to the last step that a chief before, which was killed, did not come to."""
+        if self.evaluations is not None and self.run_dir is not None:
+            self.evaluations.make_up(step, is_last=True)
+
     def unreported(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Yield step and metrics of the evaluations that callbacks have not heard of."""
         for entry in list(self.evaluations.history) if self.evaluations is not None else ():

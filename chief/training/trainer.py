@@ -721,6 +721,9 @@ class Trainer:
             return
         if saved is not None:
             self._step, self._trained = saved
+            if self._is_chief and self._kept is not None:
+                self._kept.make_up_last(self._step)
+                self._report()
             return
         _log.warning(
             "The job was done before this task had its last values: the model that it returns has those of step %d. "

@@ -1,5 +1,6 @@
 """A trainer whose job is done by others: it hears of it, and ends as if it had come to the end itself."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ from processes import free_addresses
 
 import globalstep as gs
 from globalstep.errors import AbortedError, JobDoneError
+from globalstep.ps.server import PSOptions, PSServer
 from globalstep.worker.frameworks import step_options
 from globalstep.worker.waits.contributing import UnitOfWork
 
@@ -72,3 +74,22 @@ def test_a_worker_that_comes_after_the_end_has_the_last_checkpoints_values(monke
     late = gs.fit(PARAMS, loss, [0] * 8, optimizer=gs.optim.SGD(1.0), steps=5, run_dir=tmp_path)
     assert (late.step, late.is_chief, late.model["w"].tolist()) == (5, False, [5, 5, 5])
     assert "last values" not in caplog.text
+
+
+def test_a_chief_that_comes_back_when_ps_tasks_have_ended_makes_the_last_evaluation(monkeypatch, tmp_path):
+    """It was killed in it; another PS task waits for the chief to leave."""
+    options = {"optimizer": gs.optim.SGD(1.0), "steps": 5, "run_dir": tmp_path}
+    evaluate = gs.Evaluate([0], {"w": lambda params, _: params["w"][0]})
+    servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(2)]
+    with contextlib.ExitStack() as served:
+        for server in servers:
+            server.start()
+            served.callback(server.close)
+        cluster = {"ps": [server.address for server in servers], "chief": free_addresses(1)}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+        assert gs.fit(PARAMS, loss, [0] * 8, evaluate=evaluate, **options).history[-1]["step"] == 5
+        (tmp_path / "evaluations.json").write_text("[]")
+        servers[0].close()
+        again = gs.fit(PARAMS, loss, [0] * 8, evaluate=evaluate, **options)
+    assert (again.step, again.is_chief, again.model["w"].tolist()) == (5, True, [5, 5, 5])
+    assert again.history == [{"step": 5, "metrics": {"w": 5.0}}]
