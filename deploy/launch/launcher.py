@@ -22,6 +22,7 @@ from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.status.view import duration
 from globalstep.runtime.log_format import CONCLUSION_MARK, PROGRESS_MARK
+from globalstep.worker.client.heartbeat import LEASE_SECS
 
 _TAIL_LINES = 20
 #: How often a launcher looks whether those that are left wait in vain.
@@ -198,9 +199,10 @@ class Launcher:
     def _came_after(self, task: Task, end: float) -> bool:
         """Whether a task was started again so late that it may have missed the end of the job.
 
-        A PS that comes back after the end holds nothing, and a chief or worker may wait in vain for it.
+        A PS that comes back after the end holds nothing, and a chief or worker may wait in vain for it. The other PS
+        tasks may have ended later than the job, since they wait for the lease of a task that has died.
         """
-        return bool(task.restarts) and task.started_at > end - self._grace_secs
+        return bool(task.restarts) and task.started_at > end - self._grace_secs - LEASE_SECS
 
     async def _stop(self, running: Mapping[asyncio.Task[int], Task]) -> None:
         """End whatever still runs: SIGTERM (unless a signal was passed on), then SIGKILL."""

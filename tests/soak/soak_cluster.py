@@ -21,6 +21,7 @@ from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
 from globalstep.deploy.launch.launch import cluster_jobs, make_tasks, reserve_ports
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.transports import TRANSPORTS
+from globalstep.worker.client.heartbeat import LEASE_SECS
 
 FOLDER = Path(__file__).parent
 PS, WORKERS = 3, 4
@@ -237,7 +238,7 @@ class Cluster:
                 self._over_at = min(self._over_at, now)
 
         def came_after(task: Process, end: float) -> bool:
-            return task.starts > 1 and task.started_at > end - LATE_SECS
+            return task.starts > 1 and task.started_at > end - LATE_SECS - LEASE_SECS
 
         if all(came_after(task, self._over_at) for task in there if task.name.startswith("ps")):
             self._ps_ended_at = min(self._ps_ended_at, now)

@@ -138,7 +138,8 @@ def test_a_failed_task_is_restarted_as_often_as_allowed(tmp_path):
 def test_tasks_that_come_back_when_the_job_was_over_are_not_waited_for(tmp_path, first):
     """A PS that is killed when it has heard of the end holds nothing, and others wait for it; from the soak.
 
-    So does a chief that is killed when it has told one PS of the end, which has ended.
+    So does a chief that is killed when it has told one PS of the end, which has ended; later than others came back, if
+    it had waited for the lease of a task that died.
     """
     pipe, failed = str(tmp_path / "pipe"), str(tmp_path / "failed")
     os.mkfifo(pipe)
@@ -153,7 +154,7 @@ def test_tasks_that_come_back_when_the_job_was_over_are_not_waited_for(tmp_path,
     for one in tasks:
         one.command.append(one.name)
         if one.name == first:
-            one.command[-2:] = [f"open({pipe!r}).close()"]
+            one.command[-2:] = [f"import threading; open({pipe!r}).close(); threading.Event().wait(2.0)"]
     code, output = launch(*tasks, max_restarts=1, grace_secs=1.0)
     assert code == 0
     left = [one.name for one in sorted(tasks, key=lambda one: one.name) if one.name != first]
