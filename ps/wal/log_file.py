@@ -327,12 +327,12 @@ class SegmentWriter:
 
     def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Write buffers; the disk begins with the first ones of many bytes while the others are written."""
-        part: list[bytes | memoryview] = []
+        part: list[memoryview] = []
         begin, size = self.written_bytes, 0
-        for buffer in buffers:
-            for at in range(0, len(buffer), _STARTED_BYTES):
-                part.append(memoryview(buffer)[at : at + _STARTED_BYTES])
-                size += len(part[-1])
+        for view in (memoryview(buffer).cast("B") for buffer in buffers if len(buffer)):
+            for at in range(0, view.nbytes, _STARTED_BYTES):
+                part.append(view[at : at + _STARTED_BYTES])
+                size += part[-1].nbytes
                 if size >= _STARTED_BYTES:
                     self._files.write_all(self._file, part)
                     self._files.start_sync(self._file, begin, size)

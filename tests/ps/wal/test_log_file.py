@@ -51,13 +51,13 @@ def test_the_disk_begins_with_a_large_record_while_it_is_written(tmp_path):
             begun.append((offset, size, segment_path(tmp_path, 1).stat().st_size))
 
     begun = []
-    pieces = [np.random.default_rng(size).bytes(size) for size in (5, 700_000, 2_500_001, 900_000)]
+    pieces = [np.random.default_rng(size).bytes(size) for size in (5, 700_001, 2_500_000, 900_000)]
+    dtypes = [np.uint8, np.uint8, np.float32, np.uint8]
     with contextlib.closing(SegmentWriter(tmp_path, 1, 1, Files())) as writer:
-        writer.write(1, 0, b"head", [memoryview(piece) for piece in pieces])
-        writer.write(2, 0, b"", [memoryview(pieces[1])])
+        writer.write(1, 0, b"head", [memoryview(np.frombuffer(*piece)) for piece in zip(pieces, dtypes, strict=True)])
         writer.sync()
     found, _ = read(segment_path(tmp_path, 1))
-    assert found == [(1, b"head", b"".join(map(padded, pieces))), (2, b"", pieces[1])]
+    assert found == [(1, b"head", b"".join(map(padded, pieces)))]
     ends = [offset + size for offset, size, _ in begun]
     assert [offset for offset, _, _ in begun] == [32, *ends[:-1]]
     assert ends == [written for _, _, written in begun]
