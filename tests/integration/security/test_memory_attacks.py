@@ -176,7 +176,12 @@ def test_statuses_that_nobody_reads(task):
         for _ in range(6):
             channel = stack.enter_context(grpc.insecure_channel(task.address, [*_OWN_CONNECTION, _NO_PROBE]))
             calls += [channel.unary_stream(SERVICE + "Status")(asked, timeout=600) for _ in range(50)]
-        while task.status().load.sent_away < 150:
+
+        def goes_on(load):
+            # Where answers are slow fewer are refused: it is over when none is kept any more.
+            return load.sent_away < 150 and (not load.sent_away or "replies" in load.kept)
+
+        while goes_on(task.status().load):
             most = max(most, task.grown)
     print(f"{most >> 20} MiB more")
     assert most < INFLIGHT + SLACK
