@@ -322,11 +322,14 @@ class SegmentWriter:
         for buffer in buffers:
             crc = zlib.crc32(buffer, crc)
         start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc, 0)
-        self._write([start, *buffers])
+        if data_bytes < _STARTED_BYTES:
+            self._files.write_all(self._file, [start, *buffers])
+        else:
+            self._write_in_parts([start, *buffers])
         self.written_bytes += sum(map(len, [start, head])) + -len(head) % 8 + data_bytes
 
-    def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write buffers; the disk begins with the first ones of many bytes while the others are written."""
+    def _write_in_parts(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write buffers of many bytes: the disk begins with the first ones while the others are written."""
         part: list[memoryview] = []
         begin, size = self.written_bytes, 0
         for view in (memoryview(buffer).cast("B") for buffer in buffers if len(buffer)):
