@@ -148,10 +148,21 @@ class KeptTraining:
         if self.run_dir is not None:
             note_training(self.run_dir, step, ended, trained.declared.program.optimizers)
 
-    def make_up_last(self, step: int) -> None:
-        """Do the evaluations up to the last step that a chief before, which was killed, did not come to."""
-        if self.evaluations is not None and self.run_dir is not None:
-            self.evaluations.make_up(step, is_last=True)
+    @property
+    def evaluator_does(self) -> bool:
+        """Whether an evaluator task does the evaluations."""
+        return "evaluator" in self._trainer._task.cluster.jobs
+
+    def make_up(self, step: int) -> bool:
+        """Do the evaluations up to a step that a chief before, which was killed, did not come to.
+
+        Returns:
+            Whether there were any.
+        """
+        if self.evaluations is None or self.run_dir is None or self.evaluator_does:
+            return False
+        steps = self._trainer._steps
+        return self.evaluations.make_up(step, is_last=steps is not None and step >= steps)
 
     def unreported(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Yield step and metrics of the evaluations that callbacks have not heard of."""
@@ -210,11 +221,10 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
     def __init__(self, trainer: Trainer, training: KeptTraining) -> None:
         assert training.evaluate is not None
         assert training.evaluations is not None
-        self._trainer = trainer
+        self._trainer, self._training = trainer, training
         self._every, self._evaluations = training.evaluate.every_steps, training.evaluations
-        self._directory, self._makes_up = training.evaluations.directory, training.run_dir is not None
+        self._directory = training.evaluations.directory
         self._last: int | None = None
-        self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
         self._said = False
 
     def after_save(self, session: RunSession, global_step_value: int) -> bool:
@@ -222,11 +232,8 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         if self._last is None:
             # The checkpoint of the beginning. Callbacks get it after the start.
             self._last, trainer = global_step_value, self._trainer
-            if not self._evaluator_does and self._makes_up:
-                made_up = self._evaluations.make_up(
-                    global_step_value, trainer._steps is not None and global_step_value >= trainer._steps
-                )
-                trainer._stopped = trainer._stopped or (made_up and self._is_over())
+            made_up = self._training.make_up(global_step_value)
+            trainer._stopped = trainer._stopped or (made_up and self._is_over())
             return False
         if global_step_value // self._every > self._last // self._every:
             self._last = global_step_value
@@ -239,7 +246,7 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
             self._attend_to(global_step_value)
 
     def _attend_to(self, step: int) -> None:
-        if self._evaluator_does:
+        if self._training.evaluator_does:
             self._evaluations.read()
         elif not self._evaluations.has(step):
             self._evaluations.of_checkpoint(storage_for(self._directory).join(self._directory, f"model.ckpt-{step}"))

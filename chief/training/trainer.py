@@ -722,7 +722,7 @@ class Trainer:
         if saved is not None:
             self._step, self._trained = saved
             if self._is_chief and self._kept is not None:
-                self._kept.make_up_last(self._step)
+                self._kept.make_up(self._step)
                 self._report()
             return
         _log.warning(

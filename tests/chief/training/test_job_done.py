@@ -76,8 +76,9 @@ def test_a_worker_that_comes_after_the_end_has_the_last_checkpoints_values(monke
     assert "last values" not in caplog.text
 
 
-def test_a_chief_that_comes_back_when_ps_tasks_have_ended_makes_the_last_evaluation(monkeypatch, tmp_path):
-    """It was killed in it; another PS task waits for the chief to leave."""
+@pytest.mark.parametrize("evaluator", [{}, {"evaluator": ["127.0.0.1:1"]}])
+def test_a_chief_that_comes_back_when_ps_tasks_have_ended_makes_the_last_evaluation(monkeypatch, tmp_path, evaluator):
+    """It was killed in it; another PS task waits for the chief to leave. An evaluator task makes its own."""
     options = {"optimizer": gs.optim.SGD(1.0), "steps": 5, "run_dir": tmp_path}
     evaluate = gs.Evaluate([0], {"w": lambda params, _: params["w"][0]})
     servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(2)]
@@ -85,11 +86,12 @@ def test_a_chief_that_comes_back_when_ps_tasks_have_ended_makes_the_last_evaluat
         for server in servers:
             server.start()
             served.callback(server.close)
-        cluster = {"ps": [server.address for server in servers], "chief": free_addresses(1)}
+        cluster = {"ps": [server.address for server in servers], "chief": free_addresses(1), **evaluator}
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-        assert gs.fit(PARAMS, loss, [0] * 8, evaluate=evaluate, **options).history[-1]["step"] == 5
+        made = [] if evaluator else [{"step": 5, "metrics": {"w": 5.0}}]
+        assert gs.fit(PARAMS, loss, [0] * 8, evaluate=evaluate, **options).history == made
         (tmp_path / "evaluations.json").write_text("[]")
         servers[0].close()
         again = gs.fit(PARAMS, loss, [0] * 8, evaluate=evaluate, **options)
     assert (again.step, again.is_chief, again.model["w"].tolist()) == (5, True, [5, 5, 5])
-    assert again.history == [{"step": 5, "metrics": {"w": 5.0}}]
+    assert again.history == made
