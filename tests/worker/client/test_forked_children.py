@@ -1,6 +1,8 @@
 """Clients in forked children of the process that made them: they refuse, and their parent goes on undisturbed."""
 
 import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -12,6 +14,13 @@ import globalstep as gs
 from globalstep.errors import FailedPreconditionError
 
 pytestmark = pytest.mark.processes
+
+
+def in_own_process(call):
+    """Make `call` in a new process: what else this one has imported may not like to be forked, as jax does not."""
+    program = f"import test_forked_children as tests; tests.{call}"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environ, timeout=100, check=True)
 
 
 def in_child(act):
@@ -32,7 +41,8 @@ def in_child(act):
     return found
 
 
-def test_a_child_uses_no_client_of_its_parent_and_closes_none():
+def push_beside_a_child():
+    """Use a client in a child, where it refuses, and after that in the process that made it."""
     with starting() as serving, joining() as join:
         (server,) = serving()
         client = join([server], "unix")
@@ -59,9 +69,8 @@ def test_a_child_uses_no_client_of_its_parent_and_closes_none():
         assert state(client) == expected(3)
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["trainer", "monitored session", "session"])
-def test_a_child_that_leaves_its_parents_block_ends_nothing(kind):
+def train_while_children_leave(kind):
+    """Take steps in a block that a child leaves after each."""
     with gs.Graph().as_default():
         w = gs.Variable(1.0)
         step = gs.train.GradientDescentOptimizer(0.1).minimize(w * w, gs.train.get_or_create_global_step())
@@ -79,3 +88,12 @@ def test_a_child_that_leaves_its_parents_block_ends_nothing(kind):
             for _ in range(2):
                 training.step(0) if kind == "trainer" else training.run(step)
                 assert in_child(lambda: f"left: {training.__exit__(None, None, None)}").startswith("left")
+
+
+def test_a_child_uses_no_client_of_its_parent_and_closes_none():
+    in_own_process("push_beside_a_child()")
+
+
+@pytest.mark.parametrize("kind", ["trainer", "monitored session", "session"])
+def test_a_child_that_leaves_its_parents_block_ends_nothing(kind):
+    in_own_process(f"train_while_children_leave({kind!r})")
