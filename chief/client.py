@@ -12,6 +12,7 @@ from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_save import saveables_of_program
 from globalstep.chief.checkpoints.checkpoint_state import find_checkpoint
 from globalstep.chief.checkpoints.cluster_saver import ClusterSaver
+from globalstep.chief.sessions.chief_role import own_task, place_of_task
 from globalstep.chief.sessions.cluster_start import Found, not_serving, survey
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.cluster.placement import declared_by
@@ -296,7 +297,7 @@ class Client:
     ) -> None:
         cluster, prefix = self._cluster, None if restore is None else find_checkpoint(restore)
         ledger = b"" if prefix is None else read_index(storage_for(prefix), prefix).ledger
-        cluster.begin(open=False, ledger=ledger, statuses=statuses)
+        cluster.begin(open=False, expected_tasks=cluster.run.session_tasks, ledger=ledger, statuses=statuses)
         if prefix is not None:
             self._saver.restore(cluster, lambda: declared.program, saveables_of_program(declared.program), prefix)
         else:
@@ -350,22 +351,28 @@ def connect(cluster: str | ClusterSpec | HasTarget | None = None) -> Client:
 
     Args:
         cluster: A target such as "grpc://host:port" of any PS task, a `gs.train.ClusterSpec`, or a server in this
-            process; None for a parameter server in this process, which ends with the client.
+            process. None, as for `gs.fit`: the cluster of TF_CONFIG, which `globalstep launch` and cluster engines
+            set; without one, a parameter server in this process, which ends with the client.
 
     Returns:
         The client; close it, or use it in a `with` block.
 
     Raises:
-        InvalidArgumentError: If it is none of these.
+        InvalidArgumentError: If it is none of these, or TF_CONFIG is malformed.
+        ValueError: If TF_CONFIG says that this process is a PS task.
     """
     target: Any = target_of(cluster) if isinstance(cluster, ClusterSpec) else getattr(cluster, "target", cluster)
-    if cluster is not None and (not isinstance(target, str) or not target):
+    task = ""
+    if cluster is None:
+        place = place_of_task(own_task())
+        target, task = place.target, place.task
+    elif not isinstance(target, str) or not target:
         raise InvalidArgumentError(
             f"cluster is {cluster!r}; it must be a target such as 'grpc://host:port', a gs.train.ClusterSpec, a "
-            "server, or None for a parameter server in this process."
+            "server, or None for the cluster of TF_CONFIG, or a parameter server in this process."
         )
     # With the policy and the wire options that the environment asks for.
-    return Client(connect_to(target or "", policy=policy_of(None), wire=wire_options_of(None)))
+    return Client(connect_to(target, task=task, policy=policy_of(None), wire=wire_options_of(None)))
 
 
 def _array(name: str, value: Any) -> Array:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from globalstep.cluster.cluster import TaskConfig, is_chief, session_tasks, target_of
+from globalstep.cluster.cluster import TaskConfig, from_tf_config, is_chief, session_tasks, target_of
 from globalstep.cluster.process_place import ALIVE_SECS
+from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.clock import Clock
 from globalstep.wire.transports import register_target
 from globalstep.worker.client.candidate import Candidate
@@ -70,6 +71,25 @@ class TaskPlace:
     is_chief: bool
     task: str = ""
     expected_tasks: tuple[str, ...] = ()
+
+
+def own_task() -> TaskConfig:
+    """Say which task of TF_CONFIG this process is; without TF_CONFIG, a process on its own.
+
+    Raises:
+        InvalidArgumentError: If TF_CONFIG is malformed, or its workers have no PS task to train together by.
+    """
+    try:
+        task = from_tf_config()
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from error
+    workers = len(session_tasks(task.cluster))
+    if "ps" not in task.cluster.jobs and workers > 1:
+        raise InvalidArgumentError(
+            f"TF_CONFIG has {workers} workers and no ps, so each would train by itself. Add addresses of parameter "
+            'servers: {"cluster": {"ps": ["host:port"], "worker": [...]}, ...}.'
+        )
+    return task
 
 
 def place_of_task(config: TaskConfig, is_chief: bool = True) -> TaskPlace:

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from globalstep.chief.sessions.chief_role import own_task
 from globalstep.chief.training.batches import are_own, check_batches, parts_of
 from globalstep.chief.training.model_run import replicas_of
-from globalstep.chief.training.trainer import FitResult, Trainer, place_of
+from globalstep.chief.training.trainer import FitResult, Trainer
 from globalstep.errors import InvalidArgumentError
 from globalstep.roles import ENTRIES
 from globalstep.runtime.log_format import write_to_stderr
@@ -98,7 +99,7 @@ def fit(
     size = accumulate if rounds is None else rounds.every
     replicas = replicas_of(optimizer, rounds, units)
     together = size * (1 if replicas is None else replicas.count)
-    task = place_of()
+    task = own_task()
     if task.job == "ps":
         ENTRIES["serve"]()
         raise SystemExit(0)

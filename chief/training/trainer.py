@@ -24,7 +24,7 @@ import numpy as np
 from globalstep.chief.hooks.run_report import RunReport, is_wanted
 from globalstep.chief.hooks.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from globalstep.chief.hooks.step import StopAtStep
-from globalstep.chief.sessions.chief_role import failover_of, place_of_task
+from globalstep.chief.sessions.chief_role import failover_of, own_task, place_of_task
 from globalstep.chief.sessions.run_model import step_now
 from globalstep.chief.sessions.session_creators import TaskCreator
 from globalstep.chief.sessions.train_loop import TrainLoop
@@ -38,7 +38,7 @@ from globalstep.chief.training.model_run import (
     replicas_of,
     trained_model,
 )
-from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
+from globalstep.cluster.cluster import TaskConfig, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, JobDoneError, OpError, OutOfRangeError
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from globalstep.worker.frameworks.local_rounds import LocalRounds
     from globalstep.worker.frameworks.step_options import LocalSteps, WorkUnits
     from globalstep.worker.waits.contributing import UnitOfWork
-
-__all__ = ["FitResult", "Trainer", "place_of"]
 
 _log = logging.getLogger("globalstep")
 _log_progress = logging.getLogger("globalstep.progress")
@@ -176,7 +174,7 @@ class Trainer:
             from globalstep.chief.training.callbacks import check_callbacks
 
             check_callbacks(callbacks)
-        self._task = place_of()
+        self._task = own_task()
         self._is_chief = self._task.is_chief
         if self._task.job in ("ps", "evaluator"):
             raise InvalidArgumentError(
@@ -794,28 +792,7 @@ class _Following(SessionRunHook):
         trainer._has_last_values = True
 
 
-def place_of() -> TaskConfig:
-    """Say which task this process is.
-
-    Raises:
-        InvalidArgumentError: If TF_CONFIG is malformed.
-    """
-    try:
-        return from_tf_config()
-    except ValueError as error:
-        raise InvalidArgumentError(str(error)) from error
-
-
 def _rank(task: TaskConfig) -> tuple[int, int]:
     """Give a task's rank, the chief's being 0, and how many workers there are."""
-    tasks = sorted(session_tasks(task.cluster), key=lambda name: "worker" in name)
-    if "ps" not in task.cluster.jobs:
-        if len(tasks) > 1:
-            raise InvalidArgumentError(
-                f"TF_CONFIG has {len(tasks)} workers and no ps, so each would train by itself. Add addresses of "
-                'parameter servers: {"cluster": {"ps": ["host:port"], "worker": [...]}, ...}.'
-            )
-        return 0, 1
-    if task.task not in tasks:
-        return 0, len(tasks)
-    return tasks.index(task.task), len(tasks)
+    tasks = sorted(session_tasks(task.cluster), key=lambda name: "worker" in name) or [task.task]
+    return (tasks.index(task.task) if task.task in tasks else 0), len(tasks)

@@ -1,5 +1,6 @@
 """gs.connect: parameters by names and arrays, without a graph."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -103,6 +104,27 @@ def test_the_first_client_gives_the_values_and_others_join(start, shards):
     # Each began with what one of them has given, or what the pushes of others had made of that.
     assert last + 3 in range(3)
     assert all(last <= after[0] < before[0] <= last + 3 for before, after in values)
+
+
+def test_a_task_of_tf_config_is_a_client_of_its_ps_task_which_waits_for_all_of_its_workers(monkeypatch):
+    with starting() as servers_of:
+        (server,) = servers_of()
+        began = []
+        for index in range(2):
+            cluster = {"ps": [server.address], "worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+            place = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+            with gs.connect() as client:
+                began.append(client.declare({"w": np.zeros(2, np.float32)}, gs.optim.SGD(1.0)))
+                client.push({"w": np.ones(2)}).result()
+                assert client.step() == index + 1
+            missing = server.shard.attendance()[2].missing
+            assert missing == ([] if index else ["/job:worker/task:1"])
+        assert began == [True, False]
+    del cluster["ps"]
+    monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+    with pytest.raises(InvalidArgumentError, match="TF_CONFIG has 2 workers and no ps"):
+        gs.connect()
 
 
 def test_a_client_does_not_begin_anew_what_another_has_begun_since_it_looked(start, monkeypatch, tmp_path):

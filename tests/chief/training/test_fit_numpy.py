@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.chief.sessions.chief_role import own_task
 from globalstep.chief.training import evaluation
-from globalstep.chief.training.trainer import place_of
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.storage import LocalStorage
 
@@ -374,7 +374,7 @@ def test_tasks_have_ranks(monkeypatch):
     assert place("worker", 1, worker=["b:1", "c:1"], chief=["d:1"]) == (2, 3, False)
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(InvalidArgumentError, match="TF_CONFIG is not JSON"):
-        place_of()
+        own_task()
 
 
 def test_seeds_are_made_only_for_a_loss_that_draws(monkeypatch):
