@@ -440,8 +440,9 @@ class _Judge:
             raise _RefutedError(f"{pushes[min(pushes)].name} {text}.", pushes[min(pushes)], begin)
         marks = {item.told["from"][1] for item in self._begins.values() if (item.told.get("from") or [0])[0] == number}
         unknown = sorted(self._unknown.get(number, ()), key=attrgetter("since"))
-        # Those may have come after all that is known.
-        last = max((*indices, *marks), default=first) + len(unknown)
+        # Those may have come after all that is known, and the entry that makes a step after its contributions.
+        contributes = any("part" in push.given for push in (*pushes.values(), *unknown))
+        last = max((*indices, *marks), default=first) + len(unknown) + contributes * (len(unknown) + 1)
         starts: dict[float, list[ClientOperation]] = {}
         for read in self._reads.get(number, ()):
             starts.setdefault(max(read.since if read.low < 0 else read.low, first), []).append(read)

@@ -220,6 +220,18 @@ def test_where_an_incarnation_goes_back_to_is_known_though_a_push_may_have_count
     assert judge([*events, event("b", "ok", {"index": 3, "read": {"u": 2}})]).wrong == ""
 
 
+@pytest.mark.parametrize(("shown", "wrong"), [(3, ""), (0, "shows what was before"), (6, "makes")])
+def test_the_last_entry_of_an_incarnation_may_close_a_step_and_no_client_is_told_its_number(shown, wrong):
+    """The one contribution that came was entry 1, its step entry 2; then the PS tasks were lost."""
+    part = {"incarnation": 1, "add": {"u": 3}, "part": {"step": "s", "base": 0, "of": 2}}
+    seen = {"index": 1, "then": {"u": shown}, "from": {"s": 1}}
+    push = [{"process": "a", "type": "invoke", "f": "push", "time": 0, "value": part},
+            {"process": "a", "type": "ok", "f": "push", "time": 1, "value": seen}]  # fmt: skip
+    judged = judge([{"f": "begin", "value": {"incarnation": 1, "read": {"s": 0, "u": 0}}}, *push]).wrong
+    assert wrong in judged
+    assert bool(judged) == bool(wrong)
+
+
 @pytest.mark.parametrize(("pushed", "wrong"), [(2, ""), (9, "which was over")])
 def test_an_incarnation_that_was_lost_before_it_was_opened_may_have_a_greater_number_than_the_next(pushed, wrong):
     """Nobody but its chief knew of incarnation 9; then all tasks were lost, and the clocks of the PS tasks set back."""
