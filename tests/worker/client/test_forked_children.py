@@ -20,7 +20,7 @@ def in_own_process(call):
     """Make `call` in a new process: what else this one has imported may not like to be forked, as jax does not."""
     program = f"import test_forked_children as tests; tests.{call}"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program], env=environ, timeout=100, check=True)
+    subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=True)
 
 
 def in_child(act):
